@@ -1,0 +1,145 @@
+"""Site folders as everything after `prepare` reads them: site.json, datalist.json and memory-mapped arrays.
+
+Per case two ``.npy`` files: image ``(slices, channels, height, width)`` float32 and label
+``(slices, labels, height, width)`` uint8 of zeros and ones, one plane per label. A fundus photograph is
+a case of one slice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json
+
+SPLITS = ("training", "validation", "testing")
+
+
+def load_array(path: Path) -> NDArray[Any]:
+    """Memory-map one ``.npy`` file, read-only; `BadInput` naming the file if that fails."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: file not found; run `fedmerit prepare` again") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: not a readable .npy array ({error}); run `fedmerit prepare` again") from error
+    return array
+
+
+@dataclass(frozen=True)
+class Case:
+    """One volume or photograph of a site."""
+
+    name: str
+    patient: str
+    image_file: Path
+    label_file: Path
+    slices: tuple[int, ...] | None = None  # those to train on; None: all of them
+
+    @cached_property
+    def image(self) -> NDArray[np.float32]:
+        """(slices, channels, height, width) float32, memory-mapped."""
+        return load_array(self.image_file)
+
+    @cached_property
+    def label(self) -> NDArray[np.uint8]:
+        """(slices, labels, height, width) uint8 of 0 and 1, memory-mapped."""
+        return load_array(self.label_file)
+
+
+class SiteFolder:
+    """One prepared site.
+
+    Raises:
+        BadInput: site.json or datalist.json is missing, unreadable or lacks a field.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise BadInput(f"{self.path}: no such site folder; make one with `fedmerit prepare`")
+        self.info: Mapping[str, Any] = read_json(self.path / "site.json")
+        lists: Mapping[str, list[dict[str, Any]]] = read_json(self.path / "datalist.json")
+        try:
+            self.name: str = self.info["name"]
+            self.task: str = self.info["task"]
+            self.labels: tuple[str, ...] = tuple(self.info["labels"])
+            self.channels: int = self.info["channels"]
+            self.image_size: tuple[int, int] = (self.info["image_size"][0], self.info["image_size"][1])
+            self.splits = {split: tuple(self._case(entry) for entry in lists[split]) for split in SPLITS}
+        except (KeyError, IndexError, TypeError) as error:
+            raise BadInput(
+                f"{self.path}: site.json or datalist.json lacks {error}; run `fedmerit prepare` again"
+            ) from error
+
+    def _case(self, entry: Mapping[str, Any]) -> Case:
+        slices = entry.get("slices")
+        return Case(
+            name=entry["case"],
+            patient=entry["patient"],
+            image_file=self.path / entry["image"],
+            label_file=self.path / entry["label"],
+            slices=None if slices is None else tuple(slices),
+        )
+
+    def cases(self, split: str) -> tuple[Case, ...]:
+        """The cases of ``training``, ``validation`` or ``testing``, in the order of datalist.json."""
+        if split not in SPLITS:
+            raise BadInput(f"split {split!r}: expected one of {', '.join(SPLITS)}")
+        return self.splits[split]
+
+
+def open_sites(root: Path) -> list[SiteFolder]:
+    """Every site folder below ``root``, sorted by site name.
+
+    Raises:
+        BadInput: there is none, two have one name, or they differ in task, labels, channels or image size.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise BadInput(f"{root}: no such folder; make it with `fedmerit prepare KIND --out {root}`")
+    sites = [SiteFolder(file.parent) for file in sorted(root.glob("*/site.json"))]
+    if not sites:
+        raise BadInput(f"{root}: no site folders in it (none holds a site.json); make them with `fedmerit prepare`")
+    for site in sites:
+        if site.name != site.path.name:
+            raise BadInput(f"{site.path}: site.json names the site {site.name!r}; folder and name have to agree")
+        for field in ("task", "labels", "channels", "image_size"):
+            ours, theirs = getattr(sites[0], field), getattr(site, field)
+            if ours != theirs:
+                raise BadInput(
+                    f"site {site.name}: {field} is {theirs}, but site {sites[0].name} has {ours}; "
+                    "sites that train together have to be prepared alike"
+                )
+        if not site.cases("training"):
+            raise BadInput(f"site {site.name}: its training split is empty; add cases or leave the site out")
+    return sorted(sites, key=lambda site: site.name)
+
+
+class Slices(Dataset[tuple[Tensor, Tensor]]):
+    """The training slices of some cases as ((channels, h, w) float32, (labels, h, w) float32) pairs."""
+
+    def __init__(self, cases: Sequence[Case]):
+        self.cases = cases
+        self.index = [
+            (case, position)
+            for case in cases
+            for position in (range(len(case.image)) if case.slices is None else case.slices)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        case, position = self.index[item]
+        image = torch.from_numpy(np.array(case.image[position]))
+        label = torch.from_numpy(np.array(case.label[position], dtype=np.float32))
+        return image, label

@@ -1,0 +1,50 @@
+"""Files that are either whole or absent."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from fedmerit.errors import BadInput
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then rename it to ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 ``text`` to ``path`` atomically."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` to ``path`` as indented JSON, atomically."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in ``path``; `BadInput` naming the file if it is missing or not JSON."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadInput(f"{path}: file not found") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: not readable as JSON ({error})") from error
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

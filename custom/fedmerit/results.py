@@ -1,0 +1,103 @@
+"""The one results schema: a long, append-only table ``results.csv`` per run, and ``run.json`` beside it."""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_atomically
+
+QUANTITIES: Mapping[str, str] = {
+    "dice": "Dice of one case and label, 0 to 1; empty where reference and prediction are both empty",
+    "true_positives": "voxels in reference and prediction",
+    "false_positives": "voxels in the prediction alone",
+    "false_negatives": "voxels in the reference alone",
+    "train_loss": "mean loss of the round's local training",
+    "num_samples": "training images of the site",
+    "weight": "aggregation weight of the round, 0 to 1, sums to 1 over sites",
+    "contribution": "the method's estimate for the round, signed, higher is better",
+    "reputation": "contribution remembered over rounds",
+    "cosine": "cosine of the site's update and the other sites' mean update, -1 to 1",
+    "minus_error": "1 - validation Dice of the model without the site, 0 to 1",
+    "flagged": "1 where a site's claim differs from what the server computed",
+    "rejected": "1 where the site's reply was left out of the round (the ledger says why)",
+    "seconds": "wall-clock time of the site's round",
+    "bytes_sent": "size of the update the site sent",
+    "bytes_received": "size of the model the site received",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of results.csv. Columns that do not apply stay empty."""
+
+    run: str
+    method: str
+    seed: int
+    round: int
+    site: str
+    quantity: str
+    value: float | None
+    split: str = ""
+    case: str = ""
+    label: str = ""
+    coalition: str = ""
+
+
+COLUMNS = ["run", "method", "seed", "round", "site", "coalition", "split", "case", "label", "quantity", "value"]
+assert set(COLUMNS) == {field.name for field in fields(Row)}
+
+
+class ResultsFile:
+    """``results.csv`` open for appending: `append` writes whole rounds, `truncate` forgets incomplete ones."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Append rows and flush them to disk; writes the header first where the file is new."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        if not self.path.exists():
+            writer.writeheader()
+        for row in rows:
+            if row.quantity not in QUANTITIES:
+                raise ValueError(f"quantity {row.quantity!r} is not named in fedmerit.results.QUANTITIES")
+            writer.writerow(asdict(row))
+        with self.path.open("a") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk: what a checkpoint remembers."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def truncate(self, size: int) -> None:
+        """Cut the file back to ``size`` bytes, as a checkpoint remembered it."""
+        if self.size > size:
+            content = self.path.read_bytes()[:size]
+            write_atomically(self.path, lambda file: file.write(content))
+
+
+def read_results(run: Path) -> pd.DataFrame:
+    """results.csv of a run folder as a table with the columns `COLUMNS`; `value` is float, the rest text or int."""
+    path = Path(run) / "results.csv"
+    if not path.exists():
+        raise BadInput(f"{run}: no results.csv in it; a run folder is what `fedmerit run --out` wrote")
+    text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
+    return pd.read_csv(path, dtype=text | {"seed": int, "round": int, "value": float}, keep_default_na=False,
+                       na_values={"value": [""]})
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """run.json of a run folder; `BadInput` naming the file where there is none."""
+    value: dict[str, Any] = read_json(Path(run) / "run.json")
+    return value
