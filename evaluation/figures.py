@@ -1,0 +1,207 @@
+"""Figures of results, from the long results table. One colour per site, the same in every figure."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from scipy.signal import savgol_filter
+
+from evaluation.tables import case_dice, per_round, site_dice, validation
+
+# Okabe and Ito's palette for sites, Tol's "muted" for methods: both readable with colour-blindness.
+SITE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00")
+METHOD_COLOURS = ("#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499", "#999933", "#882255", "#44AA99", "#6E6E6E")
+LINES = ("-", "--", ":", "-.")
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#8a8f98",
+    "axes.labelcolor": "#30343b",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#e3e6ea",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#30343b",
+    "ytick.color": "#30343b",
+    "legend.frameon": False,
+    "legend.title_fontsize": 9.5,
+    "lines.linewidth": 1.8,
+    "figure.facecolor": "white",
+    "svg.hashsalt": "fedmerit",
+}
+
+
+def over_rounds(results: pd.DataFrame, quantity: str, title: str, *, equal_share: bool = False) -> Figure:
+    """One panel per method, one line per site; with several seeds their mean, and a band from lowest to highest.
+
+    Args:
+        results: the long table.
+        quantity: of the rounds, such as ``weight``.
+        title: what the vertical axis says.
+        equal_share: whether to draw 1/n, and to let the panels share their vertical axis.
+    """
+    table = per_round(results, quantity)
+    sites = _sites(results)
+    methods = list(table.index.unique("method"))
+    with matplotlib.rc_context(STYLE):
+        figure, panels = _panels(len(methods), sharey=equal_share)
+        for panel, method in zip(panels, methods, strict=True):
+            seeds = table.loc[method].groupby(level="round")
+            middle, low, high = seeds.mean(), seeds.min(), seeds.max()
+            if equal_share:
+                panel.axhline(1 / len(sites), color="#8a8f98", linewidth=1, linestyle=(0, (2, 2)))
+            for site in (site for site in sites if site in middle and middle[site].notna().any()):
+                panel.plot(middle.index, middle[site], marker="o" if len(middle) < 3 else "", **site_style(sites, site))
+                if (high[site] - low[site]).max() > 0:
+                    panel.fill_between(
+                        middle.index, low[site], high[site], color=site_style(sites, site)["color"], alpha=0.15, lw=0
+                    )
+            panel.set_title(str(method))
+            _rounds_axis(panel)
+        figure.supylabel(title, fontsize=9.5, color="#30343b")
+        handles = _site_handles(sites)
+        if equal_share:
+            handles.append(Line2D([], [], color="#8a8f98", linewidth=1, linestyle=(0, (2, 2)), label="equal share"))
+        figure.legend(handles=handles, title="Site", loc="outside right upper", alignment="left")
+    return figure
+
+
+def convergence(results: pd.DataFrame) -> Figure:
+    """Validation Dice over rounds of the models as the sites receive them: raw thin, smoothed thick.
+
+    One method: the mean over sites in black, and the sites behind it. Several: one colour per method.
+    """
+    table = 100 * validation(results).groupby(level=["method", "round"]).mean()
+    sites = _sites(results)
+    methods = list(table.index.unique("method"))
+    with matplotlib.rc_context(STYLE):
+        figure, (panel,) = _panels(1, width=8.2)
+        if len(methods) == 1:
+            for site in (site for site in sites if site in table):
+                line = table.loc[methods[0]][site]
+                panel.plot(line.index, smooth(line), alpha=0.9, **site_style(sites, site) | {"linewidth": 1.2})
+            styles: list[dict[str, Any]] = [{"color": "#1b1e23", "linestyle": "-"}]
+            handles = [Line2D([], [], color="#1b1e23", linewidth=2.6, label="mean of sites"), *_site_handles(sites)]
+        else:
+            styles = [_style(METHOD_COLOURS, number) for number in range(len(methods))]
+            handles = [
+                Line2D([], [], linewidth=2.4, label=str(name), **look)
+                for name, look in zip(methods, styles, strict=True)
+            ]
+        for method, look in zip(methods, styles, strict=True):
+            line = table.loc[method].mean(axis=1)
+            panel.plot(line.index, line, linewidth=0.8, alpha=0.55, color=look["color"])
+            panel.plot(line.index, smooth(line), linewidth=2.6, **look)
+        panel.set_ylabel("Validation Dice [%]")
+        _rounds_axis(panel)
+        title = "Site" if len(methods) == 1 else "Method, mean of sites"
+        figure.legend(handles=handles, title=title, loc="outside right upper", alignment="left")
+    return figure
+
+
+def dice_bars(results: pd.DataFrame) -> Figure:
+    """Test Dice per method and site, mean over seeds, with every case as a dot."""
+    dice = 100 * site_dice(results)["dice"].groupby(level=["method", "site"]).mean()
+    cases = 100 * case_dice(results).mean(axis=1)
+    sites = _sites(results)
+    methods = list(dice.index.unique("method"))
+    width = 0.84 / len(sites)
+    with matplotlib.rc_context(STYLE):
+        figure, (panel,) = _panels(1, width=min(14.0, max(6.4, 2.2 + 0.34 * len(sites) * len(methods))))
+        for column, site in enumerate(sites):
+            look = site_style(sites, site)
+            for group, method in enumerate(methods):
+                if (method, site) not in dice.index:
+                    continue
+                centre = group + (column - (len(sites) - 1) / 2) * width
+                panel.bar(centre, dice[method, site], width * 0.9, color=look["color"], alpha=0.85)
+                points = cases.xs((method, site), level=("method", "site")).dropna()
+                spread = np.linspace(-0.28, 0.28, len(points)) * width if len(points) > 1 else np.zeros(len(points))
+                panel.scatter(centre + spread, points, s=7, color="white", edgecolor="#30343b", linewidth=0.5, zorder=3)
+        panel.set_xticks(range(len(methods)), [str(method) for method in methods])
+        if len(methods) > 4:
+            panel.tick_params(axis="x", labelrotation=25)
+        panel.tick_params(axis="x", length=0)
+        panel.set_ylabel("Test Dice [%]")
+        panel.set_ylim(0, 100)
+        handles = [Line2D([], [], linewidth=6, color=site_style(sites, site)["color"], label=site) for site in sites]
+        handles.append(
+            Line2D([], [], linestyle="", marker="o", markersize=3.5, color="white", markeredgecolor="#30343b",
+                   label="one case")
+        )  # fmt: skip
+        figure.legend(handles=handles, title="Site", loc="outside right upper", alignment="left")
+    return figure
+
+
+def smooth(line: pd.Series) -> pd.Series:
+    """A Savitzky-Golay filtered curve (order 2, window about a quarter of it); as it is below five points."""
+    filled = line.interpolate(limit_direction="both")
+    if len(filled) < 5 or filled.isna().any():
+        return filled
+    window = min(max(5, len(filled) // 4 | 1), 21)
+    return pd.Series(savgol_filter(filled.to_numpy(), window, polyorder=2), index=line.index)
+
+
+def site_style(sites: Sequence[str], site: str) -> dict[str, Any]:
+    """Colour and line style of a site, among all sites."""
+    return _style(SITE_COLOURS, sites.index(site))
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as PNG, 160 dots per inch."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as SVG, the same bytes each time."""
+    file = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def _sites(results: pd.DataFrame) -> list[str]:
+    return sorted(site for site in results["site"].unique() if site)
+
+
+def _style(colours: Sequence[str], number: int) -> dict[str, Any]:
+    return {"color": colours[number % len(colours)], "linestyle": LINES[number // len(colours) % len(LINES)]}
+
+
+def _site_handles(sites: Sequence[str]) -> list[Line2D]:
+    return [Line2D([], [], label=site, **site_style(sites, site)) for site in sites]
+
+
+def _panels(number: int, *, sharey: bool = False, width: float | None = None) -> tuple[Figure, list[Axes]]:
+    """A figure of ``number`` panels, up to three in a row."""
+    columns = min(number, 3)
+    rows = -(-number // columns)
+    size = (width or (6.8 if columns == 1 else 1.9 + 3.3 * columns), 0.7 + 2.7 * rows)
+    figure = Figure(figsize=size, dpi=160, layout="constrained")
+    axes = figure.subplots(rows, columns, sharey=sharey, squeeze=False)
+    panels: list[Axes] = list(axes.flat)
+    for panel in panels[number:]:
+        panel.set_axis_off()
+    return figure, panels[:number]
+
+
+def _rounds_axis(panel: Axes) -> None:
+    panel.set_xlabel("Round")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    panel.margins(x=0.02)

@@ -1,0 +1,163 @@
+"""How a table is shown: as text, CSV, LaTeX, on a terminal. Dice is shown as a percentage with one decimal."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
+
+HEADINGS = {
+    "method": "Method",
+    "seed": "Seed",
+    "site": "Site",
+    "round": "Round",
+    "case": "Case",
+    "label": "Label",
+    "dice": "Dice [%]",
+    "lowest": "Lowest case [%]",
+    "cases": "Cases",
+    "both_empty": "Both empty",
+    "mean": "Mean",
+    "std": "Std",
+    "worst": "Worst",
+    "num_samples": "Training images",
+    "weight": "Weight, last round",
+    "mean_weight": "Weight, mean",
+    "contribution": "Contribution, last round",
+    "mean_contribution": "Contribution, mean",
+    "reputation": "Reputation, last round",
+    "mean_reputation": "Reputation, mean",
+    "flagged": "Flagged rounds",
+    "rejected": "Rejected rounds",
+    "seconds": "Seconds per round",
+    "bytes_sent": "Sent per round [MB]",
+    "bytes_received": "Received per round [MB]",
+}
+UNITS = {"dice": 100.0, "lowest": 100.0, "bytes_sent": 1e-6, "bytes_received": 1e-6}
+WHOLE = ("Seed", "Round", "Cases", "Both empty", "Training images", "Flagged rounds", "Rejected rounds")
+MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
+MISSING = DASH
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        DASH: "--",
+        MINUS: "$-$",
+    }
+    | {character: f"\\{character}" for character in "&%$#_{}"}
+)
+
+
+def headed(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of `evaluation.tables` in the units and with the headings shown; its index becomes columns."""
+    if table.index.names != [None]:
+        table = table.reset_index()
+    table = table.assign(**{name: table[name] * factor for name, factor in UNITS.items() if name in table})
+    return table.rename(columns=HEADINGS)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to show: numbers in the units shown and columns as headed."""
+
+    name: str  # of its files
+    caption: str
+    frame: pd.DataFrame
+    spread: pd.DataFrame | None = None  # standard deviations over seeds, same shape; NaN: none
+    best: pd.DataFrame | None = None  # bool, same shape: what to print bold
+    decimals: int = 3  # where the heading does not say [%], [MB] or a count
+
+    def cell(self, row: int, column: int) -> str:
+        """One cell as text."""
+        value = self.frame.iloc[row, column]
+        text = self._text(value, column)
+        if self.spread is None or text == MISSING or isinstance(value, str):
+            return text
+        spread = self.spread.iloc[row, column]
+        return text if pd.isna(spread) else f"{text} ± {self._text(spread, column)}"
+
+    def is_best(self, row: int, column: int) -> bool:
+        """Whether a cell is to be printed bold."""
+        return self.best is not None and bool(self.best.iloc[row, column])
+
+    def is_number(self, column: int) -> bool:
+        """Whether a column is set flush right."""
+        return bool(pd.api.types.is_numeric_dtype(self.frame.dtypes.iloc[column]))
+
+    def _text(self, value: Any, column: int) -> str:
+        heading = str(self.frame.columns[column])
+        if isinstance(value, str):
+            return value
+        if pd.isna(value):
+            return MISSING
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        one = heading.endswith(("[%]", "[MB]")) or heading.startswith("Seconds")
+        decimals = 0 if heading in WHOLE and float(value).is_integer() else 1 if one else self.decimals
+        return f"{value:.{decimals}f}".replace("-", MINUS)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        rows, columns = self.frame.shape
+        return rows, columns
+
+    @property
+    def headings(self) -> list[str]:
+        """The headings."""
+        return [str(name) for name in self.frame.columns]
+
+
+def csv_text(table: Table) -> str:
+    """The numbers as CSV, unrounded; deviations over seeds follow as columns of their own."""
+    frame = table.frame
+    if table.spread is not None and table.spread.select_dtypes("number").notna().any(axis=None):
+        numbers = [column for column in range(table.shape[1]) if table.is_number(column)]
+        spread = table.spread.iloc[:, numbers].add_suffix(", std over seeds")
+        frame = pd.concat([frame, spread], axis=1)
+    return str(frame.to_csv(index=False, lineterminator="\n"))
+
+
+def latex_text(table: Table) -> str:
+    """The table as LaTeX in the style of booktabs, special characters escaped."""
+    rows, columns = table.shape
+    align = "".join("r" if table.is_number(column) else "l" for column in range(columns))
+
+    def cell(row: int, column: int) -> str:
+        text = table.cell(row, column).translate(_LATEX)
+        return rf"\textbf{{{text}}}" if table.is_best(row, column) else text
+
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{table.caption.translate(_LATEX)}}}",
+        rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular}}{{{align}}}",
+        r"\toprule",
+        " & ".join(name.translate(_LATEX) for name in table.headings) + r" \\",
+        r"\midrule",
+        *(" & ".join(cell(row, column) for column in range(columns)) + r" \\" for row in range(rows)),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def rich_table(table: Table) -> RichTable:
+    """The table for a terminal."""
+    result = RichTable(box=box.SIMPLE_HEAD, title=table.caption or None, title_justify="left", pad_edge=False)
+    rows, columns = table.shape
+    for column, heading in enumerate(table.headings):
+        result.add_column(Text(heading), justify="right" if table.is_number(column) else "left")
+    for row in range(rows):
+        cells = (
+            Text(table.cell(row, column), "bold" if table.is_best(row, column) else "") for column in range(columns)
+        )
+        result.add_row(*cells)
+    return result

@@ -1,0 +1,288 @@
+"""The report of one or several runs: one HTML file that needs nothing else, with its tables and figures beside it."""
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from evaluation import figures, summary, tables
+from evaluation.formats import DASH, Table, csv_text, headed, latex_text
+from evaluation.overlay import draw, overlays
+from evaluation.runs import Run, open_runs, together
+from fedmerit.errors import BadInput
+from fedmerit.files import write_atomically, write_text
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure to show: its file's name, a caption, an address that holds the image itself."""
+
+    name: str
+    caption: str
+    address: str
+
+
+def write_report(
+    runs: Sequence[Path], out: Path | None = None, *, sites: Path | None = None, images: bool = True
+) -> Path:
+    """Write report.html of one run or of several compared, with ``tables/`` and ``figures/`` beside it.
+
+    Args:
+        runs: run folders, on the same task and sites.
+        out: where to; default ``RUN/report.html``, or report.html in the runs' common parent.
+        sites: the prepared site folders; default those of the first run, where they are on this machine.
+        images: whether to show test images with outlines. Such a report must not leave the hospital.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        BadInput: a run is unusable or empty, or the runs do not belong together.
+    """
+    opened = open_runs(runs)
+    results = together(opened)
+    out = _default_out(opened) if out is None else Path(out)
+    shown = _tables(opened, results)
+    for table in shown.values():
+        write_text(out.parent / "tables" / f"{table.name}.csv", csv_text(table))
+        write_text(out.parent / "tables" / f"{table.name}.tex", latex_text(table))
+    pictures = _pictures(results, out.parent / "figures")
+    overlay, overlay_note = _overlay(opened, sites, out.parent / "figures", images=images)
+    page = _template().render(
+        runs=opened,
+        title=", ".join(dict.fromkeys(run.label for run in opened)),
+        facts=summary.facts(results),
+        sentences=summary.sentences(results),
+        notes=summary.notes(opened, results),
+        tables=shown,
+        pictures=pictures,
+        overlay=overlay,
+        overlay_note=overlay_note,
+        settings=_settings(opened),
+    )
+    write_text(out, page)
+    return out
+
+
+def _default_out(runs: Sequence[Run]) -> Path:
+    if len(runs) == 1:
+        return runs[0].path / "report.html"
+    paths = [run.path.resolve().parent for run in runs]
+    common = [path for path in (paths[0], *paths[0].parents) if all(other.is_relative_to(path) for other in paths)]
+    return common[0] / "report.html"
+
+
+def _tables(runs: Sequence[Run], results: pd.DataFrame) -> dict[str, Table]:
+    """The tables that the results can fill, by name."""
+    several_seeds = len({run.seed for run in runs}) > 1
+    over_seeds = ", mean ± standard deviation over seeds" if several_seeds else ""
+    found: list[Table] = []
+    dice = tables.site_dice(results)
+    if not dice.empty:
+        found.append(_comparison(results, over_seeds))
+        found.append(
+            Table("dice", f"Test Dice per site{', mean over seeds' * several_seeds}", headed(_over_seeds(dice)))
+        )
+        labels = tables.label_dice(results)
+        if labels.shape[1] > 1:
+            caption = f"Test Dice [%] per label{', mean over seeds' * several_seeds}"
+            found.append(Table("labels", caption, headed(100 * _over_seeds(labels)), decimals=1))
+        gains = tables.gains(results)
+        if not gains.empty:
+            frame = headed(100 * gains.assign(mean=gains.mean(axis=1), worst=gains.min(axis=1)))
+            found.append(Table("gains", "Gain in test Dice over training alone [points]", frame, decimals=1))
+    merit = tables.contributions(results)
+    if not merit.empty:
+        caption = "Contributions and weights of the sites" + ", mean over seeds" * several_seeds
+        found.append(Table("contributions", caption, headed(_over_seeds(merit))))
+    ranks = summary.ranks_over_seeds(results)
+    if not ranks.empty:
+        frame = ranks.reset_index()
+        frame.columns = ["Method", "Site", "Best rank", "Worst rank"]
+        found.append(Table("ranks", "Rank of the contribution over seeds, 1 is the highest", frame, decimals=0))
+    marks = _marks(runs, results)
+    if not marks.empty:
+        found.append(Table("marks", "Flagged sites and rejected replies", marks))
+    costs = tables.costs(results)
+    if not costs.empty:
+        caption = "Time and transfer per site and round" + ", mean over seeds" * several_seeds
+        found.append(Table("costs", caption, headed(_over_seeds(costs))))
+    return {table.name: table for table in found}
+
+
+def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    mean = table.groupby(level=["method", "site"]).mean()
+    whole = [name for name in table.select_dtypes("integer") if (mean[name] % 1 == 0).all()]
+    return mean.astype(dict.fromkeys(whole, int))
+
+
+def _comparison(results: pd.DataFrame, over_seeds: str) -> Table:
+    """Methods in rows, sites in columns, as the field's papers print it; the best of each column bold."""
+    mean, spread = tables.comparison(results)
+    lower = mean.columns == ("sites", "std")
+    best = mean.eq(mean.max()) & ~lower | mean.eq(mean.min()) & lower
+    if len(mean) < 2:
+        best &= False
+
+    def flat(table: pd.DataFrame, first: Any) -> pd.DataFrame:
+        names = [name if level == "site" else name.title() for level, name in table.columns.to_list()]
+        table = table.set_axis(names, axis=1)
+        table.insert(0, "Method", first, allow_duplicates=True)
+        return table.reset_index(drop=True)
+
+    return Table(
+        "comparison",
+        f"Test Dice [%] per site{over_seeds}; mean, standard deviation and worst over sites",
+        flat(100 * mean, [str(name) for name in mean.index]),
+        spread=flat(100 * spread, math.nan),
+        best=flat(best, False),
+        decimals=1,
+    )
+
+
+def _marks(runs: Sequence[Run], results: pd.DataFrame) -> pd.DataFrame:
+    """Site by site what was flagged or rejected, in which rounds, and why."""
+    marked = results[results["quantity"].isin(["flagged", "rejected"]) & (results["value"] > 0)]
+    reasons = {(run.label, run.seed): _reasons(run.path) for run in runs}
+    rows = [
+        (method, seed, site, what, number, reasons[method, seed].get((what, number, site), ""))
+        for method, seed, site, what, number in marked[["method", "seed", "site", "quantity", "round"]].to_numpy()
+    ]
+    table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
+    keys = ["Method", "Seed", "Site", "What", "Reason"]
+    grouped = table.groupby(keys, sort=False)["Rounds"].agg(_ranges).reset_index()
+    return grouped[["Method", "Seed", "Site", "What", "Rounds", "Reason"]]
+
+
+def _ranges(rounds: pd.Series) -> str:
+    """``0-2, 5`` of 0, 1, 2, 5."""
+    parts: list[list[int]] = []
+    for number in sorted(set(rounds)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]}{DASH}{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def _reasons(run: Path) -> dict[tuple[str, int, str], str]:
+    """What the ledger says of flagged and rejected sites, by (what, round, site)."""
+    path = run / "ledger.jsonl"
+    if not path.exists():
+        return {}
+    found: dict[tuple[str, int, str], str] = {}
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            record: Mapping[str, Any] = json.loads(line)
+            for what in ("flagged", "rejected"):
+                sites = record.get(what) or {}
+                for site in sites:
+                    found[what, record["round"], site] = str(sites[site]) if isinstance(sites, Mapping) else ""
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(
+                f"{path}: line {number} is no record of a round ({error}); check it with `fedmerit verify {run}`"
+            ) from error
+    return found
+
+
+def _pictures(results: pd.DataFrame, folder: Path) -> dict[str, Picture]:
+    """Every figure that the results can fill, saved as PNG, and held as SVG for the page."""
+    quantities = {"weights": "weight", "contributions": "contribution", "reputation": "reputation"}
+    drawn: dict[str, tuple[str, Figure]] = {}
+    if not tables.site_dice(results).empty:
+        drawn["dice"] = ("Test Dice per method and site; each dot is a case.", figures.dice_bars(results))
+    if not tables.validation(results).empty:
+        text = (
+            "Validation Dice of the model each site receives, mean over its validation cases. "
+            "Thin: as measured; thick: smoothed (Savitzky-Golay)."
+        )
+        drawn["convergence"] = (text, figures.convergence(results))
+    captions = {
+        "weights": "Aggregation weight of each site over the rounds.",
+        "contributions": "Contribution of each site as the method estimates it, round by round.",
+        "reputation": "Reputation: contribution remembered over rounds.",
+    }
+    for name, quantity in quantities.items():
+        if tables.per_round(results, quantity).notna().any(axis=None):
+            figure = figures.over_rounds(results, quantity, quantity.title(), equal_share=quantity == "weight")
+            drawn[name] = (captions[name], figure)
+    for name, (_, figure) in drawn.items():
+        _save(folder / f"{name}.png", figures.png(figure))
+    return {
+        name: Picture(name, caption, _address(figures.svg(figure), "svg+xml"))
+        for name, (caption, figure) in drawn.items()
+    }
+
+
+def _overlay(runs: Sequence[Run], sites: Path | None, folder: Path, *, images: bool) -> tuple[Picture | None, str]:
+    """The overlays, or why there are none. An older overlay file is removed where there are none."""
+    file = folder / "overlays.png"
+    file.unlink(missing_ok=True)
+    if not images:
+        return None, "Images were left out of this report on request. It holds no image, file name or patient."
+    place = sites or (Path(runs[0].info["sites_folder"]) if runs[0].info.get("sites_folder") else None)
+    if place is None or (sites is None and not place.is_dir()):
+        return None, (
+            "The sites' images are not on this machine, so no segmentation is shown. "
+            "A hospital sees its own with `fedmerit report RUN --sites FOLDER`."
+        )
+    if not any(run.tested for run in runs):
+        return None, "No segmentation is shown: the run has no test Dice yet."
+    try:
+        content = figures.png(draw(overlays([run for run in runs if run.tested], place)))
+    except BadInput as error:
+        if sites is not None:
+            raise
+        return None, f"No segmentation is shown: {error}."
+    _save(file, content)
+    caption = (
+        "A typical test case of each site (its Dice is the median), in the slice where the organ is largest. "
+        "The Dice is that of the whole case."
+    )
+    return Picture("overlays", caption, _address(content, "png")), ""
+
+
+def _save(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda file: file.write(content))
+
+
+def _address(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _settings(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """Every setting of run.json with its value in each run."""
+    flat = [_flat(run.info) | {"run folder": run.path.name} for run in runs]
+    names = dict.fromkeys(name for settings in flat for name in settings)
+    return [(name, [settings.get(name, "") for settings in flat]) for name in names]
+
+
+def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in info.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}: ")
+        elif isinstance(value, list) and all(isinstance(part, str) for part in value):
+            joint = " " if name == "command" else ", "
+            found[prefix + name] = joint.join(value)
+        else:
+            found[prefix + name] = value if isinstance(value, str) else json.dumps(value)
+    return found
+
+
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("evaluation", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")

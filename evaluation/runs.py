@@ -1,0 +1,128 @@
+"""Run folders, opened for tables and figures: what stands in them, and whether they can be compared."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedmerit.errors import BadInput
+from fedmerit.results import read_results, read_run
+
+FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. ``label`` names its method, with the settings that tell it from its neighbours."""
+
+    path: Path
+    info: Mapping[str, Any]  # run.json
+    results: pd.DataFrame  # results.csv without the rows of coalitions
+    label: str
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites, by name."""
+        return sorted(self.info["sites"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.info["seed"])
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were asked for."""
+        return int(self.info["rounds"])
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds that results.csv records as aggregated."""
+        rounds = self.results.loc[self.results["split"] == "", "round"]
+        return 0 if rounds.empty else int(rounds.max()) + 1
+
+    @property
+    def tested(self) -> bool:
+        """Whether results.csv holds test Dice."""
+        return bool((self.results["split"] == "testing").any())
+
+
+def open_run(path: Path) -> Run:
+    """Read one run folder.
+
+    Raises:
+        BadInput: run.json or results.csv is missing, lacks a field, or holds no result yet.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BadInput(f"{path}: no such run folder; make one with `fedmerit run METHOD --out {path}`")
+    info = read_run(path)
+    missing = [field for field in FIELDS if field not in info]
+    if missing:
+        raise BadInput(f"{path}/run.json: lacks {', '.join(missing)}; run `fedmerit run METHOD --out {path}` again")
+    results = read_results(path)
+    if results.empty:
+        raise BadInput(
+            f"{path}: results.csv holds no result yet; let the run finish its first round, "
+            f"or run `fedmerit run {info['method']} --out {path}` again"
+        )
+    return Run(path, info, results[results["coalition"] == ""], str(info["method"]))
+
+
+def open_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read run folders to stand in one table, and label them apart.
+
+    Raises:
+        BadInput: none given, one given twice or unusable, or they differ in task, labels or sites.
+    """
+    if not paths:
+        raise BadInput("no run folder given; make one with `fedmerit run METHOD --out RUN`")
+    for path, count in Counter(Path(path).resolve() for path in paths).items():
+        if count > 1:
+            raise BadInput(f"{path}: given {count} times; name each run folder once")
+    runs = [open_run(path) for path in paths]
+    first = runs[0]
+    for run in runs[1:]:
+        for field in ("task", "labels", "sites"):
+            ours, theirs = first.info[field], run.info[field]
+            if (sorted(ours) != sorted(theirs)) if field == "sites" else (ours != theirs):
+                raise BadInput(
+                    f"{run.path}: its {field} {theirs} is not {ours} of {first.path}; "
+                    "report runs on the same sites and task together, others on their own"
+                )
+    return _labelled(runs)
+
+
+def together(runs: Sequence[Run]) -> pd.DataFrame:
+    """The results of all runs in one table; column ``method`` holds their labels, ordered as the runs are."""
+    order = list(dict.fromkeys(run.label for run in runs))
+    table = pd.concat([run.results.assign(method=run.label) for run in runs], ignore_index=True)
+    return table.assign(method=pd.Categorical(table["method"], order))
+
+
+def _labelled(runs: Sequence[Run]) -> list[Run]:
+    """Methods by name; where one method stands with several settings, with those that differ."""
+    labelled = []
+    for run in runs:
+        settings = _settings(run)
+        same = [_settings(other) for other in runs if other.info["method"] == run.info["method"]]
+        differing = [key for key in settings if any(other.get(key) != settings[key] for other in same)]
+        values = ", ".join(f"{key}={_plain(settings[key])}" for key in differing)
+        labelled.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
+    twice = Counter((run.label, run.seed) for run in labelled)
+    return [
+        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed] > 1 else run
+        for run in labelled
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {**run.info["training"], "rounds": run.rounds, **run.info["parameters"]}
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
