@@ -3,7 +3,7 @@
 n sites, d trainable parameters. Rows are in site-name order, always; reductions are in float64.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -36,10 +36,24 @@ class Outcome:
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) each; further columns for results.csv
 
 
-class Method(Protocol):
-    """One paper's mechanism: frozen parameters, a pure server half, and the names of what it asks of sites."""
+@dataclass(frozen=True)
+class SiteView:
+    """What a site holds when it receives w_t, if its own update of the round before is part of w_t."""
 
-    asks: ClassVar[tuple[str, ...]]  # site-side quantities, keys of `Reports.values`
+    received: Tensor  # (d,) w_t
+    previous: Tensor  # (d,) w_{t-1}
+    own_previous: Tensor  # (d,) w_{t-1,i}, what it trained from w_{t-1}
+    weight: float  # ρ_i, its weight in the aggregation that made w_t, in [0, 1)
+    validation_dice: Callable[[Tensor], float]  # of (d,) on its validation split, with the others' BatchNorm statistics
+
+
+RANGES: Mapping[str, tuple[float, float]] = {"cosine": (-1.0, 1.0), "minus_error": (0.0, 1.0)}  # of `Reports.values`
+
+
+class Method(Protocol):
+    """One paper's mechanism: frozen parameters, a pure server half, and what it asks of sites."""
+
+    asks: ClassVar[tuple[str, ...]]  # what `report` returns: keys of `Reports.values` and `RANGES`
     shares_buffers: ClassVar[bool]  # False where sites keep their own BatchNorm statistics
 
     def start(self, model: Tensor, num_sites: int) -> Any:
@@ -48,6 +62,10 @@ class Method(Protocol):
 
     def round(self, state: Any, updates: Tensor, reports: Reports) -> tuple[Any, Outcome]:
         """One aggregation. ``updates`` (n, d) float32: trained minus received, zero rows for absent sites."""
+        ...
+
+    def report(self, view: SiteView) -> dict[str, float]:
+        """The site half: the quantities named in `asks`."""
         ...
 
 

@@ -1,0 +1,48 @@
+"""The server's workflow on NVFlare: send each site its model, collect replies, round by round."""
+
+import time
+from pathlib import Path
+
+from nvflare.app_common.workflows.model_controller import ModelController
+
+from fedmerit.flare.aggregator import MeritAggregator
+
+TRAIN, TEST = "train", "test"
+
+
+class MeritController(ModelController):
+    """Trains the planned rounds, then has every site test its final model.
+
+    Args:
+        aggregator_id: of the `MeritAggregator` component.
+        round_timeout: seconds to wait for a site in one round; 0: as long as it takes.
+        task_check_period: seconds between looks at outstanding tasks.
+    """
+
+    def __init__(self, aggregator_id: str = "aggregator", round_timeout: int = 0, task_check_period: float = 0.1):
+        super().__init__(persistor_id="", ignore_result_error=True, task_check_period=task_check_period)
+        self.aggregator_id = aggregator_id
+        self.round_timeout = round_timeout
+        self.task_check_period = task_check_period
+
+    def run(self) -> None:
+        """NVFlare's entry point; an exception in here ends the job with its message."""
+        from fedmerit.place import run_folder
+
+        aggregator: MeritAggregator = self.get_component(self.aggregator_id)
+        federation = aggregator.open(self.sample_clients(), run_folder(Path(self.get_run_dir())))
+        while federation.training:
+            self._exchange(TRAIN, aggregator)
+        if not federation.finished:
+            self._exchange(TEST, aggregator)
+
+    def _exchange(self, task: str, aggregator: MeritAggregator) -> None:
+        """One message to every site, its reply to the aggregator, and the end of the round."""
+        aggregator.reset_stats()
+        for site, model in aggregator.models().items():
+            self.send_model(task, model, targets=[site], timeout=self.round_timeout, callback=aggregator.accept_model)
+        while self.get_num_standing_tasks():
+            if self.abort_signal.triggered:
+                raise RuntimeError("the job was aborted")
+            time.sleep(self.task_check_period)
+        aggregator.aggregate_model()

@@ -1,0 +1,59 @@
+"""A site's work on NVFlare: a message in, `Site` at work, a message out."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+import torch
+
+from fedmerit.flare.controller import TEST, TRAIN
+from fedmerit.flare.messages import model_to_task, reply_to_model
+from fedmerit.place import device_of, run_folder, site_folder
+from fedmerit.plan import Plan
+from fedmerit.site import Site
+from fedmerit.training import build_network
+
+
+class MeritExecutor(Executor):
+    """Trains and tests one site.
+
+    Args:
+        plan: `Plan.to_dict`, the same as the aggregator's.
+    """
+
+    def __init__(self, plan: dict[str, Any]):
+        super().__init__()
+        self.plan = plan
+        self._site: Site | None = None
+
+    @cached_property
+    def _network(self) -> torch.nn.Module:
+        return build_network(Plan.from_dict(self.plan).network)
+
+    def _open(self, fl_ctx: FLContext) -> Site:
+        """The site, opened once per process."""
+        if self._site is None:
+            plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
+            torch.set_num_threads(plan.training.cpu_threads)
+            workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+            self._site = Site(site_folder(name), plan, run_folder(workspace) / "sites" / name, device_of(name))
+        return self._site
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """One task. What goes wrong is told in the site's own log; the server learns that it did."""
+        work = {TRAIN: Site.train, TEST: Site.test}.get(task_name)
+        if work is None:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        try:
+            task = model_to_task(FLModelUtils.from_shareable(shareable), self._network)
+            return FLModelUtils.to_shareable(reply_to_model(work(self._open(fl_ctx), task), self._network))
+        except Exception as error:
+            self.log_exception(fl_ctx, f"round failed at this site: {error}")
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)

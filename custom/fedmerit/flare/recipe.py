@@ -1,0 +1,29 @@
+"""A plan as an NVFlare recipe: the job of controller, aggregator and executor."""
+
+from nvflare.job_config.api import FedJob
+from nvflare.recipe.spec import Recipe
+
+from fedmerit.flare.aggregator import MeritAggregator
+from fedmerit.flare.controller import TEST, TRAIN, MeritController
+from fedmerit.flare.executor import MeritExecutor
+from fedmerit.plan import Plan
+
+
+class MeritRecipe(Recipe):
+    """Any FedMerit method as an NVFlare recipe, for SimEnv, PocEnv and ProdEnv, or to export.
+
+    The job names classes of the installed fedmerit package and carries no code.
+
+    Args:
+        plan: the run.
+        name: of the job.
+        min_sites: sites that have to be there for the job to start.
+    """
+
+    def __init__(self, plan: Plan, name: str, min_sites: int = 2):
+        job = FedJob(name=name, min_clients=min_sites)
+        job.set_app_packages(["fedmerit"])
+        job.to_server(MeritController())
+        job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
+        job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, TEST])
+        super().__init__(job)

@@ -1,0 +1,90 @@
+"""A network's state as one flat vector of trainable parameters, with the buffers kept aside.
+
+Methods see the vector alone. Buffers (BatchNorm statistics) follow one rule, the same for every method:
+floating ones are averaged by sample share, counters take the maximum.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+Buffers = Mapping[str, Tensor]
+
+
+def get_parameters(network: nn.Module) -> Tensor:
+    """(d,) float32 copy on the CPU of the trainable parameters, in `named_parameters` order."""
+    return parameters_to_vector(trainable(network).values()).detach().to("cpu", torch.float32, copy=True)
+
+
+def get_buffers(network: nn.Module) -> dict[str, Tensor]:
+    """Copies on the CPU of the buffers, by name."""
+    return {name: buffer.detach().to("cpu", copy=True) for name, buffer in network.named_buffers()}
+
+
+def load(network: nn.Module, parameters: Tensor, buffers: Buffers) -> None:
+    """Copy a (d,) vector and buffers into the network."""
+    with torch.no_grad():
+        for weight, piece in zip(trainable(network).values(), named(network, parameters).values(), strict=True):
+            weight.copy_(piece)
+        for name, buffer in network.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def trainable(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that train, by name: the order of the vector."""
+    return {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+
+
+def named(network: nn.Module, vector: Tensor) -> dict[str, Tensor]:
+    """A (d,) vector cut into the shapes of the trainable parameters, by name: views, no copies."""
+    parts = trainable(network)
+    pieces = vector.split([parameter.numel() for parameter in parts.values()])
+    return {name: piece.view_as(like) for (name, like), piece in zip(parts.items(), pieces, strict=True)}
+
+
+def flatten(parts: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """(d,) the tensors of the given names, one after the other."""
+    return torch.cat([parts[name].reshape(-1) for name in names])
+
+
+def average_buffers(buffers: Sequence[Buffers], shares: Tensor) -> dict[str, Tensor]:
+    """One set of buffers for all sites.
+
+    Args:
+        buffers: those of n sites, in site order.
+        shares: (n,) sample shares, summing to 1; sites of share 0 do not count.
+    """
+    counted = [(site, share) for site, share in zip(buffers, shares.double(), strict=True) if share > 0]
+    result = {}
+    for name, like in counted[0][0].items():
+        values = [site[name] for site, _ in counted]
+        if like.is_floating_point():
+            mean = torch.zeros(like.shape, dtype=torch.float64)
+            for value, (_, share) in zip(values, counted, strict=True):
+                mean += share * value.double()
+            result[name] = mean.to(like.dtype)
+        else:
+            result[name] = torch.stack(values).amax(dim=0)
+    return result
+
+
+def buffers_without(mean: Buffers, own: Buffers, own_share: float) -> dict[str, Tensor]:
+    """The average of the other sites' buffers, from the average of all and a site's own.
+
+    Args:
+        mean: what `average_buffers` gave.
+        own: the site's own buffers in that average.
+        own_share: its sample share in it, below 1.
+    """
+    result = {}
+    for name, value in mean.items():
+        if value.is_floating_point():
+            others = (value.double() - own_share * own[name].double()) / (1 - own_share)
+            if name.endswith("running_var"):  # a mean of variances: rounding alone can bring it below 0
+                others = others.clamp(min=0)
+            result[name] = others.to(value.dtype)
+        else:
+            result[name] = value
+    return result

@@ -1,0 +1,79 @@
+"""ledger.jsonl: one record per round, each carrying the hash of the one before it."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedmerit.errors import BadInput
+from fedmerit.files import write_atomically
+
+GENESIS = "0" * 64
+
+
+def digest(vector: Tensor) -> str:
+    """SHA-256 of a vector's float32 bytes, in hexadecimal."""
+    return hashlib.sha256(vector.float().numpy().tobytes()).hexdigest()
+
+
+def _hash(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+class Ledger:
+    """The chain of a run, open for appending."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a record (JSON values), with ``previous`` and ``hash`` filled in, and flush it to disk."""
+        last = self.records[-1]["hash"] if self.records else GENESIS
+        chained = {**record, "previous": last}
+        with self.path.open("a") as file:
+            file.write(json.dumps(chained | {"hash": _hash(chained)}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """All complete records; a last line cut short by a crash does not count."""
+        return list(self._complete())
+
+    def _complete(self) -> Iterator[dict[str, Any]]:
+        if self.path.exists():
+            for line in self.path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    yield json.loads(line)
+
+    def keep(self, count: int) -> None:
+        """Forget all but the first ``count`` records."""
+        lines = self.path.read_text().splitlines(keepends=True)[:count] if self.path.exists() else []
+        write_atomically(self.path, lambda file: file.write("".join(lines).encode()))
+
+
+def verify(path: Path) -> int:
+    """The number of records of an intact chain.
+
+    Raises:
+        BadInput: the file is missing, or a record was changed, left out, reordered or is not JSON; its line is named.
+    """
+    if not path.exists():
+        raise BadInput(f"{path}: file not found; expected the ledger of a run")
+    previous, count = GENESIS, 0
+    for count, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            claimed = record.pop("hash")
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise BadInput(f"{path}, line {count}: not a ledger record") from None
+        if record.get("previous") != previous:
+            raise BadInput(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
+        if _hash(record) != claimed or json.dumps(record | {"hash": claimed}) != line:
+            raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
+        previous = claimed
+    return count

@@ -1,0 +1,54 @@
+"""The local engine: all sites in one process. The same sites, the same methods, no network."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmerit.data import SiteFolder
+from fedmerit.plan import Plan
+from fedmerit.server import Federation
+from fedmerit.site import Reply, Site, Task
+
+
+def run_local(
+    plan: Plan,
+    folders: Sequence[SiteFolder],
+    run: Path,
+    devices: Mapping[str, str] | None = None,
+    on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    threads: int | None = None,
+) -> None:
+    """Train and test; goes on from the last complete round of ``run``.
+
+    Args:
+        plan: the run.
+        folders: the sites.
+        run: the run folder.
+        devices: by site name; "auto" for those not named.
+        on_round: called with every round's ledger record.
+        threads: sites at work at a time; as many as the machine has cores for by default.
+    """
+    torch.set_num_threads(plan.training.cpu_threads)
+    devices = devices or {}
+    federation = Federation(plan, [folder.name for folder in folders], run, on_round)
+    sites = {
+        folder.name: Site(folder, plan, run / "sites" / folder.name, devices.get(folder.name, "auto"))
+        for folder in folders
+    }
+    threads = threads or max(1, (os.cpu_count() or 1) // plan.training.cpu_threads)
+
+    with ThreadPoolExecutor(threads) as pool:
+
+        def ask(work: Callable[[Site, Task], Reply]) -> dict[str, Reply]:
+            tasks = federation.tasks()
+            replies = pool.map(lambda name: work(sites[name], tasks[name]), tasks)
+            return dict(zip(tasks, replies, strict=True))
+
+        while federation.training:
+            federation.aggregate(ask(Site.train))
+        if not federation.finished:
+            federation.finish(ask(Site.test))

@@ -1,0 +1,41 @@
+"""FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017.
+
+Every site's update is weighted by its share of the training images.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedmerit.core import Outcome, Reports, SiteView, aggregate
+
+
+@dataclass(frozen=True)
+class FedAvgState:
+    """What FedAvg remembers: the global model."""
+
+    model: Tensor  # (d,)
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Weights are sample shares; so is the contribution it credits."""
+
+    asks: ClassVar[tuple[str, ...]] = ()
+    shares_buffers: ClassVar[bool] = True
+
+    def start(self, model: Tensor, num_sites: int) -> FedAvgState:
+        """The state before round 0; ``model`` is (d,)."""
+        return FedAvgState(model)
+
+    def round(self, state: FedAvgState, updates: Tensor, reports: Reports) -> tuple[FedAvgState, Outcome]:
+        """``updates`` (n, d): w ← w + Σ p_i Δ_i (Algorithm 1, McMahan et al. 2017)."""
+        weights = reports.data_share
+        model = aggregate(state.model, weights, updates)
+        contribution = weights.where(reports.present, weights.new_tensor(float("nan")))
+        return FedAvgState(model), Outcome(contribution, weights, weights, model)
+
+    def report(self, view: SiteView) -> dict[str, float]:
+        """Nothing beyond training."""
+        return {}

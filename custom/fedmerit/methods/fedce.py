@@ -1,0 +1,175 @@
+"""FedCE: Jiang et al., Fair Federated Medical Image Segmentation via Client Contribution Estimation, CVPR 2023.
+
+A site contributes as much as its update points where the others' do not (gradient space, Eq. 2) and as much
+as the model without it errs on its images (data space, Eq. 3). Both leave-one-outs of round t refer to the
+aggregation that made w_t, so a site computes them when it receives w_t.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Outcome, Reports, SiteView, aggregate, cosine_to_others, gram, share
+
+CLAIM_TOLERANCE = 1e-3  # float32 models leave some 1e-5 between a site's cosine and the server's
+EPSILON = 1e-6  # NVFlare 2.9's floor before each normalisation
+
+
+@dataclass(frozen=True)
+class FedCEState:
+    """What FedCE remembers."""
+
+    model: Tensor  # (d,)
+    gamma_accumulated: Tensor  # (n,) Σ_t Γ_i of Eq. 5 (estimate="site")
+    weights: Tensor  # (n,) of the last aggregation; NaN before the first
+    cosine: Tensor  # (n,) of the last round's updates, as the server computes it; NaN where there was none
+    cosine_mean: Tensor  # (n,) running means of estimate="server"
+    minus_error_mean: Tensor  # (n,)
+    rounds: Tensor  # (n,) rounds a site took part in
+
+
+@dataclass(frozen=True)
+class FedCE:
+    """FedCE's server half, and with `report` its site half.
+
+    Raises:
+        ValueError: a parameter is none of its choices.
+    """
+
+    combine: str = "times"  # Γ of Eq. 4: "times" (Multi.) or "plus" (Sum.)
+    estimate: str = "site"  # who computes the cosine: "site", or "server" by NVFlare 2.9's rule
+
+    asks: ClassVar[tuple[str, ...]] = ("cosine", "minus_error")
+    shares_buffers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name, choices in (("combine", ("times", "plus")), ("estimate", ("site", "server"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"fedce: {name}={getattr(self, name)!r}; expected one of {', '.join(choices)}")
+
+    def start(self, model: Tensor, num_sites: int) -> FedCEState:
+        """The state before round 0; ``model`` is (d,)."""
+        zeros = torch.zeros(num_sites, dtype=torch.float64)
+        unknown = torch.full_like(zeros, torch.nan)
+        return FedCEState(model, zeros, unknown, unknown, zeros, zeros, zeros)
+
+    def round(self, state: FedCEState, updates: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
+        """``updates`` (n, d); weigh the sites by their accumulated contribution, aggregate (Eqs. 2-6)."""
+        products = gram(updates)
+        estimate = self._at_sites if self.estimate == "site" else self._at_server
+        memory, outcome = estimate(state, products, reports)
+        present, weights = reports.present, outcome.weights
+        model = aggregate(state.model, weights, updates)
+        state = FedCEState(
+            model=model,
+            weights=weights,
+            cosine=cosine_to_others(products, weights).where(present, torch.tensor(torch.nan)),
+            **memory,
+        )
+        return state, Outcome(**(vars(outcome) | {"models": model}))
+
+    def report(self, view: SiteView) -> dict[str, float]:
+        """What a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
+        without_own = minus_model(view.received, view.own_previous, view.weight)
+        return {
+            "cosine": cosine_to_mean_of_others(view.received, view.previous, view.own_previous, view.weight),
+            "minus_error": 1 - view.validation_dice(without_own),
+        }
+
+    def _at_sites(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[dict[str, Tensor], Outcome]:
+        """Both terms as the sites computed them (Algorithm 1, its round index made consistent)."""
+        present = reports.present
+        claim, minus_error = reports.values["cosine"], reports.values["minus_error"]
+        agrees = (claim - state.cosine).abs() <= CLAIM_TOLERANCE
+        flagged = present & claim.isfinite() & ~agrees
+        cosine = claim.where(agrees, state.cosine)
+
+        gamma_cos = share_known(1 - cosine, present)  # Eq. 2
+        gamma_err = share_known(minus_error, present)  # Eq. 3
+        gamma = self._combine(gamma_cos, gamma_err)  # Eq. 4
+        known = present & cosine.isfinite() & minus_error.isfinite()
+        if known.any():
+            accumulated = state.gamma_accumulated + gamma.where(present, 0.0)
+            weights = share(accumulated, present)  # Eq. 5 without its factor k
+        else:  # nobody has an own update in w_t yet: round 0
+            accumulated, weights = state.gamma_accumulated, reports.data_share
+        outcome = Outcome(
+            contribution=gamma.where(known, torch.nan),
+            reputation=share(accumulated, torch.ones_like(present)) if accumulated.any() else weights,
+            weights=weights,
+            models=state.model,
+            quantities={"cosine": cosine, "minus_error": minus_error, "flagged": flagged.double()},
+        )
+        unchanged = {name: getattr(state, name) for name in ("cosine_mean", "minus_error_mean", "rounds")}
+        return {"gamma_accumulated": accumulated, **unchanged}, outcome
+
+    def _at_server(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[dict[str, Tensor], Outcome]:
+        """The rule of NVFlare 2.9's aggregator: cosines of this round's updates, running means of both terms."""
+        present = reports.present
+        prior = state.weights.where(state.weights.isfinite(), 1 / float(present.sum())) * present
+        cosine = cosine_to_others(products, prior)
+        minus_error = reports.values["minus_error"].where(reports.values["minus_error"].isfinite(), 1.0)
+        rounds = state.rounds + present
+        step = present / rounds.clamp(min=1)
+        cosine_mean = state.cosine_mean + step * (cosine - state.cosine_mean)
+        minus_error_mean = state.minus_error_mean + step * (minus_error - state.minus_error_mean)
+
+        gamma_cos = share_floored(1 - cosine_mean, present)
+        gamma_err = share_floored(minus_error_mean, present)
+        weights = share_floored(self._combine(gamma_cos, gamma_err), present)
+        outcome = Outcome(
+            contribution=weights.where(present, torch.nan),
+            reputation=weights,
+            weights=weights,
+            models=state.model,
+            quantities={"cosine": cosine.where(present, torch.nan), "minus_error": minus_error},
+        )
+        memory = {"cosine_mean": cosine_mean, "minus_error_mean": minus_error_mean, "rounds": rounds}
+        return {"gamma_accumulated": state.gamma_accumulated, **memory}, outcome
+
+    @property
+    def _combine(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return torch.mul if self.combine == "times" else torch.add
+
+
+def share_known(amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) shares of the present sites, summing to 1; a site whose amount is NaN counts as the mean of the others."""
+    known = present & amounts.isfinite()
+    mean = amounts[known].mean() if known.any() else torch.tensor(1.0, dtype=torch.float64)
+    return share(amounts.where(known, mean).clamp(min=0), present)
+
+
+def share_floored(amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) shares of the present sites after raising every amount to `EPSILON`."""
+    return share(amounts.clamp(min=EPSILON), present)
+
+
+# Site half: pure functions of what a site holds at round t, all vectors (d,)
+
+
+def mean_of_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:
+    """(mean - ρ_i own) / (1 - ρ_i): the weighted mean of the others, float64; ``weight`` ρ_i in [0, 1)."""
+    return (mean.double() - weight * own.double()) / (1 - weight)
+
+
+def minus_model(received: Tensor, own_previous: Tensor, weight: float) -> Tensor:
+    """w_t without site i (Eq. 3): ``received`` w_t, ``own_previous`` w_{t-1,i}, ``weight`` ρ_i in w_t."""
+    return mean_of_others(received, own_previous, weight).to(received.dtype)
+
+
+def cosine_to_mean_of_others(received: Tensor, previous: Tensor, own_previous: Tensor, weight: float) -> float:
+    """The cosine of Eq. 2, -1 to 1; 0 where a vector is zero.
+
+    Args:
+        received: w_t.
+        previous: w_{t-1}, from which the site trained ``own_previous``.
+        own_previous: w_{t-1,i}.
+        weight: ρ_i of the aggregation that made w_t, below 1.
+    """
+    own = own_previous.double() - previous.double()
+    others = mean_of_others(received.double() - previous.double(), own, weight)
+    norm = own.norm() * others.norm()
+    return float((own @ others / norm).clamp(-1, 1)) if norm > 0 else 0.0

@@ -1,0 +1,38 @@
+"""Standalone: every site trains alone, on its own images. What every fairness figure compares with."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Outcome, Reports, SiteView
+
+
+@dataclass(frozen=True)
+class StandaloneState:
+    """One model per site."""
+
+    models: Tensor  # (n, d)
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """Nothing is shared: each site's next model is its own trained one, BatchNorm statistics included."""
+
+    asks: ClassVar[tuple[str, ...]] = ()
+    shares_buffers: ClassVar[bool] = False
+
+    def start(self, model: Tensor, num_sites: int) -> StandaloneState:
+        """All sites start from one model (d,)."""
+        return StandaloneState(model.repeat(num_sites, 1))
+
+    def round(self, state: StandaloneState, updates: Tensor, reports: Reports) -> tuple[StandaloneState, Outcome]:
+        """``updates`` (n, d): w_i ← w_i + Δ_i. Nobody contributes to anybody; weights are sample shares."""
+        models = state.models + updates
+        nothing = torch.zeros(len(updates), dtype=torch.float64)
+        return StandaloneState(models), Outcome(nothing, nothing, reports.data_share, models)
+
+    def report(self, view: SiteView) -> dict[str, float]:
+        """Nothing beyond training."""
+        return {}

@@ -1,0 +1,44 @@
+"""What one machine decides for itself, by its environment: where images and runs lie, on which device to work.
+
+Jobs never carry a path. Server and sites read these variables where they run.
+"""
+
+import os
+from pathlib import Path
+
+from fedmerit.data import SiteFolder
+from fedmerit.errors import BadInput
+
+SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
+RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace where not set
+DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
+
+
+def site_folder(site: str) -> SiteFolder:
+    """This machine's folder of ``site``."""
+    root = os.environ.get(SITES)
+    if not root:
+        raise BadInput(f"site {site}: {SITES} is not set; set it to the folder that holds {site}/site.json")
+    return SiteFolder(Path(root) / site)
+
+
+def run_folder(workspace: Path) -> Path:
+    """Where this machine keeps the run: ``FEDMERIT_RUN``, else ``fedmerit`` in NVFlare's workspace."""
+    return Path(os.environ.get(RUN) or workspace / "fedmerit")
+
+
+def device_of(site: str, setting: str | None = None) -> str:
+    """The device of ``site`` in a setting as `DEVICES` describes it; "auto" where it says none.
+
+    Raises:
+        BadInput: the setting is not of that form.
+    """
+    setting = os.environ.get(DEVICES, "") if setting is None else setting
+    if not setting:
+        return "auto"
+    if "=" not in setting:
+        return setting
+    pairs = [part.partition("=") for part in setting.split(",")]
+    if not all(name and device for name, _, device in pairs):
+        raise BadInput(f"device setting {setting!r}: expected DEVICE, or SITE=DEVICE,SITE=DEVICE")
+    return {name: device for name, _, device in pairs}.get(site, "auto")

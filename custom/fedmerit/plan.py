@@ -1,0 +1,145 @@
+"""What a run is: method, parameters, network, training, rounds, seed. Made once, sent to server and sites."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedmerit.core import Method
+from fedmerit.errors import BadInput
+from fedmerit.registry import METHODS
+
+
+@dataclass(frozen=True)
+class Network:
+    """MONAI's 2D U-Net."""
+
+    in_channels: int
+    labels: tuple[str, ...]  # one sigmoid output channel each
+    width: int = 16  # channels of the first level; each further level doubles them
+    depth: int = 5  # levels; the default gives 16, 32, 64, 128, 256
+    norm: str = "batch"  # "batch", "instance" or "group"
+    residual_units: int = 0  # per level; 0: plain convolutions
+
+    def __post_init__(self) -> None:
+        _choice("norm", self.norm, ("batch", "instance", "group"))
+        for name, least in (("in_channels", 1), ("width", 1), ("depth", 2), ("residual_units", 0)):
+            _at_least(name, getattr(self, name), least)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One site's round. Defaults are those of Jiang et al. 2023, but for the loss."""
+
+    loss: str = "dice_ce"  # "dice_ce": soft Dice + cross-entropy; "dice": soft Dice alone, as in that paper
+    lr: float = 1e-3  # Adam's, with betas (0.9, 0.99), made anew each round
+    batch_size: int = 8
+    epochs: int = 1  # local epochs per round
+    augment: bool = False  # random flips, rotation, scaling, noise and contrast
+    amp: bool = False  # mixed precision
+    cpu_threads: int = 1  # of one site; another number is another order of summation
+
+    def __post_init__(self) -> None:
+        _choice("loss", self.loss, ("dice_ce", "dice"))
+        for name in ("batch_size", "epochs", "cpu_threads"):
+            _at_least(name, getattr(self, name), 1)
+        if not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr={self.lr}: expected a positive number")
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(choices)}")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name}={value}: expected {least} or more")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, whatever the engine."""
+
+    method: str
+    task: str
+    rounds: int
+    seed: int
+    network: Network
+    training: Training = Training()
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
+
+    def build_method(self) -> Method:
+        """The method with its parameters."""
+        return METHODS[self.method].method(**self.parameters)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
+        """The plan that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
+        return cls(
+            **dict(values)
+            | {
+                "network": _build(Network, values["network"], "network"),
+                "training": _build(Training, values["training"], "training"),
+            }
+        ).checked()
+
+    def checked(self) -> "Plan":
+        """The same plan with the method's parameters complete and of their types, or `BadInput`."""
+        if self.method not in METHODS:
+            raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
+        if self.rounds < 1:
+            raise BadInput(f"rounds={self.rounds}: expected 1 or more")
+        method = _build(METHODS[self.method].method, self.parameters, f"method {self.method}")
+        return Plan(**vars(self) | {"parameters": asdict(method)})
+
+
+def make_plan(
+    method: str, task: str, rounds: int, seed: int, network: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Plan:
+    """A plan from defaults and ``settings``, each naming a parameter of the method, the training or the network.
+
+    Raises:
+        BadInput: a name is unknown or a value not of its type; the message lists the names there are.
+    """
+    if method not in METHODS:
+        raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
+    groups: dict[str, type[Any]] = {"parameters": METHODS[method].method, "training": Training, "network": Network}
+    fixed = {"in_channels", "labels"}
+    names = {
+        group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()
+    }
+    chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network)}
+    for name, value in settings.items():
+        group = next((group for group in groups if name in names[group]), None)
+        if group is None:
+            known = "; ".join(f"{group}: {', '.join(names[group]) or 'none'}" for group in groups)
+            raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
+        chosen[group][name] = value
+    return Plan(
+        method=method,
+        task=task,
+        rounds=rounds,
+        seed=seed,
+        network=_build(Network, chosen["network"], "network"),
+        training=_build(Training, chosen["training"], "training"),
+        parameters=chosen["parameters"],
+    ).checked()
+
+
+def _build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
+    """A dataclass from JSON or text values, each converted to its field's type."""
+    unknown = set(values) - {part.name for part in fields(kind)}
+    if unknown:
+        raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")
+    try:
+        return TypeAdapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{what}: {name + ': ' if name else ''}{first['msg']} (got {first['input']!r})") from None

@@ -1,0 +1,243 @@
+"""Network, loss, local training and Dice: MONAI's, put together for one site."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from monai.losses import DiceLoss
+from monai.metrics.confusion_matrix import get_confusion_matrix
+from monai.networks.nets import UNet
+from monai.transforms import (
+    Compose,
+    RandAdjustContrastd,
+    RandAffined,
+    RandFlipd,
+    RandGaussianNoised,
+)
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from fedmerit.data import Case, Slices
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_atomically, write_json
+from fedmerit.plan import Network, Training
+
+EVALUATION_BATCH = 16  # slices
+
+
+def random_seed(*parts: object) -> int:
+    """A 63-bit seed from (seed, site, round) or the like, the same on every machine."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:8]) >> 1
+
+
+def build_network(network: Network) -> nn.Module:
+    """MONAI's 2D U-Net: (batch, in_channels, h, w) to logits (batch, labels, h, w)."""
+    return UNet(
+        spatial_dims=2,
+        in_channels=network.in_channels,
+        out_channels=len(network.labels),
+        channels=[network.width * 2**level for level in range(network.depth)],
+        strides=[2] * (network.depth - 1),
+        num_res_units=network.residual_units,
+        norm=("group", {"num_groups": math.gcd(network.width, 8)}) if network.norm == "group" else network.norm,
+    )
+
+
+def initial_network(network: Network, seed: int) -> nn.Module:
+    """The network every run with this seed starts from; leaves the global random state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(random_seed(seed, "initial model"))
+        return build_network(network)
+
+
+def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
+    """`BadInput` where the U-Net cannot halve an image ``depth - 1`` times."""
+    step = 2 ** (network.depth - 1)
+    if any(side % step or side < 2 * step for side in image_size):
+        raise BadInput(
+            f"image size {image_size[0]}x{image_size[1]}: a U-Net of depth {network.depth} needs multiples of {step}, "
+            f"at least {2 * step}; prepare with another --size or run with --set depth=..."
+        )
+
+
+def save_network(folder: Path, name: str, network: nn.Module, description: Network) -> None:
+    """``name``.pt, a plain state_dict, and model.json, which rebuilds the network."""
+    write_json(folder / "model.json", asdict(description))
+    write_atomically(folder / f"{name}.pt", lambda file: torch.save(network.state_dict(), file))
+
+
+def load_network(folder: Path, name: str = "global") -> nn.Module:
+    """The network that `save_network` wrote, on the CPU in evaluation mode; `BadInput` naming a missing file."""
+    description = read_json(folder / "model.json")
+    network = build_network(Network(**description | {"labels": tuple(description["labels"])}))
+    path = folder / f"{name}.pt"
+    if not path.exists():
+        raise BadInput(f"{path}: file not found; expected the model of a finished run")
+    network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
+    return network.eval()
+
+
+def build_loss(name: str) -> nn.Module:
+    """Of logits and masks, both (batch, labels, h, w): "dice", soft Dice in [0, 1], or "dice_ce", plus cross-entropy."""
+    dice = DiceLoss(sigmoid=True, batch=True)
+    return dice if name == "dice" else _Sum(dice, nn.BCEWithLogitsLoss())
+
+
+class _Sum(nn.Module):
+    """The sum of two losses. (MONAI's DiceCELoss takes several channels for exclusive classes; ours overlap.)"""
+
+    def __init__(self, *losses: nn.Module):
+        super().__init__()
+        self.losses = nn.ModuleList(losses)
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        return torch.stack([loss(logits, masks) for loss in self.losses]).sum()
+
+
+class Augmented(Dataset[tuple[Tensor, Tensor]]):
+    """Slices under random transforms drawn from one seed."""
+
+    def __init__(self, slices: Slices, seed: int):
+        self.slices = slices
+        both = ("image", "label")
+        self.transform = Compose(
+            [
+                RandFlipd(both, prob=0.5, spatial_axis=1),
+                RandAffined(
+                    both,
+                    prob=0.5,
+                    rotate_range=0.2,
+                    scale_range=0.1,
+                    mode=("bilinear", "nearest"),
+                    padding_mode="border",
+                ),
+                RandGaussianNoised("image", prob=0.2, std=0.1),
+                RandAdjustContrastd("image", prob=0.2, gamma=(0.7, 1.5)),
+            ]
+        ).set_random_state(seed % 2**32)
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        image, label = self.slices[item]
+        result: Any = self.transform({"image": image, "label": label})
+        return torch.as_tensor(result["image"]), torch.as_tensor(result["label"])
+
+
+def train(network: nn.Module, slices: Slices, training: Training, seed: int) -> float:
+    """Train in place for one round, on the device the network is on; the mean loss of its batches.
+
+    Args:
+        network: gives logits (batch, labels, h, w).
+        slices: the site's training images.
+        training: loss, optimiser and batches.
+        seed: of the order of images and the augmentation.
+    """
+    device = next(network.parameters()).device
+    loss_function = build_loss(training.loss)
+    optimizer = torch.optim.Adam(network.parameters(), lr=training.lr, betas=(0.9, 0.99))
+    loader = DataLoader(
+        Augmented(slices, seed) if training.augment else slices,
+        batch_size=training.batch_size,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(seed),
+        pin_memory=device.type == "cuda",
+    )
+    precision = _precision(device, training.amp)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
+    total = torch.zeros((), device=device)
+    network.train()
+    for _ in range(training.epochs):
+        for images, masks in loader:
+            images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
+            optimizer.zero_grad(set_to_none=True)
+            with _autocast(device, precision):
+                loss = loss_function(network(images), masks)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            total += loss.detach()
+    return float(total) / (len(loader) * training.epochs)
+
+
+def _precision(device: torch.device, amp: bool) -> torch.dtype | None:
+    if not amp:
+        return None
+    return torch.float16 if device.type == "cuda" and not torch.cuda.is_bf16_supported() else torch.bfloat16
+
+
+def _autocast(device: torch.device, precision: torch.dtype | None) -> Any:
+    return nullcontext() if precision is None else torch.autocast(device.type, precision)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Voxels of one case and label, prediction against reference."""
+
+    case: str  # its position in the split
+    label: str
+    true_positives: int
+    false_positives: int
+    false_negatives: int
+
+    @property
+    def dice(self) -> float | None:
+        """2 TP / (2 TP + FP + FN); None where reference and prediction are both empty."""
+        size = 2 * self.true_positives + self.false_positives + self.false_negatives
+        return 2 * self.true_positives / size if size else None
+
+
+def mean_dice(overlaps: Iterable[Overlap]) -> float:
+    """Mean over cases and labels, those that are empty in both left out; 0 where all are."""
+    values = [overlap.dice for overlap in overlaps]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0
+
+
+@torch.inference_mode()
+def evaluate(network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False) -> list[Overlap]:
+    """One `Overlap` per case and label, over all slices of the case: 3D Dice for volumes.
+
+    Cases go by their position ("000", "001", ...), since results leave the site and names do not.
+    """
+    device = next(network.parameters()).device
+    precision = _precision(device, amp)
+    network.eval()
+    counts = []
+    for case in cases:
+        total = torch.zeros(len(labels), 4, device=device, dtype=torch.float64)
+        for start in range(0, len(case.image), EVALUATION_BATCH):
+            part = slice(start, start + EVALUATION_BATCH)
+            images = torch.from_numpy(np.array(case.image[part])).to(device)
+            masks = torch.from_numpy(np.array(case.label[part], dtype=np.float32)).to(device)
+            with _autocast(device, precision):
+                logits = network(images)
+            total += get_confusion_matrix((logits > 0).float(), masks).sum(dim=0)
+        counts.append(total)
+    if not counts:
+        return []
+    table = torch.stack(counts).round().long().tolist()  # (cases, labels, TP FP TN FN), fetched from the device once
+    return [
+        Overlap(f"{position:03d}", label, tp, fp, fn)
+        for position, rows in enumerate(table)
+        for label, (tp, fp, _, fn) in zip(labels, rows, strict=True)
+    ]
+
+
+@torch.inference_mode()
+def predict(network: nn.Module, image: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w)."""
+    device = next(network.parameters()).device
+    network.eval()
+    parts = torch.from_numpy(np.array(image)).split(EVALUATION_BATCH)
+    masks: NDArray[np.bool_] = torch.cat([network(part.to(device)) > 0 for part in parts]).cpu().numpy()
+    return masks
+
