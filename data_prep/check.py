@@ -37,7 +37,9 @@ def check(sites: Path, *, max_empty: float = 0.1) -> list[Problem]:
     if not 0 <= max_empty <= 1:
         raise BadInput(f"max_empty {max_empty:g}: expected a share from 0 to 1")
     sites = Path(sites)
-    folders = [path for path in sorted(sites.iterdir()) if path.is_dir()] if sites.is_dir() else []
+    folders = (
+        [path for path in sorted(sites.iterdir()) if path.is_dir() and path.name[0] != "."] if sites.is_dir() else []
+    )
     if not folders:
         return [Problem("", sites, "no site folders in it; make them with `fedmerit prepare`")]
     problems: list[Problem] = []

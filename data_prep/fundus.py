@@ -54,13 +54,11 @@ def decode(case: RawCase) -> Decoded:
     image = _load(case.image, "RGB")
     grey = _load(case.label, "L")
     require_same_shape(case, image[..., 0], grey)
-    values = np.array([CUP, RIM, BACKGROUND])
-    distance = np.abs(grey[..., None].astype(int) - values)
-    if distance.min(-1).max() > TOLERANCE:
-        stray = int(grey[distance.min(-1) > TOLERANCE][0])
-        raise BadInput(f"{case.label}: holds the value {stray}; expected 0 (cup), 128 (disc rim), 255 (background)")
-    nearest = values[distance.argmin(-1)]
-    label = np.stack([nearest != BACKGROUND, nearest == CUP]).astype(np.uint8)
+    cup, rim, background = (np.abs(grey.astype(np.int16) - value) <= TOLERANCE for value in (CUP, RIM, BACKGROUND))
+    stray = grey[~(cup | rim | background)]
+    if stray.size:
+        raise BadInput(f"{case.label}: holds the value {stray[0]}; expected 0 (cup), 128 (disc rim), 255 (background)")
+    label = np.stack([~background, cup]).astype(np.uint8)
     return Decoded(image.transpose(2, 0, 1)[None].astype(np.float32), label[None])
 
 

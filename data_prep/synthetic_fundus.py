@@ -80,15 +80,18 @@ def photograph(camera: Camera, rng: np.random.Generator) -> tuple[NDArray[np.uin
     image *= (1 - camera.shade * (x**2 + y**2 + 0.6 * across))[..., None]
     image = gaussian_filter(image, (camera.blur, camera.blur, 0)) * rng.normal(1, 0.08)
     image = image * (1 - camera.haze) + camera.haze * 0.45
-    image += rng.normal(0, camera.noise, image.shape)
+    image += camera.noise * rng.standard_normal(image.shape, dtype=np.float32)
     mask = np.where(cup < 0, CUP, np.where(disc < 0, RIM, BACKGROUND))
     return (np.clip(image, 0, 1) * 255).astype(np.uint8), mask.astype(np.uint8)
 
 
 def _ellipse(x: Array, y: Array, width: float, height: float, rng: np.random.Generator) -> Array:
     """Below 1 inside an ellipse of these half axes with a slightly wavy outline."""
-    angle = np.arctan2(y, x)
-    waves = sum(rng.normal(0, 0.02) * np.cos(k * angle + rng.uniform(0, 2 * np.pi)) for k in (2, 3, 4))
+    around = (x + 1j * y) / (np.hypot(x, y) + 1e-9)
+    waves, turned = np.zeros_like(x), around
+    for _ in range(3):
+        turned = turned * around  # twice, three and four times the angle
+        waves += (turned * rng.normal(0, 0.02) * np.exp(2j * np.pi * rng.random())).real
     return np.hypot(x / width, y / height) * (1 + waves)
 
 
@@ -101,22 +104,20 @@ def _blend(image: Array, outline: Array, colour: Colour, softness: float) -> Arr
 
 def _vessels(radius: float, x: Array, y: Array, rng: np.random.Generator) -> Array:
     """Depth of vessels, 0 to 1: wandering lines from the disc's centre up and down, some to the sides."""
-    drawn = np.zeros_like(x)
+    lines = {thickness: np.zeros_like(x) for thickness in (1.3, 2.0, 3.0)}
     for _ in range(rng.integers(7, 11)):
         heading = rng.choice([-1, 1]) * np.pi / 2 + rng.normal(0, 0.5)
-        steps = 260
-        turns = np.cumsum(rng.normal(0, 0.05, steps)) + heading
+        turns = np.cumsum(rng.normal(0, 0.05, 260)) + heading
         path = np.cumsum(np.stack([np.sin(turns), np.cos(turns)]), axis=1) * 0.003 + rng.normal(0, radius / 8, (2, 1))
-        rows = np.round((path[0] - y[0, 0]) / (y[1, 0] - y[0, 0])).astype(int)
-        columns = np.round((path[1] - x[0, 0]) / (x[0, 1] - x[0, 0])).astype(int)
+        rows, columns = np.round((path - [[y[0, 0]], [x[0, 0]]]) * (PIXELS - 1)).astype(int)
         inside = (rows >= 0) & (rows < PIXELS) & (columns >= 0) & (columns < PIXELS)
-        line = np.zeros_like(x)
-        line[rows[inside], columns[inside]] = 1
-        thickness = rng.uniform(1.2, 3.2)
+        lines[rng.choice(list(lines))][rows[inside], columns[inside]] = 1
+    drawn = np.zeros_like(x)
+    for thickness, line in lines.items():
         drawn = np.maximum(drawn, np.minimum(1, gaussian_filter(line, thickness) * 2.5 * thickness))
     return drawn * 0.8
 
 
 def _smooth(rng: np.random.Generator, cells: int) -> Array:
     """Random field of deviation about 1 that varies over 1/``cells`` of the frame."""
-    return np.asarray(zoom(rng.normal(size=(cells, cells)), PIXELS / cells, order=3, mode="nearest"))
+    return np.asarray(zoom(rng.normal(size=(cells, cells)), PIXELS / cells, order=1, mode="nearest"))

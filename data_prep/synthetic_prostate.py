@@ -66,7 +66,7 @@ def acquire(scanner: Scanner, rng: np.random.Generator) -> tuple[NDArray[np.int1
     x, y = x + rng.normal(0, 5), y + rng.normal(0, 4)  # patients do not lie at the very centre
     signal, zones, coil = _pelvis(x, y, z, scanner, rng)
 
-    signal = signal * (1 + scanner.texture * _smooth(rng, signal.shape, 1.0))
+    signal = signal * (1 + scanner.texture * _smooth(rng, signal.shape, 1.5))
     signal *= np.exp(scanner.bias * _smooth(rng, signal.shape, scanner.pixels / 5))
     if scanner.coil:
         signal *= 0.35 + 2.2 * np.exp(-coil / 22)
@@ -88,13 +88,17 @@ def _pelvis(
     rectum = _solid(x - rng.normal(0, 3), y - behind - 0.1 * z, 0 * z, reach * rng.uniform(1.0, 1.3), reach, 1)
 
     side = np.abs(x)
-    signal = np.full(x.shape, 0.45) + 0.12 * _smooth(rng, x.shape, 4)  # fat and vessels between the organs
-    _paint(signal, _solid(x, y + 5, 0 * z, 62, 58, 1) - 1, 0.28)  # muscle around them
-    _paint(signal, 1 - _solid(x, y - 8, 0 * z, 52, 50, 1), 0.55 + 0.1 * _smooth(rng, x.shape, 3))
-    _paint(signal, 1 - _solid(side - 82, y + 2, z, 24, 26, 60), 0.12)  # heads of the thigh bones: rim and marrow
-    _paint(signal, 1 - _solid(side - 82, y + 2, z, 21, 23, 57), 0.62)
-    _paint(signal, 1 - _solid(side - 12, y + 58, z, 9, 14, 25), 0.5)  # pubic bones
-    _paint(signal, 1 - np.abs(_solid(side, y - 4, 0 * z, 36, 40, 1) - 1) * 14, 0.2)  # levator muscle
+    fine, patchy = _smooth(rng, x.shape, 2), _smooth(rng, x.shape, 12)
+    signal = 0.28 + 0.03 * fine + 0.02 * patchy  # muscle
+    fat = 0.62 + 0.04 * fine + 0.07 * patchy
+    _paint(signal, 1 - _solid(x, y - 4, 0 * z, 50, 44, 1), fat)  # fat between the organs
+    _paint(signal, 1 - _solid(side - 30, y - 50, 0 * z, 20, 24, 1), fat + 0.1)  # fat beside the anus
+    _paint(signal, 1 - _solid(side - 54 + 0.2 * y, y + 4, 0 * z, 11, 34, 1), 0.2 + 0.03 * fine)  # obturator muscles
+    _paint(signal, 1 - _solid(side - 32 + 0.25 * y, y - 6, 0 * z, 2.5, 30, 1), 0.16)  # levator muscles
+    _paint(signal, 1 - _solid(side - 82, y + 2, z, 24, 26, 60), 0.08)  # heads of the thigh bones: rim, marrow
+    _paint(signal, 1 - _solid(side - 82, y + 2, z, 22, 24, 58), 0.6 + 0.05 * fine)
+    _paint(signal, 1 - _solid(side - 13, y + 56, z, 10, 16, 28), 0.1)  # pubic bones
+    _paint(signal, 1 - _solid(side - 13, y + 56, z, 8.5, 14.5, 27), 0.5 + 0.05 * fine)
     _paint(signal, 1 - _solid(x, y + 12, z - height - 12, 34, 24, 20), 0.12)  # bladder: wall and bright urine
     _paint(signal, 1 - _solid(x, y + 12, z - height - 12, 31, 21, 18), 0.98)
     body = _solid(x, y, 0 * z, rng.normal(175, 8), rng.normal(108, 5), 1)
@@ -104,12 +108,12 @@ def _pelvis(
     # The gland: an ellipsoid, flatter behind, narrower at the apex, with a slowly wavy surface.
     taper = 1 + 0.12 * z / height
     outline = _solid(x / taper, np.where(y > 0, y * 1.1, y), z, width, depth, height)
-    outline = outline * (1 + 0.05 * _smooth(rng, x.shape, 8))
+    outline = outline * (1 + 0.03 * _smooth(rng, x.shape, 14))
     inside = (outline < 1) & (rectum > 1.12)
     inner = _solid(x, y + 0.28 * depth, z - 2, 0.72 * width, 0.70 * depth, 0.85 * height) < 1
     transition, peripheral = scanner.zones
     nodules = 0.12 * _smooth(rng, x.shape, 2.2)
-    _paint(signal, 1.06 - outline, 0.18)  # capsule
+    _paint(signal, 1.08 - outline, 0.16)  # capsule
     _paint(signal, np.where(inside, 1.0, -1.0), np.where(inner, transition + nodules, peripheral + nodules / 3))
     _paint(signal, 1.12 - rectum, 0.3)  # wall
     _paint(signal, 1 - rectum, 0.06 if scanner.coil else rng.choice([0.05, 0.4]))
