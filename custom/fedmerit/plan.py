@@ -11,6 +11,12 @@ from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
 
 
+TASKS: Mapping[str, Mapping[str, Any]] = {
+    "prostate": {"in_channels": 1, "labels": ("prostate",)},
+    "fundus": {"in_channels": 3, "labels": ("disc", "cup")},
+}
+
+
 @dataclass(frozen=True)
 class Network:
     """MONAI's 2D U-Net."""

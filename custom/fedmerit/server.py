@@ -56,11 +56,7 @@ class Federation:
     ):
         self.plan, self.sites, self.run, self.on_round = plan, sorted(sites), run, on_round
         self.method = plan.build_method()
-        if len(self.sites) < 2 and self.method.shares_buffers:
-            raise BadInput(
-                f"sites {', '.join(self.sites) or '(none)'}: {plan.method} needs at least two; "
-                "add a site, or train alone with --method standalone"
-            )
+        require_several(plan, self.sites)
         run.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(run)
         self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl")
@@ -284,6 +280,21 @@ class Federation:
             self.on_round(record)
 
 
+def require_several(plan: Plan, sites: Sequence[str]) -> None:
+    """`BadInput` where a method that shares models has fewer than two sites to share them."""
+    if len(sites) < 2 and plan.build_method().shares_buffers:
+        raise BadInput(
+            f"sites {', '.join(sites) or '(none)'}: {plan.method} needs at least two; "
+            "add a site, or train alone with --method standalone"
+        )
+
+
+def is_finished(run: Path, rounds: int) -> bool:
+    """Whether a run folder holds a whole run: trained, tested, models saved."""
+    path = run / CHECKPOINT
+    return path.exists() and torch.load(path, weights_only=True, mmap=True)["round"] > rounds
+
+
 def _known(values: Tensor | None, row: int) -> float | None:
     return None if values is None else _or_none(values[row])
 
@@ -294,6 +305,11 @@ def _or_none(value: Tensor) -> float | None:
 
 def _size(buffers: Mapping[str, Tensor]) -> int:
     return sum(value.numel() * value.element_size() for value in buffers.values())
+
+
+def require_free(run: Path) -> None:
+    """`BadInput` where another process is at work in the run folder."""
+    _lock(run).close()
 
 
 def _lock(run: Path) -> Any:

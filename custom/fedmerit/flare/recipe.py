@@ -1,8 +1,13 @@
 """A plan as an NVFlare recipe: the job of controller, aggregator and executor."""
 
+from pathlib import Path
+from typing import Any
+
+from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIST
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
+from fedmerit.errors import BadInput
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import TEST, TRAIN, MeritController
 from fedmerit.flare.executor import MeritExecutor
@@ -27,3 +32,21 @@ class MeritRecipe(Recipe):
         job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
         job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, TEST])
         super().__init__(job)
+
+
+def site_policy() -> dict[str, Any]:
+    """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs: the classes they may name."""
+    classes = (MeritController, MeritAggregator, MeritExecutor)
+    return {"format_version": 2, CLASS_ALLOW_LIST: [f"{kind.__module__}.{kind.__name__}" for kind in classes]}
+
+
+def export_job(plan: Plan, out: Path, min_sites: int = 2) -> None:
+    """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
+
+    Raises:
+        BadInput: ``out`` exists and is no such job folder.
+    """
+    try:
+        MeritRecipe(plan, out.name, min_sites).export(str(out.parent))
+    except RuntimeError as error:
+        raise BadInput(f"{out}: cannot be written ({error})") from error

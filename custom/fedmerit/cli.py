@@ -1,0 +1,331 @@
+"""The ``fedmerit`` command."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedmerit.errors import BadInput
+from fedmerit.ledger import verify as verify_ledger
+from fedmerit.plan import TASKS, make_plan
+from fedmerit.registry import METHODS
+
+app = typer.Typer(
+    help="Collaboratively-fair federated learning for medical image segmentation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Engine(StrEnum):
+    """Where a run runs."""
+
+    sim = "sim"
+    local = "local"
+
+
+class Split(StrEnum):
+    """A part of a site's cases."""
+
+    training = "training"
+    validation = "validation"
+    testing = "testing"
+
+
+class SliceChoice(StrEnum):
+    """Which slices train."""
+
+    all = "all"
+    organ = "organ"
+
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method, the training or the network."),
+]
+
+
+def _reports_bad_input(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn `BadInput` into its message on standard error and exit code 2."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except BadInput as error:
+            Console(stderr=True, soft_wrap=True).print("[bold red]error:[/]", end=" ")
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from None
+
+    return wrapped
+
+
+def _assignments(settings: list[str] | None) -> dict[str, str]:
+    pairs = [setting.partition("=") for setting in settings or []]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise BadInput(f"--set {name}: expected NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+@app.command()
+@_reports_bad_input
+def prepare(
+    kind: Annotated[str, typer.Argument(help="prostate-multisite, fundus-rois, synthetic-prostate, synthetic-fundus")],
+    out: Annotated[Path, typer.Option(help="Folder to write the site folders into.")],
+    source: Annotated[Path | None, typer.Option(help="Folder of the raw data; synthetic kinds need none.")] = None,
+    ratios: Annotated[str, typer.Option(help="Shares of patients to train, validate and test on.")] = "0.5,0.25,0.25",
+    size: Annotated[int, typer.Option(help="Height and width of the prepared slices in pixels.")] = 256,
+    seed: Annotated[int, typer.Option(help="Moves the split.")] = 0,
+    slices: Annotated[SliceChoice, typer.Option(help="Train on all slices, or on those that show the organ.")] = SliceChoice.all,
+    field_of_view: Annotated[float | None, typer.Option(help="Millimetres to crop to, about the centre.")] = None,
+    patients: Annotated[int | None, typer.Option(help="Synthetic kinds: patients per site.")] = None,
+) -> None:
+    """Turn raw data into site folders."""
+    from data_prep.prepare import prepare as prepare_sites
+
+    try:
+        shares = tuple(float(part) for part in ratios.split(","))
+    except ValueError:
+        shares = ()
+    if len(shares) != 3:
+        raise BadInput(f"--ratios {ratios}: expected three numbers such as 0.5,0.25,0.25")
+    folders = prepare_sites(
+        kind,
+        out,
+        source=source,
+        ratios=(shares[0], shares[1], shares[2]),
+        size=size,
+        seed=seed,
+        slices=slices.value,
+        field_of_view=field_of_view,
+        patients=patients,
+    )
+    _print_sites(out, len(folders))
+
+
+def _print_sites(root: Path, count: int) -> None:
+    from fedmerit.data import SPLITS, open_sites
+
+    table = Table("site", *(f"{split} cases" for split in SPLITS), "training slices", "left out", box=None)
+    for site in open_sites(root):
+        counts = site.info["counts"]
+        cases = [str(counts[split]["cases"]) for split in SPLITS]
+        table.add_row(site.name, *cases, str(counts["training"]["slices"]), str(len(site.info["left_out"])))
+    console.print(table)
+    console.print(f"{count} sites in {root}", soft_wrap=True)
+
+
+@app.command()
+@_reports_bad_input
+def check(
+    sites: Annotated[Path, typer.Argument(help="Folder of site folders.")],
+    max_empty: Annotated[float, typer.Option(help="Largest share of a site's cases with an empty mask.")] = 0.1,
+) -> None:
+    """Check site folders; exits with 1 where something is wrong."""
+    from data_prep.check import check as check_sites
+
+    problems = check_sites(sites, max_empty=max_empty)
+    for problem in problems:
+        typer.echo(str(problem), err=True)
+    if problems:
+        raise typer.Exit(1)
+    console.print(f"{sites}: nothing wrong", soft_wrap=True)
+
+
+@app.command()
+@_reports_bad_input
+def run(
+    out: Annotated[Path | None, typer.Option(help="Run folder to write.")] = None,
+    method: Annotated[str | None, typer.Option(help=", ".join(METHODS))] = None,
+    sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train. [default: 30]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of initial model, order of images, augmentation. [default: 0]")] = None,
+    engine: Annotated[Engine | None, typer.Option(help="NVFlare's simulator, or one process. [default: sim]")] = None,
+    threads: Annotated[int | None, typer.Option(help="Sites at work at a time. [default: all; local: cores]")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu. [default: auto]")] = None,
+    settings: Settings = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line goes first.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last complete round of --out.")] = False,
+) -> None:
+    """Train one federation and test what it gave."""
+    from fedmerit import runs
+
+    given = {
+        "out": out,
+        "method": method,
+        "sites": sites,
+        "rounds": rounds,
+        "seed": seed,
+        "engine": engine and engine.value,
+        "threads": threads,
+        "device": device,
+    }
+    options = _with_config({name: value for name, value in given.items() if value is not None}, config, settings)
+    if "out" not in options:
+        raise BadInput("--out: missing; name the run folder to write")
+    folder = Path(options.pop("out"))
+    if resume:
+        runs.require_same(folder, options)
+    else:
+        for name in ("method", "sites"):
+            if name not in options:
+                raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
+        runs.create(folder, **options)
+    _run_with_progress(folder)
+    _print_runs([folder])
+
+
+def _with_config(given: dict[str, Any], config: Path | None, settings: list[str] | None) -> dict[str, Any]:
+    """Options of the command line over those of the file; ``settings`` holds the --set of both."""
+    content: dict[str, Any] = {}
+    if config:
+        try:
+            content = tomllib.loads(config.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise BadInput(f"{config}: not readable as TOML ({error})") from error
+        known = {"out", "method", "sites", "rounds", "seed", "engine", "threads", "device", "set"}
+        if unknown := set(content) - known:
+            raise BadInput(f"{config}: unknown option {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    merged = content.pop("set", {}) | _assignments(settings)
+    return content | given | ({"settings": merged} if merged else {})
+
+
+def _run_with_progress(folder: Path) -> None:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from fedmerit import runs
+
+    info = runs.read_run(folder)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[last]}"), console=console) as progress:
+        bar = progress.add_task(f"{info['method']} ({info['engine']})", total=info["rounds"], last="")
+
+        def on_round(record: Mapping[str, Any]) -> None:
+            dice = list(record["validation_dice"].values())
+            weights = " ".join(f"{site} {weight:.2f}" for site, weight in record["weights"].items())
+            last = f"validation Dice {sum(dice) / len(dice):.3f}, weights {weights}"
+            progress.update(bar, completed=record["round"] + 1, last=last)
+            for site, reason in record["rejected"].items():
+                progress.console.print(f"round {record['round']}: {site} rejected: {reason}", markup=False)
+            for site in record["flagged"]:
+                progress.console.print(f"round {record['round']}: {site} flagged: its cosine is not the server's")
+
+        runs.execute(folder, on_round)
+
+
+def _print_runs(folders: list[Path]) -> None:
+    from evaluation.tables import dice_and_contribution, print_table
+
+    print_table(dice_and_contribution(folders), console)
+    for folder in folders:
+        console.print(f"run folder: {folder}", soft_wrap=True)
+
+
+@app.command()
+@_reports_bad_input
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    sites: Annotated[Path, typer.Option(help="Folder of any site folders of the same task.")],
+    split: Annotated[Split, typer.Option(help="Which cases.")] = Split.testing,
+) -> None:
+    """Dice of a run's final model, or models, on any site folders."""
+    from evaluation.evaluate import evaluate as evaluate_run
+    from evaluation.tables import by_site, print_table
+
+    print_table(by_site(evaluate_run(run, sites, split.value), split.value), console)
+
+
+@app.command()
+@_reports_bad_input
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    out: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
+    sites: Annotated[Path | None, typer.Option(help="Site folders to draw overlays from, if not the run's own.")] = None,
+    images: Annotated[bool, typer.Option(help="Overlays of image, reference and prediction.")] = True,
+) -> None:
+    """One self-contained HTML report of one or several runs, its tables and figures beside it."""
+    from evaluation.report import write_report
+
+    path = write_report(runs, out, sites=sites, images=images)
+    console.print(f"report: {path.resolve()}", soft_wrap=True)
+
+
+@app.command()
+def methods() -> None:
+    """The methods and how they differ."""
+    table = Table("method", "contribution", "weights", "download", "site work", "parameters", "paper")
+    for name, entry in METHODS.items():
+        parameters = ", ".join(f"{key}={value}" for key, value in vars(entry.method()).items())
+        table.add_row(
+            name, entry.contribution, entry.weights, entry.download, entry.site_work, parameters or "none", entry.paper
+        )
+    console.print(table)
+
+
+@app.command()
+@_reports_bad_input
+def export(
+    method: Annotated[str, typer.Option(help=", ".join(METHODS))],
+    task: Annotated[str, typer.Option(help=", ".join(TASKS))],
+    out: Annotated[Path, typer.Option(help="Job folder to write.")],
+    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
+    seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
+    min_sites: Annotated[int, typer.Option(help="Sites that have to be there for the job to start.")] = 2,
+    settings: Settings = None,
+) -> None:
+    """Write an NVFlare job folder, ready to submit."""
+    from fedmerit.flare.recipe import export_job
+
+    if task not in TASKS:
+        raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
+    plan = make_plan(method, task, rounds, seed, TASKS[task], _assignments(settings))
+    export_job(plan, out, min_sites)
+    console.print(f"job folder: {out}", soft_wrap=True)
+
+
+@app.command()
+@_reports_bad_input
+def verify(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Recompute the hash chain of a run's ledger."""
+    count = verify_ledger(run / "ledger.jsonl")
+    console.print(f"{run}: {count} records, the chain is whole", soft_wrap=True)
+
+
+@app.command()
+@_reports_bad_input
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to work in; what is done there is not done again.")] = Path("demo"),
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 12,
+) -> None:
+    """Six generated sites, FedAvg and FedCE on NVFlare's simulator, the report."""
+    from data_prep.prepare import prepare as prepare_sites
+    from evaluation.report import write_report
+    from fedmerit import runs
+
+    sites = out / "sites"
+    if not sites.exists():
+        console.print("[bold]1. Six generated hospitals[/]")
+        _print_sites(sites, len(prepare_sites("synthetic-prostate", sites, size=64)))
+    folders = []
+    for number, method in enumerate(("fedavg", "fedce"), start=2):
+        console.print(f"[bold]{number}. {METHODS[method].method.__name__} on NVFlare's simulator[/]")
+        folder = out / method
+        if not (folder / "run.json").exists():
+            runs.create(folder, method=method, sites=sites, rounds=rounds)
+        _run_with_progress(folder)
+        folders.append(folder)
+    console.print("[bold]4. Dice and contribution[/]")
+    _print_runs(folders)
+    path = write_report(folders, out / "report.html")
+    console.print(f"report: {path.resolve()}", soft_wrap=True)

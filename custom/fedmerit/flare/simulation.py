@@ -1,0 +1,105 @@
+"""The sim engine: one job on NVFlare's simulator, in a process of its own, followed by its ledger.
+
+``python -m fedmerit.flare.simulation RUN WORKSPACE THREADS SITE...`` is that process.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from nvflare.recipe.sim_env import SimEnv
+
+from fedmerit import place
+from fedmerit.files import read_json, write_json
+from fedmerit.flare.recipe import MeritRecipe, site_policy
+from fedmerit.ledger import Ledger
+from fedmerit.plan import Plan
+from fedmerit.server import is_finished, require_free
+
+POLL = 0.3  # seconds
+
+
+def run_simulator(
+    plan: Plan,
+    sites: Sequence[str],
+    root: Path,
+    run: Path,
+    threads: int,
+    devices: str,
+    on_round: Callable[[Mapping[str, Any]], None],
+) -> None:
+    """Run, or go on with, ``run`` on NVFlare's simulator.
+
+    Args:
+        plan: the run, as in run.json.
+        sites: names of the sites.
+        root: the folder of their site folders.
+        run: the run folder, with run.json.
+        threads: client processes at a time.
+        devices: setting as `fedmerit.place.device_of` reads it.
+        on_round: called with every round's ledger record.
+
+    Raises:
+        BadInput: another process is at work in the folder.
+        RuntimeError: the simulator ended before the run did; judged by the run folder, not by its exit code.
+    """
+    require_free(run)
+    ledger, seen = Ledger(run / "ledger.jsonl"), 0
+
+    def follow() -> int:
+        records = ledger.records[seen:]
+        for record in records:
+            on_round(record)
+        return seen + len(records)
+
+    if not is_finished(run, plan.rounds):
+        log, workspace = run / "nvflare.log", run / "nvflare"
+        here = {place.SITES: str(root), place.RUN: str(run.resolve()), place.DEVICES: devices}
+        command = [sys.executable, "-m", "fedmerit.flare.simulation", str(run), str(workspace), str(threads), *sites]
+        with log.open("ab") as output:
+            process = subprocess.Popen(command, env=os.environ | here, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while process.poll() is None:
+                seen = follow()
+                time.sleep(POLL)
+        finally:
+            _end(process)
+        if not is_finished(run, plan.rounds):
+            raise RuntimeError(_what_happened(log, workspace))
+    follow()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and all it started: NVFlare puts its children into sessions of their own."""
+    try:
+        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    except psutil.NoSuchProcess:
+        return
+    for member in family:
+        if member.is_running():
+            member.terminate()
+    for member in psutil.wait_procs(family, timeout=10)[1]:
+        member.kill()
+
+
+def _what_happened(log: Path, workspace: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line or "Error:" in line]
+    last = "\n".join(lines[-5:]) or "no error in its log"
+    return f"the simulator ended before the run did:\n{last}\nlogs: {log}, and by site below {workspace}"
+
+
+def main(run: str, workspace: str, threads: str, *sites: str) -> None:
+    """The child process: where images and the run lie stands in its environment."""
+    plan = Plan.from_dict(read_json(Path(run) / "run.json")["plan"])
+    recipe = MeritRecipe(plan, name="job", min_sites=len(sites))
+    write_json(Path(workspace) / recipe.name / "local" / "resources.json", site_policy())
+    recipe.execute(SimEnv(clients=list(sites), num_threads=int(threads), workspace_root=str(Path(workspace).resolve())))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,118 @@
+"""A run folder from its first file to its last: create, execute, resume."""
+
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedmerit.data import open_sites
+from fedmerit.errors import BadInput
+from fedmerit.files import write_json
+from fedmerit.local import run_local
+from fedmerit.place import device_of
+from fedmerit.plan import Plan, make_plan
+from fedmerit.results import read_run
+from fedmerit.server import require_several
+from fedmerit.site import pick_device
+from fedmerit.training import check_image_size
+
+PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
+ENGINES = ("sim", "local")
+
+
+def create(
+    run: Path,
+    method: str,
+    sites: Path | str,
+    rounds: int = 30,
+    seed: int = 0,
+    engine: str = "sim",
+    threads: int | None = None,
+    device: str = "",
+    settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
+
+    Raises:
+        BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
+    """
+    if run.exists() and any(run.iterdir()):
+        raise BadInput(f"{run}: exists already; continue it with --resume, or choose another --out")
+    if engine not in ENGINES:
+        raise BadInput(f"engine {engine!r}: unknown; expected one of {', '.join(ENGINES)}")
+    if threads is not None and threads < 1:
+        raise BadInput(f"threads {threads}: expected 1 or more")
+    folders = open_sites(Path(sites))
+    first = folders[0]
+    network = {"in_channels": first.channels, "labels": list(first.labels)}
+    plan = make_plan(method, first.task, rounds, seed, network, settings or {})
+    names = [folder.name for folder in folders]
+    require_several(plan, names)
+    check_image_size(plan.network, first.image_size)
+    for name in names:
+        pick_device(device_of(name, device), name)
+    write_json(
+        run / "run.json",
+        {
+            "run": run.name,
+            "method": plan.method,
+            "parameters": dict(plan.parameters),
+            "seed": plan.seed,
+            "sites": names,
+            "task": plan.task,
+            "labels": list(plan.network.labels),
+            "rounds": plan.rounds,
+            "engine": engine,
+            "threads": threads,
+            "device": device,
+            "training": vars(plan.training),
+            "plan": plan.to_dict(),
+            "image_size": list(first.image_size),
+            "sites_folder": str(Path(sites).resolve()),
+            "settings": {name: str(value) for name, value in (settings or {}).items()},
+            "fedmerit_version": version("fedmerit"),
+            "packages": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        },
+    )
+
+
+def require_same(run: Path, options: Mapping[str, Any]) -> None:
+    """`BadInput` where the options given with --resume are not those the run was created with."""
+    info = read_run(run)
+    recorded = info | {"sites": info["sites_folder"]}
+    for name, value in options.items():
+        if name == "sites":
+            value = str(Path(value).resolve())
+        elif name == "settings":
+            value = {key: str(item) for key, item in value.items()}
+        if value != recorded[name]:
+            raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
+
+
+def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None]) -> None:
+    """Train and test from the run's last complete round; ``on_round`` gets every round's ledger record.
+
+    Raises:
+        BadInput: the sites are not those the run was created with, or another process is at work on it.
+        RuntimeError: the run did not come to its end; the message says where the log is.
+    """
+    info = read_run(run)
+    plan, root = Plan.from_dict(info["plan"]), Path(info["sites_folder"])
+    folders = open_sites(root)
+    names = [folder.name for folder in folders]
+    if names != info["sites"]:
+        raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
+    if info["engine"] == "local":
+        devices = {name: device_of(name, info["device"]) for name in names}
+        run_local(plan, folders, run, devices, on_round, info["threads"])
+    else:
+        from fedmerit.flare.simulation import run_simulator  # NVFlare takes seconds to import
+
+        threads = min(info["threads"] or len(names), len(names))
+        run_simulator(plan, names, root, run, threads, info["device"], on_round)
