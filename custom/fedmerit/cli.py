@@ -87,7 +87,9 @@ def prepare(
     ratios: Annotated[str, typer.Option(help="Shares of patients to train, validate and test on.")] = "0.5,0.25,0.25",
     size: Annotated[int, typer.Option(help="Height and width of the prepared slices in pixels.")] = 256,
     seed: Annotated[int, typer.Option(help="Moves the split.")] = 0,
-    slices: Annotated[SliceChoice, typer.Option(help="Train on all slices, or on those that show the organ.")] = SliceChoice.all,
+    slices: Annotated[
+        SliceChoice, typer.Option(help="Train on all slices, or on those that show the organ.")
+    ] = SliceChoice.all,
     field_of_view: Annotated[float | None, typer.Option(help="Millimetres to crop to, about the centre.")] = None,
     patients: Annotated[int | None, typer.Option(help="Synthetic kinds: patients per site.")] = None,
 ) -> None:
@@ -150,12 +152,16 @@ def run(
     method: Annotated[str | None, typer.Option(help=", ".join(METHODS))] = None,
     sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds to train. [default: 30]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of initial model, order of images, augmentation. [default: 0]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of initial model, order of images, augmentation. [default: 0]")
+    ] = None,
     engine: Annotated[Engine | None, typer.Option(help="NVFlare's simulator, or one process. [default: sim]")] = None,
     threads: Annotated[int | None, typer.Option(help="Sites at work at a time. [default: all; local: cores]")] = None,
     device: Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu. [default: auto]")] = None,
     settings: Settings = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line goes first.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of these options; the command line goes first.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last complete round of --out.")] = False,
 ) -> None:
     """Train one federation and test what it gave."""
@@ -196,7 +202,9 @@ def _with_config(given: dict[str, Any], config: Path | None, settings: list[str]
             raise BadInput(f"{config}: not readable as TOML ({error})") from error
         known = {"out", "method", "sites", "rounds", "seed", "engine", "threads", "device", "set"}
         if unknown := set(content) - known:
-            raise BadInput(f"{config}: unknown option {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+            raise BadInput(
+                f"{config}: unknown option {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}"
+            )
     merged = content.pop("set", {}) | _assignments(settings)
     return content | given | ({"settings": merged} if merged else {})
 
@@ -205,8 +213,9 @@ def _run_with_progress(folder: Path) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from fedmerit import runs
+    from fedmerit.results import read_run
 
-    info = runs.read_run(folder)
+    info = read_run(folder)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[last]}"), console=console) as progress:
         bar = progress.add_task(f"{info['method']} ({info['engine']})", total=info["rounds"], last="")
@@ -251,7 +260,9 @@ def evaluate(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     out: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
-    sites: Annotated[Path | None, typer.Option(help="Site folders to draw overlays from, if not the run's own.")] = None,
+    sites: Annotated[
+        Path | None, typer.Option(help="Site folders to draw overlays from, if not the run's own.")
+    ] = None,
     images: Annotated[bool, typer.Option(help="Overlays of image, reference and prediction.")] = True,
 ) -> None:
     """One self-contained HTML report of one or several runs, its tables and figures beside it."""

@@ -81,7 +81,7 @@ def gram(updates: Tensor) -> Tensor:
     """(n, n) float64 inner products of the rows of (n, d) ``updates``: every norm and cosine of a round."""
     n = len(updates)
     result = torch.zeros(n, n, dtype=torch.float64)
-    for block in updates.split(1 << 20, dim=1):  # float64 copies of a block, never of the whole stack
+    for block in torch.split(updates, 1 << 20, dim=1):  # float64 copies of a block, never of the whole stack
         block = block.double()
         result += block @ block.T
     return result

@@ -26,7 +26,7 @@ SPLITS = ("training", "validation", "testing")
 def load_array(path: Path) -> NDArray[Any]:
     """Memory-map one ``.npy`` file, read-only; `BadInput` naming the file if that fails."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found; run `fedmerit prepare` again") from None
     except (OSError, ValueError) as error:

@@ -40,7 +40,7 @@ def trainable(network: nn.Module) -> dict[str, nn.Parameter]:
 def named(network: nn.Module, vector: Tensor) -> dict[str, Tensor]:
     """A (d,) vector cut into the shapes of the trainable parameters, by name: views, no copies."""
     parts = trainable(network)
-    pieces = vector.split([parameter.numel() for parameter in parts.values()])
+    pieces = torch.split(vector, [parameter.numel() for parameter in parts.values()])
     return {name: piece.view_as(like) for (name, like), piece in zip(parts.items(), pieces, strict=True)}
 
 

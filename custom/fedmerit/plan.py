@@ -10,7 +10,6 @@ from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
 
-
 TASKS: Mapping[str, Mapping[str, Any]] = {
     "prostate": {"in_channels": 1, "labels": ("prostate",)},
     "fundus": {"in_channels": 3, "labels": ("disc", "cup")},
@@ -117,9 +116,7 @@ def make_plan(
         raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
     groups: dict[str, type[Any]] = {"parameters": METHODS[method].method, "training": Training, "network": Network}
     fixed = {"in_channels", "labels"}
-    names = {
-        group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()
-    }
+    names = {group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()}
     chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network)}
     for name, value in settings.items():
         group = next((group for group in groups if name in names[group]), None)

@@ -93,8 +93,9 @@ def read_results(run: Path) -> pd.DataFrame:
     if not path.exists():
         raise BadInput(f"{run}: no results.csv in it; a run folder is what `fedmerit run --out` wrote")
     text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
-    return pd.read_csv(path, dtype=text | {"seed": int, "round": int, "value": float}, keep_default_na=False,
-                       na_values={"value": [""]})
+    return pd.read_csv(
+        path, dtype=text | {"seed": int, "round": int, "value": float}, keep_default_na=False, na_values={"value": [""]}
+    )
 
 
 def read_run(run: Path) -> dict[str, Any]:

@@ -195,7 +195,9 @@ class Federation:
     def _overlap_rows(self, round: int, site: str, split: str, overlaps: Sequence[Overlap]) -> list[Row]:
         quantities = ("dice", "true_positives", "false_positives", "false_negatives")
         return [
-            self._row(round, site, quantity, getattr(overlap, quantity), split=split, case=overlap.case, label=overlap.label)
+            self._row(
+                round, site, quantity, getattr(overlap, quantity), split=split, case=overlap.case, label=overlap.label
+            )
             for overlap in overlaps
             for quantity in quantities
         ]
@@ -231,7 +233,9 @@ class Federation:
     def _record(
         self, replies: Sequence[Reply | None], rejected: Mapping[str, str], updates: Tensor, outcome: Outcome
     ) -> dict[str, Any]:
-        present = {site: (row, reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)) if reply}
+        present = {
+            site: (row, reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)) if reply
+        }
         flagged = outcome.quantities.get("flagged", torch.zeros(len(replies)))
         return {
             "round": self.round,

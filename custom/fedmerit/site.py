@@ -142,9 +142,7 @@ class Site:
             flat.load(self._network, parameters, others)
             return mean_dice(self._evaluate("validation"))
 
-        return self.method.report(
-            SiteView(task.parameters, memory.received, memory.trained, weight, validation_dice)
-        )
+        return self.method.report(SiteView(task.parameters, memory.received, memory.trained, weight, validation_dice))
 
     def _file(self, round: int) -> Path:
         return self.memory / f"round_{round:05d}.pt"
@@ -169,5 +167,7 @@ def pick_device(device: str, site: str) -> torch.device:
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise BadInput(f"site {site}: device {device!r} cannot be used ({reason}); expected cpu, cuda, cuda:N or auto") from error
+        raise BadInput(
+            f"site {site}: device {device!r} cannot be used ({reason}); expected cpu, cuda, cuda:N or auto"
+        ) from error
     return chosen

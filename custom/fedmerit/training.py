@@ -39,7 +39,7 @@ def random_seed(*parts: object) -> int:
 
 def build_network(network: Network) -> nn.Module:
     """MONAI's 2D U-Net: (batch, in_channels, h, w) to logits (batch, labels, h, w)."""
-    return UNet(
+    unet: nn.Module = UNet(
         spatial_dims=2,
         in_channels=network.in_channels,
         out_channels=len(network.labels),
@@ -48,6 +48,7 @@ def build_network(network: Network) -> nn.Module:
         num_res_units=network.residual_units,
         norm=("group", {"num_groups": math.gcd(network.width, 8)}) if network.norm == "group" else network.norm,
     )
+    return unet
 
 
 def initial_network(network: Network, seed: int) -> nn.Module:
@@ -85,7 +86,7 @@ def load_network(folder: Path, name: str = "global") -> nn.Module:
 
 
 def build_loss(name: str) -> nn.Module:
-    """Of logits and masks, both (batch, labels, h, w): "dice", soft Dice in [0, 1], or "dice_ce", plus cross-entropy."""
+    """Of logits and masks (batch, labels, h, w): "dice", soft Dice in [0, 1], or "dice_ce", plus cross-entropy."""
     dice = DiceLoss(sigmoid=True, batch=True)
     return dice if name == "dice" else _Sum(dice, nn.BCEWithLogitsLoss())
 
@@ -237,7 +238,6 @@ def predict(network: nn.Module, image: NDArray[np.float32]) -> NDArray[np.bool_]
     """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w)."""
     device = next(network.parameters()).device
     network.eval()
-    parts = torch.from_numpy(np.array(image)).split(EVALUATION_BATCH)
+    parts = torch.split(torch.from_numpy(np.array(image)), EVALUATION_BATCH)
     masks: NDArray[np.bool_] = torch.cat([network(part.to(device)) > 0 for part in parts]).cpu().numpy()
     return masks
-

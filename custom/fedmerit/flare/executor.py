@@ -4,14 +4,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
-
-import torch
 
 from fedmerit.flare.controller import TEST, TRAIN
 from fedmerit.flare.messages import model_to_task, reply_to_model

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from torch import Tensor, nn
 
 from fedmerit import flat
 from fedmerit.server import Failure
