@@ -65,13 +65,14 @@ def decode(case: RawCase) -> Decoded:
     _require_same_place(case, affine, label_affine, image.shape)
     if not np.isfinite(image).all():
         raise BadInput(f"{case.image}: holds values that are not finite; export the image again")
-    if not np.array_equal(label, np.floor(label)) or label.min() < 0:
+    whole = np.rint(label)
+    if not np.abs(label - whole).max() < 1e-3 or whole.min() < 0:
         raise BadInput(f"{case.label}: holds labels other than 0, 1, 2, ...; expected a mask, 0 where no prostate is")
     remarks = []
-    if label.max() > 1:
-        remarks.append(f"labels up to {int(label.max())} clipped to 1")
+    if whole.max() > 1:
+        remarks.append(f"labels up to {int(whole.max())} clipped to 1")
 
-    stack = MetaTensor(np.stack([image, np.minimum(label, 1)]), affine=affine)
+    stack = MetaTensor(np.stack([image, np.minimum(whole, 1)]), affine=affine)
     if located and nib.aff2axcodes(affine)[2] in "SI":
         stack = Orientation(axcodes="LPS", labels=(("L", "R"), ("P", "A"), ("I", "S")))(stack)
     else:

@@ -1,0 +1,185 @@
+import json
+
+import numpy as np
+import pytest
+from layouts import SHAPE, box, fundus_site, prostate_site, save_nifti, volume
+
+from data_prep.check import check
+from data_prep.prepare import KINDS, prepare
+from fedmerit.data import SPLITS, Slices, open_sites
+from fedmerit.errors import BadInput
+
+FIELD = {"size": 24, "field_of_view": 24.0}  # one pixel per millimetre: nothing is resized
+
+
+@pytest.fixture
+def source(tmp_path):
+    prostate_site(tmp_path / "raw" / "UCL", cases=8, seed=1)
+    prostate_site(tmp_path / "raw" / "ISBI", cases=5, seed=2)
+    return tmp_path / "raw"
+
+
+def snapshot(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_site_folders_are_what_training_reads(source, tmp_path):
+    folders = prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
+    assert folders == [tmp_path / "sites" / "RUNMC", tmp_path / "sites" / "UCL"]
+    sites = open_sites(tmp_path / "sites")
+    assert [site.name for site in sites] == ["RUNMC", "UCL"]
+    for site in sites:
+        assert (site.task, site.labels, site.channels, site.image_size) == ("prostate", ("prostate",), 1, (24, 24))
+        assert site.info["spacing"] == [1.0, 1.0]
+        assert site.info["source"] == "prostate-multisite"
+        for split in SPLITS:
+            cases = site.cases(split)
+            assert site.info["counts"][split] == {
+                "cases": len(cases),
+                "patients": len(cases),
+                "slices": sum(len(case.image) for case in cases),
+            }
+            for case in cases:
+                assert case.image.shape == case.label.shape == (4, 1, 24, 24)
+                np.testing.assert_array_equal(case.label[:, 0, 2:22], box().transpose(2, 1, 0))
+                assert not case.label[:, 0, :2].any()
+    assert check(tmp_path / "sites") == []
+
+
+def test_fundus_eyes_of_a_patient_stay_together(tmp_path):
+    fundus_site(tmp_path / "raw" / "Domain1", train=[f"{n}-{eye}" for n in range(6) for eye in "LR"], test=("x-L",))
+    prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", size=32)
+    (site,) = open_sites(tmp_path / "sites")
+    assert site.labels == ("disc", "cup")
+    assert site.info["spacing"] is None
+    patients = [{case.patient for case in site.cases(split)} for split in SPLITS]
+    assert sum(map(len, patients)) == len(set.union(*patients)) == 7
+    assert sum(len(site.cases(split)) for split in SPLITS) == 13
+    case = site.cases("training")[0]
+    assert case.image.shape == (1, 3, 32, 32)
+    assert (case.label[0].sum((1, 2)) == [16 * 18, 7 * 10]).all()
+    np.testing.assert_allclose(case.image.mean((2, 3)), 0, atol=1e-5)
+
+
+def test_the_same_seed_repeats_byte_for_byte_and_another_moves_the_split(source, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        prepare("prostate-multisite", tmp_path / name, source=source, seed=seed, **FIELD)
+    assert snapshot(tmp_path / "a") == snapshot(tmp_path / "b")
+    lists = [json.loads((tmp_path / name / "UCL" / "datalist.json").read_text()) for name in "ac"]
+    assert lists[0] != lists[1]
+
+
+def test_organ_slices_are_for_training_alone(source, tmp_path):
+    prepare("prostate-multisite", tmp_path / "sites", source=source, slices="organ", **FIELD)
+    for site in open_sites(tmp_path / "sites"):
+        assert {case.slices for case in site.cases("training")} == {(1, 2)}
+        assert {case.slices for split in SPLITS[1:] for case in site.cases(split)} == {None}
+        assert site.info["counts"]["training"]["slices"] == len(Slices(site.cases("training")))
+        assert site.info["counts"]["testing"]["slices"] == 4 * len(site.cases("testing"))
+    assert check(tmp_path / "sites") == []
+
+
+def test_everything_used_or_left_out_is_accounted_for(source, tmp_path):
+    save_nifti(source / "UCL" / "Case02_segmentation.nii.gz", box() * 0)
+    save_nifti(source / "UCL" / "Case03_segmentation.nii.gz", box() * 3)
+    (source / "UCL" / "protocol.pdf").write_text("")
+    (source / "README.txt").write_text("")
+    prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
+    info = json.loads((tmp_path / "sites" / "UCL" / "site.json").read_text())
+    assert [entry["case"] for entry in info["left_out"]] == ["protocol.pdf"]
+    assert info["remarks"] == [
+        {"case": "Case02", "remark": "no prostate in its mask"},
+        {"case": "Case03", "remark": "labels up to 3 clipped to 1"},
+    ]
+    assert sum(info["counts"][split]["cases"] for split in SPLITS) == 8
+
+
+def test_one_bad_site_leaves_nothing(source, tmp_path):
+    path = source / "UCL" / "Case07_segmentation.nii.gz"
+    save_nifti(path, box((24, 20, 3)))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(BadInput, match=r"Case07_segmentation.nii.gz: mask of shape"):
+        prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_cut_mask_is_named(source, tmp_path):
+    with pytest.raises(BadInput, match=r"Case00_segmentation.nii.gz: the central 10 mm cut off"):
+        prepare("prostate-multisite", tmp_path / "sites", source=source, field_of_view=10)
+
+
+def test_no_organ_to_train_on(tmp_path):
+    for case in range(3):
+        save_nifti(tmp_path / "raw" / "UCL" / f"Case0{case}.nii.gz", volume(case))
+        save_nifti(tmp_path / "raw" / "UCL" / f"Case0{case}_segmentation.nii.gz", np.zeros(SHAPE, np.uint8))
+    with pytest.raises(BadInput, match="site UCL: no training slice shows the organ"):
+        prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", slices="organ", **FIELD)
+
+
+BAD_OPTIONS = {
+    "ratios .5,.5": ({"ratios": (0.5, 0.5)}, "ratios 0.5,0.5: expected three"),
+    "ratios sum": ({"ratios": (0.5, 0.5, 0.5)}, "ratios 0.5,0.5,0.5: expected three positive shares with sum 1"),
+    "ratios zero": ({"ratios": (0.5, 0.5, 0.0)}, "ratios 0.5,0.5,0: expected three positive"),
+    "ratios nan": ({"ratios": (0.5, 0.5, float("nan"))}, "ratios"),
+    "size": ({"size": 0}, "size 0: expected"),
+    "seed": ({"seed": -1}, "seed -1: expected"),
+    "slices": ({"slices": "some"}, "slices 'some': expected all or organ"),
+    "field": ({"field_of_view": -5.0}, "field of view -5 mm: expected"),
+    "patients": ({"patients": 9}, "only synthetic kinds take it"),
+    "source": ({"source": None}, "kind prostate-multisite: needs --source"),
+}
+
+
+@pytest.mark.parametrize("option", BAD_OPTIONS)
+def test_bad_options(source, tmp_path, option):
+    options, message = BAD_OPTIONS[option]
+    with pytest.raises(BadInput, match=message):
+        prepare("prostate-multisite", tmp_path / "sites", **{"source": source, **options})
+    assert not (tmp_path / "sites").exists()
+
+
+def test_unknown_kind_and_millimetres_of_photographs(tmp_path):
+    with pytest.raises(BadInput, match="kind 'cardiac': expected one of prostate-multisite, fundus-rois"):
+        prepare("cardiac", tmp_path / "sites")
+    fundus_site(tmp_path / "raw" / "Domain1")
+    with pytest.raises(BadInput, match="fundus images know no millimetres"):
+        prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", field_of_view=100)
+    with pytest.raises(BadInput, match="patients 3: expected at least 5"):
+        prepare("synthetic-fundus", tmp_path / "sites", patients=3)
+
+
+def test_an_occupied_folder_is_refused_and_an_empty_one_filled(source, tmp_path):
+    (tmp_path / "sites").mkdir()
+    prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
+    before = snapshot(tmp_path / "sites")
+    with pytest.raises(BadInput, match="sites: already holds something"):
+        prepare("prostate-multisite", tmp_path / "sites", source=source, seed=1, **FIELD)
+    assert snapshot(tmp_path / "sites") == before
+
+
+def test_too_few_patients(tmp_path):
+    prostate_site(tmp_path / "raw" / "UCL", cases=2)
+    with pytest.raises(BadInput, match=r"site UCL: 2 patient\(s\)"):
+        prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", **FIELD)
+
+
+def test_progress_is_told(source, tmp_path):
+    told = []
+    prepare("prostate-multisite", tmp_path / "sites", source=source, progress=lambda *step: told.append(step), **FIELD)
+    assert told[0] == ("RUNMC", 0, 5)
+    assert told[-1] == ("UCL", 8, 8)
+
+
+@pytest.mark.parametrize(("kind", "folder"), [("prostate-multisite", "prostate"), ("fundus-rois", "fundus")])
+def test_real_images(real_data, tmp_path, kind, folder):
+    folders = prepare(kind, tmp_path / "sites", source=real_data / folder, size=32)
+    assert folders == [site.path for site in open_sites(tmp_path / "sites")]
+    assert check(tmp_path / "sites") == []
+    for site in open_sites(tmp_path / "sites"):
+        assert site.info["left_out"] == site.info["remarks"] == []
+        for split in SPLITS:
+            for case in site.cases(split):
+                marked = case.label.any(axis=(0, 1))
+                assert marked.any()
+                edge = np.concatenate([marked[0], marked[-1], marked[:, 0], marked[:, -1]])
+                assert KINDS[kind].task == "fundus" or not edge.any()

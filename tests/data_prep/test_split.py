@@ -1,0 +1,37 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.split import split_patients
+from fedmerit.data import SPLITS
+from fedmerit.errors import BadInput
+
+RATIOS = (0.5, 0.25, 0.25)
+
+
+def names(count):
+    return [f"p{number}" for number in range(count)]
+
+
+@given(st.integers(3, 80), st.integers(0, 99), st.sampled_from([RATIOS, (0.8, 0.1, 0.1), (0.98, 0.01, 0.01)]))
+def test_shares_are_within_one_patient_of_the_ratios_and_never_empty(count, seed, ratios):
+    splits = split_patients("UCL", names(count), ratios, seed)
+    counted = Counter(splits.values())
+    assert set(splits) == set(names(count))
+    for split, ratio in zip(SPLITS, ratios, strict=True):
+        assert counted[split] >= 1
+        assert counted[split] == 1 or abs(counted[split] - ratio * count) < 2
+    assert split_patients("UCL", names(count)[::-1] * 2, ratios, seed) == splits
+
+
+def test_seed_and_site_move_the_split():
+    first = split_patients("UCL", names(12), RATIOS, 0)
+    assert split_patients("UCL", names(12), RATIOS, 1) != first
+    assert split_patients("HK", names(12), RATIOS, 0) != first
+
+
+def test_too_few_patients():
+    with pytest.raises(BadInput, match=r"site UCL: 2 patient\(s\), but training, validation and testing need one each"):
+        split_patients("UCL", names(2), RATIOS, 0)
