@@ -39,7 +39,7 @@ def evaluate(run: Path, sites: Path, split: str = "testing") -> pd.DataFrame:
     for site in folders:
         network = model_of(site)
         head = (opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1, site.name)
-        for overlap in overlaps_of(network, site.cases(split), site.labels):
+        for overlap in overlaps_of(network, site.cases(split), site.labels, opened.info["training"].get("amp", False)):
             rows += (Row(*head, name, value, split, overlap.case, overlap.label) for name, value in _measured(overlap))
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")

@@ -18,6 +18,7 @@ from evaluation.tables import case_dice, per_round, site_dice, validation
 # Okabe and Ito's palette for sites, Tol's "muted" for methods: both readable with colour-blindness.
 SITE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00")
 METHOD_COLOURS = ("#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499", "#999933", "#882255", "#44AA99", "#6E6E6E")
+CASE: Any = {"s": 11, "color": "white", "edgecolor": "#30343b", "linewidth": 0.6}
 LINES = ("-", "--", ":", "-.")
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -105,8 +106,9 @@ def convergence(results: pd.DataFrame) -> Figure:
         for method, look in zip(methods, styles, strict=True):
             line = table.loc[method].mean(axis=1)
             panel.plot(line.index, line, linewidth=0.8, alpha=0.55, color=look["color"])
-            panel.plot(line.index, smooth(line), linewidth=2.6, **look)
+            panel.plot(line.index, smooth(line), linewidth=2.6, marker="o" if len(line) < 3 else "", **look)
         panel.set_ylabel("Validation Dice [%]")
+        panel.set_ylim(bottom=0)
         _rounds_axis(panel)
         title = "Site" if len(methods) == 1 else "Method, mean of sites"
         figure.legend(handles=handles, title=title, loc="outside right upper", alignment="left")
@@ -120,30 +122,40 @@ def dice_bars(results: pd.DataFrame) -> Figure:
     sites = _sites(results)
     methods = list(dice.index.unique("method"))
     width = 0.84 / len(sites)
+    single = len(methods) == 1
     with matplotlib.rc_context(STYLE):
         figure, (panel,) = _panels(1, width=min(14.0, max(6.4, 2.2 + 0.34 * len(sites) * len(methods))))
         for column, site in enumerate(sites):
-            look = site_style(sites, site)
+            colour = site_style(sites, site)["color"]
             for group, method in enumerate(methods):
                 if (method, site) not in dice.index:
                     continue
                 centre = group + (column - (len(sites) - 1) / 2) * width
-                panel.bar(centre, dice[method, site], width * 0.9, color=look["color"], alpha=0.85)
+                panel.bar(centre, dice[method, site], width * (0.7 if single else 0.9), color=colour, alpha=0.85)
                 points = cases.xs((method, site), level=("method", "site")).dropna()
-                spread = np.linspace(-0.28, 0.28, len(points)) * width if len(points) > 1 else np.zeros(len(points))
-                panel.scatter(centre + spread, points, s=7, color="white", edgecolor="#30343b", linewidth=0.5, zorder=3)
-        panel.set_xticks(range(len(methods)), [str(method) for method in methods])
-        if len(methods) > 4:
-            panel.tick_params(axis="x", labelrotation=25)
+                spread = np.linspace(-0.25, 0.25, len(points)) * width if len(points) > 1 else np.zeros(len(points))
+                panel.scatter(centre + spread, points, zorder=3, **CASE)
+        if single:
+            centres = [(column - (len(sites) - 1) / 2) * width for column in range(len(sites))]
+            panel.set_xticks(centres, sites)
+            handles = []
+        else:
+            panel.set_xticks(range(len(methods)), [str(method) for method in methods])
+            handles = [
+                Line2D([], [], linewidth=6, color=site_style(sites, site)["color"], label=site) for site in sites
+            ]
+        names = sites if single else [str(method) for method in methods]
+        if len(names) * max(map(len, names)) > 90:
+            panel.tick_params(axis="x", labelrotation=20)
         panel.tick_params(axis="x", length=0)
         panel.set_ylabel("Test Dice [%]")
         panel.set_ylim(0, 100)
-        handles = [Line2D([], [], linewidth=6, color=site_style(sites, site)["color"], label=site) for site in sites]
         handles.append(
-            Line2D([], [], linestyle="", marker="o", markersize=3.5, color="white", markeredgecolor="#30343b",
+            Line2D([], [], linestyle="", marker="o", markersize=4, color="white", markeredgecolor="#30343b",
                    label="one case")
         )  # fmt: skip
-        figure.legend(handles=handles, title="Site", loc="outside right upper", alignment="left")
+        title = None if single else "Site"
+        figure.legend(handles=handles, title=title, loc="outside right upper", alignment="left")
     return figure
 
 
@@ -153,7 +165,8 @@ def smooth(line: pd.Series) -> pd.Series:
     if len(filled) < 5 or filled.isna().any():
         return filled
     window = min(max(5, len(filled) // 4 | 1), 21)
-    return pd.Series(savgol_filter(filled.to_numpy(), window, polyorder=2), index=line.index)
+    smoothed = savgol_filter(filled.to_numpy(), window, polyorder=2)
+    return pd.Series(np.clip(smoothed, filled.min(), filled.max()), index=line.index)
 
 
 def site_style(sites: Sequence[str], site: str) -> dict[str, Any]:
@@ -189,8 +202,8 @@ def _site_handles(sites: Sequence[str]) -> list[Line2D]:
 
 
 def _panels(number: int, *, sharey: bool = False, width: float | None = None) -> tuple[Figure, list[Axes]]:
-    """A figure of ``number`` panels, up to three in a row."""
-    columns = min(number, 3)
+    """A figure of ``number`` panels, two or three in a row."""
+    columns = 2 if number == 4 else min(number, 3)
     rows = -(-number // columns)
     size = (width or (6.8 if columns == 1 else 1.9 + 3.3 * columns), 0.7 + 2.7 * rows)
     figure = Figure(figsize=size, dpi=160, layout="constrained")

@@ -74,11 +74,11 @@ class Table:
 
     def cell(self, row: int, column: int) -> str:
         """One cell as text."""
-        value = self.frame.iloc[row, column]
+        value: Any = self.frame.iloc[row, column]
         text = self._text(value, column)
         if self.spread is None or text == MISSING or isinstance(value, str):
             return text
-        spread = self.spread.iloc[row, column]
+        spread: Any = self.spread.iloc[row, column]
         return text if pd.isna(spread) else f"{text} ± {self._text(spread, column)}"
 
     def is_best(self, row: int, column: int) -> bool:

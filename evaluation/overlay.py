@@ -61,16 +61,19 @@ def largest_slice(reference: NDArray[Any], prediction: NDArray[Any]) -> int:
 def overlays(runs: Sequence[Run], sites: Path) -> list[Overlay]:
     """Overlays of each method's first seed, all methods on the same case of a site: the first run's typical one.
 
+    Of the sites whose folders are here: a hospital has its own.
+
     Raises:
-        BadInput: the site folders, a site, its cases or the models are missing.
+        BadInput: none of the sites is here, it was prepared again since, or the models are missing.
     """
     folders = {site.name: site for site in open_sites(sites)}
-    if missing := [name for name in runs[0].sites if name not in folders]:
-        raise BadInput(f"{sites}: no folder of site {', '.join(missing)}")
+    here = [name for name in runs[0].sites if name in folders]
+    if not here:
+        raise BadInput(f"{sites}: holds {', '.join(folders)}, none of the run's sites {', '.join(runs[0].sites)}")
     first: dict[str, Run] = {}
     for run in runs:
         first.setdefault(run.label, run)
-    chosen = {name: _typical(runs[0], folders[name]) for name in runs[0].sites}
+    chosen = {name: _typical(runs[0], folders[name]) for name in here}
     return [
         overlay
         for run in first.values()
@@ -97,7 +100,7 @@ def draw(shown: Sequence[Overlay]) -> Figure:
                     if mask.any():
                         panel.contour(mask, levels=[0.5], colors=[colour], linewidths=1.3, linestyles=[line])
             title = overlay.site if len(methods) == 1 else f"{overlay.site}, {overlay.method}"
-            panel.set_title(f"{title}\nDice {100 * overlay.dice:.1f} %", fontsize=9, fontweight="normal")
+            panel.set_title(f"{title}\nDice {100 * overlay.dice:.1f}%", fontsize=9, fontweight="normal")
         handles = [
             Line2D([], [], color="#b8ad00", linewidth=2, label="reference"),
             Line2D([], [], color=PREDICTION, linewidth=2, linestyle="--", label="prediction"),
@@ -109,11 +112,10 @@ def draw(shown: Sequence[Overlay]) -> Figure:
 def _typical(run: Run, site: SiteFolder) -> Case:
     dice = case_dice(run.results).mean(axis=1)
     here = dice[dice.index.get_level_values("site") == site.name].droplevel(["method", "seed", "site"])
-    name = typical_case(here)
-    for case in site.cases("testing"):
-        if case.name == name:
-            return case
-    raise BadInput(f"{site.path}: the test case shown is not in its datalist.json; it was prepared again since the run")
+    cases = site.cases("testing")
+    if len(here) != len(cases):
+        raise BadInput(f"{site.path}: {len(cases)} test cases, but {len(here)} in the run; it was prepared again since")
+    return cases[int(typical_case(here))]  # results name a case by its position
 
 
 def _overlay(run: Run, site: SiteFolder, case: Case, network: Any) -> Overlay:

@@ -3,7 +3,7 @@
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from evaluation import figures, summary, tables
-from evaluation.formats import DASH, Table, csv_text, headed, latex_text
+from evaluation.formats import DASH, MISSING, Table, csv_text, headed, latex_text
 from evaluation.overlay import draw, overlays
 from evaluation.runs import Run, open_runs, together
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically, write_text
+from fedmerit.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def write_report(
         write_text(out.parent / "tables" / f"{table.name}.tex", latex_text(table))
     pictures = _pictures(results, out.parent / "figures")
     overlay, overlay_note = _overlay(opened, sites, out.parent / "figures", images=images)
+    settings, differing = _settings(opened)
     page = _template().render(
         runs=opened,
         title=", ".join(dict.fromkeys(run.label for run in opened)),
@@ -65,7 +67,8 @@ def write_report(
         pictures=pictures,
         overlay=overlay,
         overlay_note=overlay_note,
-        settings=_settings(opened),
+        settings=settings,
+        differing=Table("runs", "What differs between the runs", differing),
     )
     write_text(out, page)
     return out
@@ -100,13 +103,7 @@ def _tables(runs: Sequence[Run], results: pd.DataFrame) -> dict[str, Table]:
             found.append(Table("gains", "Gain in test Dice over training alone [points]", frame, decimals=1))
     merit = tables.contributions(results)
     if not merit.empty:
-        caption = "Contributions and weights of the sites" + ", mean over seeds" * several_seeds
-        found.append(Table("contributions", caption, headed(_over_seeds(merit))))
-    ranks = summary.ranks_over_seeds(results)
-    if not ranks.empty:
-        frame = ranks.reset_index()
-        frame.columns = ["Method", "Site", "Best rank", "Worst rank"]
-        found.append(Table("ranks", "Rank of the contribution over seeds, 1 is the highest", frame, decimals=0))
+        found.append(_contributions(merit, tables.contribution_ranks(results), several_seeds))
     marks = _marks(runs, results)
     if not marks.empty:
         found.append(Table("marks", "Flagged sites and rejected replies", marks))
@@ -115,6 +112,18 @@ def _tables(runs: Sequence[Run], results: pd.DataFrame) -> dict[str, Table]:
         caption = "Time and transfer per site and round" + ", mean over seeds" * several_seeds
         found.append(Table("costs", caption, headed(_over_seeds(costs))))
     return {table.name: table for table in found}
+
+
+def _contributions(merit: pd.DataFrame, ranks: pd.DataFrame, several_seeds: bool) -> Table:
+    frame = _over_seeds(merit)
+    caption = "Contributions and weights of the sites"
+    if several_seeds:
+        caption += ", mean over seeds"
+    if not ranks.empty:
+        caption += "; ranks by mean contribution, from the best to the worst seed"
+        spans = ranks.astype(int).apply(lambda rank: _ranges([*range(rank["best"], rank["worst"] + 1)]), axis=1)
+        frame["Rank"] = spans.reindex(frame.index).fillna(MISSING)
+    return Table("contributions", caption, headed(frame))
 
 
 def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
@@ -132,7 +141,8 @@ def _comparison(results: pd.DataFrame, over_seeds: str) -> Table:
         best &= False
 
     def flat(table: pd.DataFrame, first: Any) -> pd.DataFrame:
-        names = [name if level == "site" else name.title() for level, name in table.columns.to_list()]
+        levels = zip(*(table.columns.get_level_values(level) for level in (0, 1)), strict=True)
+        names = [name if level == "site" else name.title() for level, name in levels]
         table = table.set_axis(names, axis=1)
         table.insert(0, "Method", first, allow_duplicates=True)
         return table.reset_index(drop=True)
@@ -150,10 +160,11 @@ def _comparison(results: pd.DataFrame, over_seeds: str) -> Table:
 def _marks(runs: Sequence[Run], results: pd.DataFrame) -> pd.DataFrame:
     """Site by site what was flagged or rejected, in which rounds, and why."""
     marked = results[results["quantity"].isin(["flagged", "rejected"]) & (results["value"] > 0)]
-    reasons = {(run.label, run.seed): _reasons(run.path) for run in runs}
+    reasons = {(run.label, run.seed): _rejections(run.path) for run in runs}
+    columns = ["method", "seed", "site", "quantity", "split", "round"]
     rows = [
-        (method, seed, site, what, number, reasons[method, seed].get((what, number, site), ""))
-        for method, seed, site, what, number in marked[["method", "seed", "site", "quantity", "round"]].to_numpy()
+        (method, seed, site, what, number, _reason(reasons[method, seed].get((number, site)), what, split))
+        for method, seed, site, what, split, number in marked[columns].to_numpy()
     ]
     table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
     keys = ["Method", "Seed", "Site", "What", "Reason"]
@@ -161,10 +172,18 @@ def _marks(runs: Sequence[Run], results: pd.DataFrame) -> pd.DataFrame:
     return grouped[["Method", "Seed", "Site", "What", "Rounds", "Reason"]]
 
 
-def _ranges(rounds: pd.Series) -> str:
+def _reason(recorded: str | None, what: str, split: str) -> str:
+    if split:
+        return "no usable reply to the final test"
+    if what == "flagged":
+        return "its claim differs from what the server computed"
+    return recorded or "the ledger gives no reason"
+
+
+def _ranges(numbers: Iterable[int]) -> str:
     """``0-2, 5`` of 0, 1, 2, 5."""
     parts: list[list[int]] = []
-    for number in sorted(set(rounds)):
+    for number in sorted(set(numbers)):
         if parts and number == parts[-1][-1] + 1:
             parts[-1].append(number)
         else:
@@ -172,24 +191,14 @@ def _ranges(rounds: pd.Series) -> str:
     return ", ".join(f"{part[0]}{DASH}{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
-def _reasons(run: Path) -> dict[tuple[str, int, str], str]:
-    """What the ledger says of flagged and rejected sites, by (what, round, site)."""
+def _rejections(run: Path) -> dict[tuple[int, str], str]:
+    """What the ledger says of rejected replies, by round and site."""
     path = run / "ledger.jsonl"
-    if not path.exists():
-        return {}
-    found: dict[tuple[str, int, str], str] = {}
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        try:
-            record: Mapping[str, Any] = json.loads(line)
-            for what in ("flagged", "rejected"):
-                sites = record.get(what) or {}
-                for site in sites:
-                    found[what, record["round"], site] = str(sites[site]) if isinstance(sites, Mapping) else ""
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(
-                f"{path}: line {number} is no record of a round ({error}); check it with `fedmerit verify {run}`"
-            ) from error
-    return found
+    try:
+        records = Ledger(path).records
+        return {(record["round"], site): str(why) for record in records for site, why in record["rejected"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run}`") from error
 
 
 def _pictures(results: pd.DataFrame, folder: Path) -> dict[str, Picture]:
@@ -200,8 +209,8 @@ def _pictures(results: pd.DataFrame, folder: Path) -> dict[str, Picture]:
         drawn["dice"] = ("Test Dice per method and site; each dot is a case.", figures.dice_bars(results))
     if not tables.validation(results).empty:
         text = (
-            "Validation Dice of the model each site receives, mean over its validation cases. "
-            "Thin: as measured; thick: smoothed (Savitzky-Golay)."
+            "Validation Dice over the rounds, of the model each site receives. Mean of sites: thin as measured, "
+            "thick smoothed (Savitzky-Golay); single sites are smoothed."
         )
         drawn["convergence"] = (text, figures.convergence(results))
     captions = {
@@ -257,11 +266,17 @@ def _address(content: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _settings(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Every setting of run.json with its value in each run."""
-    flat = [_flat(run.info) | {"run folder": run.path.name} for run in runs]
-    names = dict.fromkeys(name for settings in flat for name in settings)
-    return [(name, [settings.get(name, "") for settings in flat]) for name in names]
+def _settings(runs: Sequence[Run]) -> tuple[dict[str, str], pd.DataFrame]:
+    """run.json as (settings that all runs share, a row per run of those that differ)."""
+    table = pd.DataFrame([_flat(_shown(run)) for run in runs]).fillna("")
+    same = [name for name in table if table[name].nunique() == 1]
+    return {str(name): table[name].iloc[0] for name in same}, table.drop(columns=same)
+
+
+def _shown(run: Run) -> dict[str, Any]:
+    """run.json, each setting once: the plan repeats all but the network, ``settings`` what was asked for."""
+    shown = {name: value for name, value in run.info.items() if name not in ("plan", "settings")}
+    return {"run folder": run.path.resolve().name} | shown | {"network": run.info.get("plan", {}).get("network", {})}
 
 
 def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
+from fedmerit.registry import METHODS
 from fedmerit.results import read_results, read_run
 
 FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")
@@ -21,7 +22,7 @@ class Run:
 
     path: Path
     info: Mapping[str, Any]  # run.json
-    results: pd.DataFrame  # results.csv without the rows of coalitions
+    results: pd.DataFrame  # results.csv, without coalitions and without what the method does not have
     label: str
 
     @property
@@ -48,7 +49,7 @@ class Run:
     @property
     def tested(self) -> bool:
         """Whether results.csv holds test Dice."""
-        return bool((self.results["split"] == "testing").any())
+        return bool(((self.results["split"] == "testing") & (self.results["quantity"] == "dice")).any())
 
 
 def open_run(path: Path) -> Run:
@@ -70,7 +71,16 @@ def open_run(path: Path) -> Run:
             f"{path}: results.csv holds no result yet; let the run finish its first round, "
             f"or run `fedmerit run {info['method']} --out {path}` again"
         )
-    return Run(path, info, results[results["coalition"] == ""], str(info["method"]))
+    lacking = results["quantity"].isin(_lacking(info["method"])) | (results["coalition"] != "")
+    return Run(path, info, results[~lacking], str(info["method"]))
+
+
+def _lacking(method: str) -> list[str]:
+    """Quantities that are recorded for every method, but mean nothing for this one."""
+    entry = METHODS.get(method)
+    contributions = ["contribution", "reputation"] if entry and entry.contribution == "none" else []
+    weights = ["weight"] if entry and entry.weights == "none" else []
+    return contributions + weights
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:
@@ -121,7 +131,12 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    return {**run.info["training"], "rounds": run.rounds, **run.info["parameters"]}
+    return {
+        **run.info.get("plan", {}).get("network", {}),
+        **run.info["training"],
+        "rounds": run.rounds,
+        **run.info["parameters"],
+    }
 
 
 def _plain(value: Any) -> str:

@@ -98,22 +98,27 @@ def contributions(results: pd.DataFrame) -> pd.DataFrame:
     """What each site brought and was given: ``(method, seed, site)`` x the quantities that the method records.
 
     ``num_samples``; ``weight``, ``contribution``, ``reputation`` of the last round, and ``mean_...`` over rounds;
-    ``flagged``, ``rejected``: in how many rounds.
+    ``flagged``, ``rejected``: in how many rounds, where any site was.
     """
     columns: dict[str, pd.Series] = {}
     for quantity in ("num_samples", "weight", "contribution", "reputation", "flagged", "rejected"):
         rounds = per_round(results, quantity)
         runs = rounds.groupby(level=RUN)
         if quantity in ("flagged", "rejected"):
-            columns[quantity] = runs.sum().stack()
+            columns[quantity] = _stacked(runs.sum())
             continue
         last = rounds[rounds.index.get_level_values("round") == _last_round(rounds)].droplevel("round")
-        columns[quantity] = last.stack()
+        columns[quantity] = _stacked(last)
         if quantity != "num_samples":
-            columns[f"mean_{quantity}"] = runs.mean().stack()
+            columns[f"mean_{quantity}"] = _stacked(runs.mean())
     table = pd.DataFrame(columns).rename_axis(SITE).dropna(axis=1, how="all")
-    counts = [name for name in ("flagged", "rejected") if name in table]
-    return table.fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, int))
+    counts = {name: table[name].fillna(0).astype(int) for name in ("flagged", "rejected") if name in table}
+    return table.assign(**counts).drop(columns=[name for name, rounds in counts.items() if not rounds.any()])
+
+
+def _stacked(table: pd.DataFrame) -> pd.Series:
+    """Columns as the last level of the index."""
+    return pd.Series(table.stack())
 
 
 def _last_round(rounds: pd.DataFrame) -> pd.Series:
@@ -124,7 +129,7 @@ def _last_round(rounds: pd.DataFrame) -> pd.Series:
 def costs(results: pd.DataFrame) -> pd.DataFrame:
     """Mean cost of a round: ``(method, seed, site)`` x ``seconds, bytes_sent, bytes_received``, where recorded."""
     names = ("seconds", "bytes_sent", "bytes_received")
-    table = pd.DataFrame({name: per_round(results, name).groupby(level=RUN).mean().stack() for name in names})
+    table = pd.DataFrame({name: _stacked(per_round(results, name).groupby(level=RUN).mean()) for name in names})
     return table.rename_axis(SITE).dropna(axis=1, how="all")
 
 
@@ -138,6 +143,18 @@ def gains(results: pd.DataFrame, alone: str = "standalone") -> pd.DataFrame:
         return dice.iloc[:0].droplevel("seed")
     others = dice.drop(index=alone, level="method")
     return others.sub(dice.loc[alone], level="seed").dropna(how="all").groupby(level="method").mean()
+
+
+def contribution_ranks(results: pd.DataFrame) -> pd.DataFrame:
+    """How stable the order of contributions is: ``(method, site)`` x ``best, worst`` rank over seeds, 1 highest.
+
+    Of methods with several seeds and differing contributions; ranks are of their mean over rounds.
+    """
+    table = per_round(results, "contribution").groupby(level=RUN).mean()
+    table = table[table.max(axis=1) > table.min(axis=1)]
+    several = table.groupby(level="method").transform("size") > 1
+    ranks = table[several].rank(axis=1, ascending=False, method="min").groupby(level="method")
+    return pd.DataFrame({"best": _stacked(ranks.min()), "worst": _stacked(ranks.max())}).rename_axis(["method", "site"])
 
 
 def dice_and_contribution(runs: Sequence[Path]) -> pd.DataFrame:

@@ -68,7 +68,7 @@ def _round(
         for case in range(3):
             for label in labels:
                 dice = np.clip(level * grown * (0.85 + 0.05 * index) + random.normal(0, 0.03), 0, 1)
-                yield Row(*head, "dice", float(dice), "validation", f"case{case}", label)
+                yield Row(*head, "dice", float(dice), "validation", f"{case:03d}", label)
 
 
 def _testing(
@@ -79,7 +79,7 @@ def _testing(
         for case in range(5):
             for label in labels:
                 dice = np.clip(level * (0.9 + 0.05 * index) + random.normal(0, 0.04), 0, 1)
-                yield Row(run, method, seed, number, site, "dice", float(dice), "testing", f"case{case}", label)
+                yield Row(run, method, seed, number, site, "dice", float(dice), "testing", f"{case:03d}", label)
 
 
 def add_rows(run: Path, rows: Sequence[Row]) -> None:
@@ -88,7 +88,12 @@ def add_rows(run: Path, rows: Sequence[Row]) -> None:
 
 
 def make_sites(
-    root: Path, sites: Sequence[str] = SITES, labels: Sequence[str] = ("prostate",), *, channels: int = 1, size: int = 64
+    root: Path,
+    sites: Sequence[str] = SITES,
+    labels: Sequence[str] = ("prostate",),
+    *,
+    channels: int = 1,
+    size: int = 64,
 ) -> Path:
     """Site folders with five cases a split of three slices: bright discs on a dim ground."""
     for index, site in enumerate(sites):
@@ -96,7 +101,7 @@ def make_sites(
         for split in ("training", "validation", "testing"):
             lists[split] = []
             for number in range(5):
-                name = f"{split}{number}" if split != "testing" else f"case{number}"
+                name = f"{split}{number}" if split != "testing" else f"scan_{number}"
                 image, label = _disc(np.random.default_rng([index, number]), channels, len(labels), size)
                 for kind, array in (("image", image), ("label", label)):
                     file = root / site / f"{name}_{kind}.npy"
@@ -107,7 +112,13 @@ def make_sites(
         write_json(root / site / "datalist.json", lists)
         write_json(
             root / site / "site.json",
-            {"name": site, "task": "prostate", "labels": list(labels), "channels": channels, "image_size": [size, size]},
+            {
+                "name": site,
+                "task": "prostate",
+                "labels": list(labels),
+                "channels": channels,
+                "image_size": [size, size],
+            },
         )
     return root
 

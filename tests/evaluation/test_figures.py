@@ -1,0 +1,65 @@
+"""Figures: drawn for any shape of run, consistent colours, honest smoothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import SITES, make_run
+
+from evaluation import figures
+from evaluation.runs import open_runs, together
+
+
+def _results(root: Path, **changes: int) -> pd.DataFrame:
+    runs = [
+        make_run(root / f"{method}-{seed}", method=method, seed=seed, **changes)
+        for method in ("fedavg", "fedce")
+        for seed in (0, 1)
+    ]
+    return together(open_runs(runs))
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 4, 30])
+def test_every_figure_is_drawn_however_few_the_rounds(tmp_path: Path, rounds: int) -> None:
+    results = _results(tmp_path, rounds=rounds)
+    drawn = [
+        figures.over_rounds(results, "weight", "Weight", equal_share=True),
+        figures.over_rounds(results, "contribution", "Contribution"),
+        figures.convergence(results),
+        figures.dice_bars(results),
+    ]
+    for figure in drawn:
+        assert figures.png(figure).startswith(b"\x89PNG")
+        assert b"<svg" in figures.svg(figure)
+
+
+def test_a_site_has_one_colour_in_all_figures(tmp_path: Path) -> None:
+    results = _results(tmp_path, rounds=6)
+    expected = [figures.site_style(SITES, site)["color"] for site in SITES]
+    assert len(set(expected)) == len(SITES)
+    for figure in (figures.over_rounds(results, "weight", "Weight"), figures.dice_bars(results)):
+        handles = figure.legends[0].legend_handles
+        assert [handle.get_color() for handle in handles[: len(SITES)]] == expected  # type: ignore[union-attr]
+
+
+def test_many_sites_differ_in_colour_or_line() -> None:
+    sites = [f"site{number:02d}" for number in range(20)]
+    assert len({tuple(figures.site_style(sites, site).values()) for site in sites}) == 20
+
+
+def test_smoothing_keeps_a_parabola_and_never_leaves_the_measured_range() -> None:
+    rounds = np.arange(30)
+    parabola = pd.Series(0.1 + 0.002 * rounds**2, index=rounds)
+    np.testing.assert_allclose(figures.smooth(parabola), parabola, atol=1e-9)
+    step = pd.Series([0.0] * 10 + [1.0] * 10)
+    assert figures.smooth(step).between(0, 1).all()
+    short = pd.Series([0.1, 0.9, 0.2])
+    pd.testing.assert_series_equal(figures.smooth(short), short)
+
+
+def test_a_site_that_was_absent_in_a_round_leaves_a_gap(tmp_path: Path) -> None:
+    results = _results(tmp_path, rounds=6)
+    gone = (results["site"] == "Birch") & (results["round"] == 3) & (results["split"] == "")
+    figure = figures.over_rounds(results[~gone], "contribution", "Contribution")
+    assert figures.png(figure)
