@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
 
 Buffers = Mapping[str, Tensor]
 
 
 def get_parameters(network: nn.Module) -> Tensor:
     """(d,) float32 copy on the CPU of the trainable parameters, in `named_parameters` order."""
-    return parameters_to_vector(trainable(network).values()).detach().to("cpu", torch.float32, copy=True)
+    with torch.no_grad():
+        return torch.cat([weight.reshape(-1) for weight in trainable(network).values()]).to("cpu", torch.float32)
 
 
 def get_buffers(network: nn.Module) -> dict[str, Tensor]:

@@ -1,0 +1,35 @@
+VENV ?= .venv
+PYTHON ?= python3.11
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all check clean
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+install: $(INSTALLED) ## A virtual environment in .venv with every dependency pinned
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED) ## Six generated hospitals, FedAvg and FedCE on NVFlare's simulator, the report
+	$(BIN)/fedmerit demo --out demo
+
+test: $(INSTALLED) ## The tests
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-all: $(INSTALLED) ## The tests, slow ones included
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED) ## Style (ruff) and types (mypy)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## Remove the virtual environment and what the tools left
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
