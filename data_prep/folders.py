@@ -21,7 +21,10 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     require_free(folder)
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}.tmp")
     try:
-        temporary.mkdir(parents=True)
+        try:
+            temporary.mkdir(parents=True)
+        except OSError as error:
+            raise BadInput(f"{folder}: cannot be made ({error}); name a folder where you may write") from error
         yield temporary
         temporary.replace(folder)
     finally:

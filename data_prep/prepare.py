@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
 from data_prep import fundus, prostate, synthetic_fundus, synthetic_prostate
-from data_prep.folders import require_free, whole_folder
+from data_prep.folders import whole_folder
 from data_prep.frame import Normalise, frame, normalise_mri, normalise_photo
 from data_prep.raw import Decoded, RawCase, RawSite
 from data_prep.split import split_patients
@@ -133,13 +134,6 @@ def prepare(
     chosen = _choose(kind, source, patients)
     _require_options(chosen, ratios, size, seed, slices, field_of_view)
     out = Path(out)
-    require_free(out)
-    if chosen.generate is not None:
-        source = Path(source) if source is not None else out.with_name(f"{out.name}-raw")
-        with whole_folder(source) as raw:
-            chosen.generate(raw, seed, patients)
-    assert source is not None
-    sites = chosen.find_sites(Path(source))
     fields: dict[str, Any] = {
         "source": kind,
         "ratios": list(ratios),
@@ -147,10 +141,26 @@ def prepare(
         "slices": slices,
         "field_of_view": chosen.field_of_view if field_of_view is None else field_of_view,
     }
-    with whole_folder(out) as folder, _bars(progress) as report:
+    with ExitStack() as stack:
+        folder = stack.enter_context(whole_folder(out))
+        if chosen.generate is not None:
+            keep = out.with_name(f"{out.name}-raw") if source is None else Path(source)
+            _require_apart(keep, out)
+            source = stack.enter_context(whole_folder(keep))
+            chosen.generate(source, seed, patients)
+        assert source is not None
+        sites = chosen.find_sites(Path(source))
+        report = stack.enter_context(_bars(progress))
+        stack.enter_context(_one_thread())
         for site in sites:
             _write_site(chosen, site, folder / site.name, size, fields, report)
     return [out / site.name for site in sites]
+
+
+def _require_apart(raw: Path, out: Path) -> None:
+    raw, out = raw.resolve(), out.resolve()
+    if raw.is_relative_to(out) or out.is_relative_to(raw):
+        raise BadInput(f"{raw}: raw files and site folders ({out}) need folders apart, neither within the other")
 
 
 def _choose(kind: str, source: Path | None, patients: int | None) -> Kind:
@@ -267,3 +277,14 @@ def _bars(progress: Report | None) -> Iterator[Report]:
             bars.update(tasks[site], completed=done)
 
         yield report
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Slices are too small to share between threads: beside other work, waiting for them takes most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

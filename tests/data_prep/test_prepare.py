@@ -157,6 +157,12 @@ def test_an_occupied_folder_is_refused_and_an_empty_one_filled(source, tmp_path)
     assert snapshot(tmp_path / "sites") == before
 
 
+def test_a_folder_that_cannot_be_made_is_named(source, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="sites: cannot be made"):
+        prepare("prostate-multisite", tmp_path / "file" / "sites", source=source, **FIELD)
+
+
 def test_too_few_patients(tmp_path):
     prostate_site(tmp_path / "raw" / "UCL", cases=2)
     with pytest.raises(BadInput, match=r"site UCL: 2 patient\(s\)"):

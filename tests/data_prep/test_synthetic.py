@@ -85,7 +85,8 @@ def test_generation_repeats_for_a_seed_and_moves_with_it(tmp_path):
 
     first = voxels(0, "a")
     np.testing.assert_array_equal(voxels(0, "b"), first)
-    assert (voxels(1, "c") != first).any()
+    moved, _ = synthetic_prostate.acquire(synthetic_prostate.SITES["site1"], np.random.default_rng([1, 0, 0]))
+    assert (moved != first).any()
     assert (tmp_path / "a/site1/datalist.json").read_bytes() == (tmp_path / "b/site1/datalist.json").read_bytes()
     assert (tmp_path / "a/site1/site.json").read_bytes() == (tmp_path / "b/site1/site.json").read_bytes()
 
@@ -95,3 +96,19 @@ def test_raw_files_that_are_there_are_never_overwritten(tmp_path):
     (tmp_path / "sites-raw" / "mine.txt").write_text("mine")
     with pytest.raises(BadInput, match="sites-raw: already holds something"):
         prepare("synthetic-prostate", tmp_path / "sites")
+
+
+def test_a_failure_leaves_neither_sites_nor_raw_files(tmp_path):
+    def interrupt(site, done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare("synthetic-prostate", tmp_path / "sites", size=32, patients=5, progress=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", ["sites", "sites/raw", "."])
+def test_raw_files_and_sites_need_folders_apart(tmp_path, source):
+    with pytest.raises(BadInput, match="need folders apart"):
+        prepare("synthetic-prostate", tmp_path / "sites", source=tmp_path / source)
+    assert list(tmp_path.iterdir()) == []
