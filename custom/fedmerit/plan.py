@@ -35,7 +35,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Training:
-    """One site's round. Optimiser, batch and epoch are those of Jiang et al. 2023; loss and augmentation train reliably."""
+    """One site's round. Optimiser, batch and epochs are those of Jiang et al. 2023."""
 
     loss: str = "dice_ce"  # "dice_ce": soft Dice + cross-entropy; "dice": soft Dice alone, as in that paper
     lr: float = 1e-3  # Adam's, with betas (0.9, 0.99), made anew each round
