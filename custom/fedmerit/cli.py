@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.ledger import verify as verify_ledger
 from fedmerit.plan import TASKS, make_plan
 from fedmerit.registry import METHODS
@@ -56,16 +56,16 @@ Settings = Annotated[
 
 
 def _reports_bad_input(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn `BadInput` into its message on standard error and exit code 2."""
+    """Turn `BadInput` and `RunFailed` into their message on standard error, and exit code 2 or 1."""
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
-        except BadInput as error:
-            Console(stderr=True, soft_wrap=True).print("[bold red]error:[/]", end=" ")
+        except (BadInput, RunFailed) as error:
+            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
             typer.echo(str(error), err=True)
-            raise typer.Exit(2) from None
+            raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
 
     return wrapped
 
@@ -216,14 +216,14 @@ def _run_with_progress(folder: Path) -> None:
     from fedmerit.results import read_run
 
     info = read_run(folder)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[last]}"), console=console) as progress:
         bar = progress.add_task(f"{info['method']} ({info['engine']})", total=info["rounds"], last="")
 
         def on_round(record: Mapping[str, Any]) -> None:
             dice = list(record["validation_dice"].values())
-            weights = " ".join(f"{site} {weight:.2f}" for site, weight in record["weights"].items())
-            last = f"validation Dice {sum(dice) / len(dice):.3f}, weights {weights}"
+            weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
+            last = f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
             progress.update(bar, completed=record["round"] + 1, last=last)
             for site, reason in record["rejected"].items():
                 progress.console.print(f"round {record['round']}: {site} rejected: {reason}", markup=False)

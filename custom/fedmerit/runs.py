@@ -1,9 +1,11 @@
 """A run folder from its first file to its last: create, execute, resume."""
 
+import fcntl
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -95,12 +97,23 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
 
 
+@contextmanager
+def _held(run: Path) -> Iterator[int]:
+    """The run folder for this process alone: a lock that ends with whoever holds its file descriptor."""
+    with (run / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"{run}: another process is at work on this run; wait for it, or stop it first") from None
+        yield file.fileno()
+
+
 def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None]) -> None:
     """Train and test from the run's last complete round; ``on_round`` gets every round's ledger record.
 
     Raises:
         BadInput: the sites are not those the run was created with, or another process is at work on it.
-        RuntimeError: the run did not come to its end; the message says where the log is.
+        RunFailed: the run did not come to its end; the message says where the log is.
     """
     info = read_run(run)
     plan, root = Plan.from_dict(info["plan"]), Path(info["sites_folder"])
@@ -108,11 +121,12 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None]) -> None:
     names = [folder.name for folder in folders]
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
-    if info["engine"] == "local":
-        devices = {name: device_of(name, info["device"]) for name in names}
-        run_local(plan, folders, run, devices, on_round, info["threads"])
-    else:
-        from fedmerit.flare.simulation import run_simulator  # NVFlare takes seconds to import
+    with _held(run) as lock:
+        if info["engine"] == "local":
+            devices = {name: device_of(name, info["device"]) for name in names}
+            run_local(plan, folders, run, devices, on_round, info["threads"])
+        else:
+            from fedmerit.flare.simulation import run_simulator  # NVFlare takes seconds to import
 
-        threads = min(info["threads"] or len(names), len(names))
-        run_simulator(plan, names, root, run, threads, info["device"], on_round)
+            threads = min(info["threads"] or len(names), len(names))
+            run_simulator(plan, names, root, run, threads, info["device"], on_round, lock)

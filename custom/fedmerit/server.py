@@ -1,6 +1,5 @@
 """The server's half of a run, whatever the engine: tasks out, replies in, record, checkpoint. It holds no formula."""
 
-import fcntl
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from fedmerit import flat
 from fedmerit.core import RANGES, Outcome, Reports
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_atomically
 from fedmerit.ledger import Ledger, digest
 from fedmerit.plan import Plan
@@ -43,8 +42,7 @@ class Federation:
         on_round: called with every round's ledger record, those of earlier processes included.
 
     Raises:
-        BadInput: fewer than two sites where the method needs others, another set of sites than the checkpoint's,
-            or another process is at work in the folder.
+        BadInput: fewer than two sites where the method needs others, another set of sites than the checkpoint's.
     """
 
     def __init__(
@@ -58,7 +56,6 @@ class Federation:
         self.method = plan.build_method()
         require_several(plan, self.sites)
         run.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(run)
         self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl")
         self.network = initial_network(plan.network, plan.seed)
         self.round = 0
@@ -96,14 +93,14 @@ class Federation:
         """End a training round: check every reply, hand them to the method, record, checkpoint.
 
         Raises:
-            RuntimeError: not one reply can be used.
+            RunFailed: not one reply can be used.
         """
         answers = {site: self._checked(answers.get(site, Failure("no reply"))) for site in self.sites}
         replies = [reply if isinstance(reply := answers[site], Reply) else None for site in self.sites]
         rejected = {site: answer.reason for site, answer in answers.items() if isinstance(answer, Failure)}
         if not any(replies):
             reasons = "; ".join(f"{site}: {reason}" for site, reason in rejected.items())
-            raise RuntimeError(f"round {self.round}: no site sent a usable reply ({reasons})")
+            raise RunFailed(f"round {self.round}: no site sent a usable reply ({reasons})")
 
         updates, reports = self._stack(replies)
         self.state, outcome = self.method.round(self.state, updates, reports)
@@ -309,18 +306,3 @@ def _or_none(value: Tensor) -> float | None:
 
 def _size(buffers: Mapping[str, Tensor]) -> int:
     return sum(value.numel() * value.element_size() for value in buffers.values())
-
-
-def require_free(run: Path) -> None:
-    """`BadInput` where another process is at work in the run folder."""
-    _lock(run).close()
-
-
-def _lock(run: Path) -> Any:
-    """Hold the run folder until this process ends, however it ends."""
-    file = (run / ".lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise BadInput(f"{run}: another process is at work in this run folder; wait for it, or stop it first") from None
-    return file

@@ -83,8 +83,9 @@ class Site:
 
     @cached_property
     def _network(self) -> torch.nn.Module:
-        network = build_network(self.plan.network)
-        return network.to(self.device, memory_format=torch.channels_last)  # trains in 3/4 of the time on a CPU
+        network = build_network(self.plan.network).to(self.device)
+        # channels last: an epoch on a CPU takes 3/4 of its time
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     @cached_property
     def _slices(self) -> Slices:
@@ -143,7 +144,9 @@ class Site:
             flat.load(self._network, parameters, others)
             return mean_dice(self._evaluate("validation"))
 
-        return self.method.report(SiteView(task.parameters, memory.received, memory.trained, weight, validation_dice))
+        vectors = (task.parameters, memory.received, memory.trained)
+        received, previous, own_previous = (vector.to(self.device) for vector in vectors)
+        return self.method.report(SiteView(received, previous, own_previous, weight, validation_dice))
 
     def _file(self, round: int) -> Path:
         return self.memory / f"round_{round:05d}.pt"

@@ -15,11 +15,12 @@ import psutil
 from nvflare.recipe.sim_env import SimEnv
 
 from fedmerit import place
+from fedmerit.errors import RunFailed
 from fedmerit.files import read_json, write_json
 from fedmerit.flare.recipe import MeritRecipe, site_policy
 from fedmerit.ledger import Ledger
 from fedmerit.plan import Plan
-from fedmerit.server import is_finished, require_free
+from fedmerit.server import is_finished
 
 POLL = 0.3  # seconds
 
@@ -32,6 +33,7 @@ def run_simulator(
     threads: int,
     devices: str,
     on_round: Callable[[Mapping[str, Any]], None],
+    lock: int,
 ) -> None:
     """Run, or go on with, ``run`` on NVFlare's simulator.
 
@@ -43,12 +45,12 @@ def run_simulator(
         threads: client processes at a time.
         devices: setting as `fedmerit.place.device_of` reads it.
         on_round: called with every round's ledger record.
+        lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
+            even where this process is killed.
 
     Raises:
-        BadInput: another process is at work in the folder.
-        RuntimeError: the simulator ended before the run did; judged by the run folder, not by its exit code.
+        RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.
     """
-    require_free(run)
     ledger, seen = Ledger(run / "ledger.jsonl"), 0
 
     def follow() -> int:
@@ -62,7 +64,9 @@ def run_simulator(
         here = {place.SITES: str(root), place.RUN: str(run.resolve()), place.DEVICES: devices}
         command = [sys.executable, "-m", "fedmerit.flare.simulation", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
-            process = subprocess.Popen(command, env=os.environ | here, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command, env=os.environ | here, stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock]
+            )
         try:
             while process.poll() is None:
                 seen = follow()
@@ -70,7 +74,7 @@ def run_simulator(
         finally:
             _end(process)
         if not is_finished(run, plan.rounds):
-            raise RuntimeError(_what_happened(log, workspace))
+            raise RunFailed(_what_happened(log, workspace))
     follow()
 
 
