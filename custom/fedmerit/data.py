@@ -96,6 +96,19 @@ class SiteFolder:
             raise BadInput(f"split {split!r}: expected one of {', '.join(SPLITS)}")
         return self.splits[split]
 
+    def require_arrays(self) -> None:
+        """`BadInput` naming the first array that is missing, unreadable or of another shape than site.json says."""
+        for case in (case for cases in self.splits.values() for case in cases):
+            for file, array, planes in (
+                (case.image_file, case.image, self.channels),
+                (case.label_file, case.label, len(self.labels)),
+            ):
+                expected = (len(case.image), planes, *self.image_size)
+                if array.shape != expected:
+                    raise BadInput(
+                        f"{file}: has shape {array.shape}, expected {expected}; run `fedmerit prepare` again"
+                    )
+
 
 def open_sites(root: Path) -> list[SiteFolder]:
     """Every site folder below ``root``, sorted by site name.

@@ -4,6 +4,7 @@ Jobs never carry a path. Server and sites read these variables where they run.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedmerit.data import SiteFolder
@@ -19,12 +20,19 @@ def site_folder(site: str) -> SiteFolder:
     root = os.environ.get(SITES)
     if not root:
         raise BadInput(f"site {site}: {SITES} is not set; set it to the folder that holds {site}/site.json")
+    if not Path(root).is_absolute():  # NVFlare changes the working directory
+        raise BadInput(f"site {site}: {SITES} is {root!r}; expected an absolute path")
     return SiteFolder(Path(root) / site)
 
 
 def run_folder(workspace: Path) -> Path:
     """Where this machine keeps the run: ``FEDMERIT_RUN``, else ``fedmerit`` in NVFlare's workspace."""
     return Path(os.environ.get(RUN) or workspace / "fedmerit")
+
+
+def spread(sites: Sequence[str], devices: int) -> str:
+    """A setting that gives the sites of one machine its GPUs in turn; "" where it has at most one."""
+    return ",".join(f"{site}=cuda:{row % devices}" for row, site in enumerate(sites)) if devices > 1 else ""
 
 
 def device_of(site: str, setting: str | None = None) -> str:

@@ -64,7 +64,7 @@ class ResultsFile:
         """Append rows and flush them to disk; writes the header first where the file is new."""
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        if not self.path.exists():
+        if not self.size:
             writer.writeheader()
         for row in rows:
             if row.quantity not in QUANTITIES:

@@ -11,11 +11,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.local import run_local
-from fedmerit.place import device_of
+from fedmerit.place import device_of, spread
 from fedmerit.plan import Plan, make_plan
 from fedmerit.results import read_run
 from fedmerit.server import require_several
@@ -55,8 +57,9 @@ def create(
     names = [folder.name for folder in folders]
     require_several(plan, names)
     check_image_size(plan.network, first.image_size)
-    for name in names:
-        pick_device(device_of(name, device), name)
+    for folder in folders:
+        folder.require_arrays()
+        pick_device(device_of(folder.name, device), folder.name)
     write_json(
         run / "run.json",
         {
@@ -121,12 +124,13 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None]) -> None:
     names = [folder.name for folder in folders]
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
+    device = info["device"] or spread(names, torch.cuda.device_count())
     with _held(run) as lock:
         if info["engine"] == "local":
-            devices = {name: device_of(name, info["device"]) for name in names}
+            devices = {name: device_of(name, device) for name in names}
             run_local(plan, folders, run, devices, on_round, info["threads"])
         else:
             from fedmerit.flare.simulation import run_simulator  # NVFlare takes seconds to import
 
             threads = min(info["threads"] or len(names), len(names))
-            run_simulator(plan, names, root, run, threads, info["device"], on_round, lock)
+            run_simulator(plan, names, root, run, threads, device, on_round, lock)

@@ -6,6 +6,7 @@ from pathlib import Path
 from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedmerit.flare.aggregator import MeritAggregator
+from fedmerit.place import run_folder
 
 TRAIN, TEST = "train", "test"
 
@@ -27,8 +28,6 @@ class MeritController(ModelController):
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
-        from fedmerit.place import run_folder
-
         aggregator: MeritAggregator = self.get_component(self.aggregator_id)
         federation = aggregator.open(self.sample_clients(), run_folder(Path(self.get_run_dir())))
         while federation.training:
