@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
@@ -89,21 +90,23 @@ def draw(shown: Sequence[Overlay]) -> Figure:
     columns = min(4, len(shown)) if len(methods) == 1 else len(shown) // len(methods)
     rows = -(-len(shown) // columns)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(2.35 * columns, 2.65 * rows + 0.45), dpi=160, layout="constrained")
+        figure = Figure(
+            figsize=(2.35 * columns, 2.65 * rows + 0.45), dpi=160, layout=ConstrainedLayoutEngine(h_pad=0.08)
+        )
         panels = figure.subplots(rows, columns, squeeze=False)
         for panel in panels.flat:
             panel.set_axis_off()
         for panel, overlay in zip(panels.flat, shown, strict=False):
             panel.imshow(overlay.image, cmap="gray", vmin=0, vmax=1, interpolation="bilinear")
-            for masks, colour, line in ((overlay.reference, REFERENCE, "-"), (overlay.prediction, PREDICTION, "--")):
+            for masks, colour, width in ((overlay.reference, REFERENCE, 1.7), (overlay.prediction, PREDICTION, 1.0)):
                 for mask in masks:
                     if mask.any():
-                        panel.contour(mask, levels=[0.5], colors=[colour], linewidths=1.3, linestyles=[line])
+                        panel.contour(mask, levels=[0.5], colors=[colour], linewidths=width)
             title = overlay.site if len(methods) == 1 else f"{overlay.site}, {overlay.method}"
             panel.set_title(f"{title}\nDice {100 * overlay.dice:.1f}%", fontsize=9, fontweight="normal")
         handles = [
             Line2D([], [], color="#b8ad00", linewidth=2, label="reference"),
-            Line2D([], [], color=PREDICTION, linewidth=2, linestyle="--", label="prediction"),
+            Line2D([], [], color=PREDICTION, linewidth=1.5, label="prediction"),
         ]
         figure.legend(handles=handles, loc="outside lower left", ncols=2)
     return figure

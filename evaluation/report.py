@@ -252,8 +252,8 @@ def _overlay(runs: Sequence[Run], sites: Path | None, folder: Path, *, images: b
         return None, f"No segmentation is shown: {error}."
     _save(file, content)
     caption = (
-        "A typical test case of each site (its Dice is the median), in the slice where the organ is largest. "
-        "The Dice is that of the whole case."
+        "A typical test case of each site, the one with the median Dice in the first run, "
+        "in the slice where the organ is largest. The Dice is that of the whole case."
     )
     return Picture("overlays", caption, _address(content, "png")), ""
 
@@ -276,7 +276,7 @@ def _settings(runs: Sequence[Run]) -> tuple[dict[str, str], pd.DataFrame]:
 def _shown(run: Run) -> dict[str, Any]:
     """run.json, each setting once: the plan repeats all but the network, ``settings`` what was asked for."""
     shown = {name: value for name, value in run.info.items() if name not in ("plan", "settings")}
-    return {"run folder": run.path.resolve().name} | shown | {"network": run.info.get("plan", {}).get("network", {})}
+    return shown | {"network": run.info.get("plan", {}).get("network", {})}
 
 
 def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -47,9 +47,15 @@ class Run:
         return 0 if rounds.empty else int(rounds.max()) + 1
 
     @property
+    def tested_sites(self) -> set[str]:
+        """The sites that results.csv holds test Dice of."""
+        tested = (self.results["split"] == "testing") & (self.results["quantity"] == "dice")
+        return set(self.results.loc[tested, "site"])
+
+    @property
     def tested(self) -> bool:
-        """Whether results.csv holds test Dice."""
-        return bool(((self.results["split"] == "testing") & (self.results["quantity"] == "dice")).any())
+        """Whether results.csv holds any test Dice."""
+        return bool(self.tested_sites)
 
 
 def open_run(path: Path) -> Run:

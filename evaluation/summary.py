@@ -29,6 +29,10 @@ def notes(runs: Sequence[Run], results: pd.DataFrame) -> list[str]:
             said.append(f"{run.label}, seed {run.seed}: run incomplete: {run.rounds_done} of {run.rounds} rounds.")
         if not run.tested:
             said.append(f"{run.label}, seed {run.seed}: no test Dice yet; it is measured after the last round.")
+        elif untested := [site for site in run.sites if site not in run.tested_sites]:
+            said.append(
+                f"{run.label}, seed {run.seed}: no test Dice from {_list(untested)}; means are over the others."
+            )
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.label, set()).add(run.seed)

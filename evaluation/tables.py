@@ -46,8 +46,8 @@ def label_dice(results: pd.DataFrame, split: str = "testing") -> pd.DataFrame:
 
 
 def by_site(results: pd.DataFrame, split: str = "testing") -> pd.DataFrame:
-    """Dice of each run on each site: ``(method, seed)`` x sites."""
-    return site_dice(results, split)["dice"].unstack("site")
+    """Dice of each run on each site: ``(method, seed)`` x sites; NaN for sites that have none."""
+    return site_dice(results, split)["dice"].unstack("site").reindex(columns=sorted(results["site"].unique()))
 
 
 def over_sites(dice: pd.DataFrame) -> pd.DataFrame:

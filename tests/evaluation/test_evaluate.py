@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import SITES, add_models, make_run, make_sites
+from run_factory import SITES, add_models, make_run, make_sites
 
 from evaluation.evaluate import evaluate
 from evaluation.tables import site_dice

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import SITES, make_run
+from run_factory import SITES, make_run
 
 from evaluation import figures
 from evaluation.runs import open_runs, together

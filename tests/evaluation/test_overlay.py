@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import SITES, add_models, make_run, make_sites
+from run_factory import SITES, add_models, make_run, make_sites
 
 from evaluation import figures
 from evaluation.overlay import draw, largest_slice, overlays, typical_case

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import SITES, add_models, add_rows, make_run, make_sites, write_ledger
 from PIL import Image
+from run_factory import SITES, add_models, add_rows, make_run, make_sites, write_ledger
 
 from evaluation.report import write_report
 from fedmerit.errors import BadInput
@@ -164,6 +164,22 @@ def test_an_incomplete_run_says_so(tmp_path: Path) -> None:
     assert "No test Dice yet" in page.text
     assert "table-contributions" in page.tables
     assert "table-dice" not in page.tables
+
+
+def test_a_site_whose_final_test_is_missing_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    lines = (run / "results.csv").read_text().splitlines(keepends=True)
+    (run / "results.csv").write_text("".join(line for line in lines if "Birch,,testing" not in line))
+    page = _Page(write_report([run]).read_text())
+    assert "no test Dice from Birch; means are over the others" in page.text
+    heading, row = page.tables["table-comparison"]
+    assert row[heading.index("Birch")] == "\N{EN DASH}"
+
+
+def test_a_run_of_one_site(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", method="standalone", sites=("Alder",))
+    heading, row = _Page(write_report([run]).read_text()).tables["table-comparison"]
+    assert row[heading.index("Std")] == "\N{EN DASH}"
 
 
 def test_runs_tested_on_other_cases_cannot_be_compared(tmp_path: Path) -> None:

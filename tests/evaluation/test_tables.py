@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import add_rows, make_run
 from rich.console import Console
+from run_factory import add_rows, make_run
 
 from evaluation import tables
 from evaluation.formats import Table, csv_text, headed, latex_text
