@@ -65,8 +65,12 @@ def over_rounds(results: pd.DataFrame, quantity: str, title: str, *, equal_share
             middle, low, high = seeds.mean(), seeds.min(), seeds.max()
             if equal_share:
                 panel.axhline(1 / len(sites), color="#8a8f98", linewidth=1, linestyle=(0, (2, 2)))
+            drawn: list[str] = []  # a line that lies on one of them is dashed, to let both be seen
             for site in (site for site in sites if site in middle and middle[site].notna().any()):
-                panel.plot(middle.index, middle[site], marker="o" if len(middle) < 3 else "", **site_style(sites, site))
+                hides = any(np.allclose(middle[site], middle[other], equal_nan=True) for other in drawn)
+                look = site_style(sites, site) | ({"linestyle": (0, (4, 4))} if hides else {})
+                panel.plot(middle.index, middle[site], marker="o" if len(middle) < 3 else "", **look)
+                drawn.append(site)
                 if (high[site] - low[site]).max() > 0:
                     panel.fill_between(
                         middle.index, low[site], high[site], color=site_style(sites, site)["color"], alpha=0.15, lw=0

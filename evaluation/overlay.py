@@ -9,7 +9,6 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
@@ -90,9 +89,7 @@ def draw(shown: Sequence[Overlay]) -> Figure:
     columns = min(4, len(shown)) if len(methods) == 1 else len(shown) // len(methods)
     rows = -(-len(shown) // columns)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(
-            figsize=(2.35 * columns, 2.65 * rows + 0.45), dpi=160, layout=ConstrainedLayoutEngine(h_pad=0.08)
-        )
+        figure = Figure(figsize=(2.35 * columns, 2.8 * rows + 0.55), dpi=160, layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False)
         for panel in panels.flat:
             panel.set_axis_off()

@@ -218,10 +218,18 @@ def _pictures(results: pd.DataFrame, folder: Path) -> dict[str, Picture]:
         "contributions": "Contribution of each site as the method estimates it, round by round.",
         "reputation": "Reputation: contribution remembered over rounds.",
     }
+    seen: dict[str, pd.DataFrame] = {}
     for name, quantity in quantities.items():
-        if tables.per_round(results, quantity).notna().any(axis=None):
-            figure = figures.over_rounds(results, quantity, quantity.title(), equal_share=quantity == "weight")
-            drawn[name] = (captions[name], figure)
+        rounds = tables.per_round(results, quantity)
+        if rounds.isna().all(axis=None):
+            continue
+        if same := [other for other, shown in seen.items() if rounds.equals(shown)]:
+            caption, figure = drawn[same[0]]
+            drawn[same[0]] = (f"{caption} Here the {quantity} is the same number.", figure)
+            (folder / f"{name}.png").unlink(missing_ok=True)
+            continue
+        figure = figures.over_rounds(results, quantity, quantity.title(), equal_share=quantity == "weight")
+        drawn[name], seen[name] = (captions[name], figure), rounds
     for name, (_, figure) in drawn.items():
         _save(folder / f"{name}.png", figures.png(figure))
     return {
