@@ -144,11 +144,11 @@ def dice_bars(results: pd.DataFrame) -> Figure:
             panel.set_xticks(centres, sites)
             handles = []
         else:
-            panel.set_xticks(range(len(methods)), [str(method) for method in methods])
+            panel.set_xticks(range(len(methods)), [str(method).replace(" (", "\n(") for method in methods])
             handles = [
                 Line2D([], [], linewidth=6, color=site_style(sites, site)["color"], label=site) for site in sites
             ]
-        names = sites if single else [str(method) for method in methods]
+        names = sites if single else [str(method).replace(" (", "\n(") for method in methods]
         if len(names) * max(map(len, names)) > 90:
             panel.tick_params(axis="x", labelrotation=20)
         panel.tick_params(axis="x", length=0)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.ledger import verify as verify_ledger
@@ -250,9 +250,9 @@ def evaluate(
 ) -> None:
     """Dice of a run's final model, or models, on any site folders."""
     from evaluation.evaluate import evaluate as evaluate_run
-    from evaluation.tables import by_site, print_table
+    from evaluation.tables import print_table, site_dice
 
-    print_table(by_site(evaluate_run(run, sites, split.value), split.value), console)
+    print_table(site_dice(evaluate_run(run, sites, split.value), split.value), console)
 
 
 @app.command()
@@ -275,9 +275,10 @@ def report(
 @app.command()
 def methods() -> None:
     """The methods and how they differ."""
-    table = Table("method", "contribution", "weights", "download", "site work", "parameters", "paper")
+    headers = ("method", "contribution", "weights", "download", "site work", "parameters", "paper")
+    table = Table(*(Column(header, overflow="fold", min_width=10) for header in headers), show_lines=True)
     for name, entry in METHODS.items():
-        parameters = ", ".join(f"{key}={value}" for key, value in vars(entry.method()).items())
+        parameters = "\n".join(f"{key}={value}" for key, value in vars(entry.method()).items())
         table.add_row(
             name, entry.contribution, entry.weights, entry.download, entry.site_work, parameters or "none", entry.paper
         )

@@ -144,5 +144,7 @@ def _build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "value_error":  # raised by the dataclass itself, which names parameter and choices
+            raise BadInput(f"{what}: {first['ctx']['error']}") from None
         name = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{what}: {name + ': ' if name else ''}{first['msg']} (got {first['input']!r})") from None
+        raise BadInput(f"{what}: {name}: {first['msg']} (got {first['input']!r})") from None

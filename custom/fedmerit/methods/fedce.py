@@ -48,7 +48,7 @@ class FedCE:
     def __post_init__(self) -> None:
         for name, choices in (("combine", ("times", "plus")), ("estimate", ("site", "server"))):
             if getattr(self, name) not in choices:
-                raise ValueError(f"fedce: {name}={getattr(self, name)!r}; expected one of {', '.join(choices)}")
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
 
     def start(self, model: Tensor, num_sites: int) -> FedCEState:
         """The state before round 0; ``model`` is (d,)."""
