@@ -9,7 +9,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.ledger import verify as verify_ledger
@@ -276,13 +276,13 @@ def report(
 def methods() -> None:
     """The methods and how they differ."""
     headers = ("method", "contribution", "weights", "download", "site work", "parameters", "paper")
-    table = Table(*(Column(header, overflow="fold", min_width=10) for header in headers), show_lines=True)
+    table = Table(*headers, show_lines=True)
     for name, entry in METHODS.items():
         parameters = "\n".join(f"{key}={value}" for key, value in vars(entry.method()).items())
         table.add_row(
             name, entry.contribution, entry.weights, entry.download, entry.site_work, parameters or "none", entry.paper
         )
-    console.print(table)
+    Console(width=max(console.width, 118)).print(table)  # narrower, words are cut
 
 
 @app.command()
