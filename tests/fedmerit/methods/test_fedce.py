@@ -1,0 +1,248 @@
+import math
+
+import pytest
+import torch
+
+from fedmerit import flat
+from fedmerit.core import Reports, SiteView
+from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE, cosine_to_mean_of_others, minus_model
+
+NAN = math.nan
+
+
+def reports(cosine, minus_error, samples=None, present=None):
+    n = len(cosine)
+    return Reports(
+        torch.ones(n, dtype=torch.float64) if samples is None else torch.tensor(samples, dtype=torch.float64),
+        torch.ones(n, dtype=torch.bool) if present is None else torch.tensor(present),
+        {
+            "cosine": torch.as_tensor(cosine, dtype=torch.float64),
+            "minus_error": torch.tensor(minus_error, dtype=torch.float64),
+        },
+    )
+
+
+def updates_of(seed, n=4, d=50):
+    """(n, d) float32 with something in common."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, generator=random) + torch.randn(d, generator=random)
+
+
+def after_round_0(method, n=4, d=50):
+    unknown = [NAN] * n
+    return method.round(method.start(torch.zeros(d), n), updates_of(0, n, d), reports(unknown, unknown))[0]
+
+
+ERRORS = [0.2, 0.3, 0.4, 0.5]
+
+
+def test_two_sites_worked_by_hand():
+    """Two sites of 3 and 1 images, d = 2, combine="times", w_0 = (0, 0).
+
+    Round 0. Updates (1, 0) and (0, 1); no site has a part in w_0, so the weights are the sample shares 3/4 and 1/4:
+        w_1 = 3/4 (1, 0) + 1/4 (0, 1) = (.75, .25).
+    Round 1. With two sites the others' mean is the other update, so both cosines are (1, 0)·(0, 1) = 0, and
+        w_1 without A is B's (0, 1), w_1 without B is A's (1, 0).
+    The sites' Dice is 1/2 + the first coordinate / 4: A finds 1 - Dice(0, 1) = .5, B finds 1 - Dice(1, 0) = .25.
+        Γ_cos = (1 - 0, 1 - 0) / 2 = (1/2, 1/2), Γ_err = (.5, .25) / .75 = (2/3, 1/3), Γ = (1/3, 1/6),
+        weights = (1/3, 1/6) / (1/2) = (2/3, 1/3).
+        Updates (3, 0) and (0, 6): w_2 = (.75, .25) + 2/3 (3, 0) + 1/3 (0, 6) = (2.75, 2.25).
+    Round 2. In round 1 the cosine is 0 again; w_2 without A is B's (.75, 6.25), without B is A's (3.75, .25); the
+        Dice of the first is 11/16, and of the second 23/16 would be above 1, so B's Dice is now said to be 1: error 0.
+        A finds 5/16. Γ_err = (1, 0), Γ = (1/2, 0), summed with round 1 Γ = (5/6, 1/6) = the weights.
+    """
+
+    def dice(model):
+        return min(1.0, 0.5 + float(model[0]) / 4)
+
+    method = FedCE(combine="times")
+    model = torch.zeros(2, dtype=torch.float64)
+    state = method.start(model, 2)
+    first = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    state, outcome = method.round(state, first, reports([NAN, NAN], [NAN, NAN], [3, 1]))
+    assert outcome.weights.tolist() == [0.75, 0.25]
+    assert outcome.models.tolist() == [0.75, 0.25]
+    assert outcome.contribution.isnan().all()
+
+    claims = [
+        method.report(SiteView(outcome.models, model, model + update, weight, dice))
+        for update, weight in zip(first, outcome.weights.tolist(), strict=True)
+    ]
+    assert claims == [{"cosine": 0, "minus_error": 0.5}, {"cosine": 0, "minus_error": 0.25}]
+    second = torch.tensor([[3.0, 0.0], [0.0, 6.0]], dtype=torch.float64)
+    model = outcome.models
+    state, outcome = method.round(state, second, reports([0, 0], [0.5, 0.25], [3, 1]))
+    assert outcome.contribution.tolist() == pytest.approx([1 / 3, 1 / 6])
+    assert outcome.reputation.tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert outcome.weights.tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert outcome.models.tolist() == pytest.approx([2.75, 2.25])
+
+    claims = [
+        method.report(SiteView(outcome.models, model, model + update, weight, dice))
+        for update, weight in zip(second, outcome.weights.tolist(), strict=True)
+    ]
+    assert [claim["cosine"] for claim in claims] == pytest.approx([0, 0], abs=1e-12)
+    assert [claim["minus_error"] for claim in claims] == pytest.approx([5 / 16, 0], abs=1e-12)
+    _, outcome = method.round(state, first, reports([0, 0], [5 / 16, 0], [3, 1]))
+    assert outcome.contribution.tolist() == pytest.approx([1 / 2, 0])
+    assert outcome.weights.tolist() == pytest.approx([5 / 6, 1 / 6])
+
+
+@pytest.mark.parametrize(("name", "value"), [("combine", "product"), ("estimate", "client"), ("combine", "")])
+def test_a_parameter_that_is_no_choice(name, value):
+    with pytest.raises(ValueError, match=f"{name}='{value}': expected one of"):
+        FedCE(**{name: value})
+
+
+@pytest.mark.parametrize("combine", ["times", "plus"])
+@pytest.mark.parametrize("claim", [-1.0, 1.0, 0.0])
+def test_a_false_cosine_is_flagged_and_gains_nothing(combine, claim):
+    method = FedCE(combine)
+    state = after_round_0(method)
+    honest = method.round(state, updates_of(1), reports(state.cosine, ERRORS))[1]
+    assert not honest.quantities["flagged"].any()
+    said = state.cosine.clone()
+    said[2] = claim
+    liar = method.round(state, updates_of(1), reports(said, ERRORS))[1]
+    assert liar.quantities["flagged"].tolist() == [0, 0, 1, 0]
+    assert torch.equal(liar.weights, honest.weights)
+    assert torch.equal(liar.models, honest.models)
+    assert torch.equal(liar.contribution, honest.contribution)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.2, 1.0])
+def test_a_lie_too_small_to_be_flagged_gains_nothing(spread):
+    """Updates (4, 50) around a common one: with little spread, 1 - cosine is as small as what passes unflagged."""
+    method = FedCE()
+    random = torch.Generator().manual_seed(0)
+    updates = torch.randn(50, generator=random) + spread * torch.randn(4, 50, generator=random)
+    unknown = [NAN] * 4
+    state, _ = method.round(method.start(torch.zeros(50), 4), updates, reports(unknown, unknown))
+    said = state.cosine.clone()
+    said[2] -= 0.99 * CLAIM_TOLERANCE
+    honest = method.round(state, updates, reports(state.cosine, ERRORS))[1]
+    liar = method.round(state, updates, reports(said, ERRORS))[1]
+    assert not liar.quantities["flagged"].any()
+    assert liar.weights[2] - honest.weights[2] < 1e-9
+
+
+def test_everybody_lying_is_everybody_honest():
+    method = FedCE()
+    state = after_round_0(method)
+    honest = method.round(state, updates_of(1), reports(state.cosine, ERRORS))[1]
+    liars = method.round(state, updates_of(1), reports([-1.0] * 4, ERRORS))[1]
+    assert liars.quantities["flagged"].tolist() == [1, 1, 1, 1]
+    assert torch.equal(liars.weights, honest.weights)
+
+
+def test_a_site_that_sends_no_cosine_is_given_the_servers_and_not_flagged():
+    method = FedCE()
+    state = after_round_0(method)
+    honest = method.round(state, updates_of(1), reports(state.cosine, ERRORS))[1]
+    silent = method.round(state, updates_of(1), reports([NAN] * 4, ERRORS))[1]
+    assert not silent.quantities["flagged"].any()
+    assert torch.equal(silent.weights, honest.weights)
+
+
+def test_the_cosine_a_float32_site_finds_is_not_flagged():
+    """Small updates on large weights, (3, 10000): the models are float32, and so is what the site knows of them."""
+    method, random = FedCE(), torch.Generator().manual_seed(0)
+    model = torch.randn(10_000, generator=random)
+    trained = model + 1e-3 * (torch.randn(10_000, generator=random) + torch.randn(3, 10_000, generator=random))
+    unknown = [NAN] * 3
+    state, outcome = method.round(method.start(model, 3), trained - model, reports(unknown, unknown))
+    claims = [
+        cosine_to_mean_of_others(outcome.models, model, own, float(weight))
+        for own, weight in zip(trained, outcome.weights, strict=True)
+    ]
+    assert torch.allclose(torch.tensor(claims, dtype=torch.float64), state.cosine, rtol=0, atol=CLAIM_TOLERANCE / 10)
+    _, outcome = method.round(state, trained - model, reports(claims, [0.5] * 3))
+    assert not outcome.quantities["flagged"].any()
+
+
+@pytest.mark.parametrize("combine", ["times", "plus"])
+def test_an_unknown_minus_error_counts_as_the_mean_of_the_others(combine):
+    method = FedCE(combine)
+    state = after_round_0(method)
+    unknown = method.round(state, updates_of(1), reports(state.cosine, [0.2, NAN, 0.4, 0.6]))[1]
+    mean = method.round(state, updates_of(1), reports(state.cosine, [0.2, 0.4, 0.4, 0.6]))[1]
+    assert torch.allclose(unknown.weights, mean.weights, rtol=0, atol=1e-12)
+    assert unknown.contribution.isnan().tolist() == [False, True, False, False]
+
+
+def test_with_no_minus_error_at_all_the_round_is_one_of_sample_shares():
+    method = FedCE()
+    state = after_round_0(method)
+    after, outcome = method.round(state, updates_of(1), reports([NAN] * 4, [NAN] * 4, [1, 2, 3, 4]))
+    assert outcome.weights.tolist() == [0.1, 0.2, 0.3, 0.4]
+    assert torch.equal(after.gamma_accumulated, state.gamma_accumulated)
+
+
+def test_a_site_without_error_and_novelty_gets_no_weight():
+    method = FedCE()
+    state = after_round_0(method)
+    outcome = method.round(state, updates_of(1), reports(state.cosine, [0.0, 0.3, 0.3, 0.3]))[1]
+    assert outcome.weights[0] == 0
+    assert outcome.contribution[0] == 0
+    equal = method.round(state, updates_of(1), reports(state.cosine, [0.0] * 4))[1]  # nobody errs without anybody
+    assert equal.weights.isfinite().all()
+    assert equal.weights.sum().item() == pytest.approx(1)
+
+
+def test_a_site_that_comes_back_keeps_what_it_accumulated():
+    """Site 0 sits out round 2: its reputation stays in proportion, its weight is 0, and in round 3 it counts again."""
+    method = FedCE()
+    state, first = method.round(after_round_0(method), updates_of(1), reports([NAN] * 4, ERRORS))
+    there = torch.tensor([[0.0], [1], [1], [1]])
+    away = reports([NAN] * 4, [NAN, 0.3, 0.4, 0.5], present=[False, True, True, True])
+    state, second = method.round(state, updates_of(2) * there, away)
+    assert second.weights[0] == 0
+    assert state.gamma_accumulated[0] == first.contribution[0]
+    assert state.cosine[0].isnan()
+    _, third = method.round(state, updates_of(3), reports([NAN] * 4, [NAN, 0.3, 0.4, 0.5]))
+    assert third.weights[0] > 0
+    claiming = method.round(state, updates_of(3), reports([0.5, NAN, NAN, NAN], [NAN, 0.3, 0.4, 0.5]))[1]
+    assert claiming.quantities["flagged"].tolist() == [1, 0, 0, 0]  # it has no update in this model to know one from
+    assert torch.equal(claiming.weights, third.weights)
+
+
+@pytest.mark.parametrize("weights", [[0.5, 0.3, 0.2], [0.0, 0.5, 0.5], [0.999, 0.0005, 0.0005], [0.0, 1e-9, 1 - 1e-9]])
+def test_the_minus_model_is_the_weighted_mean_of_the_others_models(weights):
+    """Models (3, 100), also BatchNorm's buffers, by the same shares."""
+    random = torch.Generator().manual_seed(0)
+    shares = torch.tensor(weights, dtype=torch.float64)
+    models = torch.randn(3, 100, generator=random, dtype=torch.float64)
+    buffers = [{"running_var": torch.rand(8, generator=random, dtype=torch.float64)} for _ in models]
+    received, mean = shares @ models, flat.average_buffers(buffers, shares)
+    for i in range(3):
+        others = [j for j in range(3) if j != i]
+        renormalised = shares[others] / shares[others].sum()
+        tolerance = 1e-14 / (1 - weights[i])
+        assert torch.allclose(
+            minus_model(received, models[i], weights[i]), renormalised @ models[others], rtol=0, atol=tolerance
+        )
+        without = flat.buffers_without(mean, buffers[i], weights[i])
+        expected = flat.average_buffers([buffers[j] for j in others], renormalised)
+        assert torch.allclose(without["running_var"], expected["running_var"], rtol=0, atol=tolerance)
+        assert (without["running_var"] >= 0).all()
+
+
+def test_the_minus_model_has_the_type_of_the_received_one():
+    assert minus_model(torch.ones(3), torch.zeros(3), 0.5).dtype == torch.float32
+    assert minus_model(torch.ones(3), torch.zeros(3), 0.5).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.9])
+def test_the_sites_cosine_is_that_of_its_update_and_the_others_mean(weight):
+    random = torch.Generator().manual_seed(0)
+    before, own, others = torch.randn(3, 40, generator=random, dtype=torch.float64)  # (40,) each
+    received = before + weight * own + (1 - weight) * others
+    expected = own @ others / (own.norm() * others.norm())
+    assert cosine_to_mean_of_others(received, before, before + own, weight) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_the_sites_cosine_is_zero_where_nobody_moved():
+    still, moved = torch.ones(3), torch.tensor([1.0, 2.0, 1.0])
+    assert cosine_to_mean_of_others(still, still, still, 0.5) == 0
+    assert cosine_to_mean_of_others(moved, still, still, 0.5) == 0  # it did not move itself
+    assert cosine_to_mean_of_others(still, still, moved, 0.0) == 0  # the others did not

@@ -1,0 +1,141 @@
+import json
+
+import pytest
+import torch
+
+from fedmerit.errors import BadInput
+from fedmerit.ledger import GENESIS, Ledger, digest, verify
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """Three records."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for number in range(3):
+        ledger.append({"round": number, "weights": {"Zürich": 0.1 + number, "b": 0.5}, "rejected": {}})
+    return ledger
+
+
+def test_each_record_carries_the_hash_of_the_one_before(ledger):
+    assert verify(ledger.path) == 3
+    records = ledger.records
+    assert [record["round"] for record in records] == [0, 1, 2]
+    assert [record["previous"] for record in records] == [GENESIS, records[0]["hash"], records[1]["hash"]]
+
+
+def test_appending_continues_the_chain_of_another_process(ledger):
+    Ledger(ledger.path).append({"round": 3})
+    assert verify(ledger.path) == 4
+
+
+def test_no_ledger_and_an_empty_one(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.records == []
+    with pytest.raises(BadInput, match=r"ledger\.jsonl: file not found"):
+        verify(ledger.path)
+    ledger.path.touch()
+    assert verify(ledger.path) == 0
+
+
+def is_found(ledger, content):
+    ledger.path.write_bytes(content)
+    try:
+        verify(ledger.path)
+    except BadInput as error:
+        return str(ledger.path) in str(error)
+    return False
+
+
+def test_one_bit_changed_anywhere_is_found(ledger):
+    whole = ledger.path.read_bytes()
+    missed = [
+        (position, bit)
+        for position in range(len(whole))
+        for bit in range(8)
+        if not is_found(ledger, whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
+    ]
+    assert not missed
+
+
+def test_any_byte_in_place_of_a_line_end_is_found(ledger):
+    """The last line end is left out: without it that line counts as cut short by a crash."""
+    whole = ledger.path.read_bytes()
+    ends = [position for position, byte in enumerate(whole[:-1]) if byte == ord("\n")]
+    missed = [
+        (position, byte)
+        for position in ends
+        for byte in set(range(256)) - {ord("\n")}
+        if not is_found(ledger, whole[:position] + bytes([byte]) + whole[position + 1 :])
+    ]
+    assert not missed
+
+
+def test_one_character_removed_or_put_in_anywhere_is_found(ledger):
+    whole = ledger.path.read_bytes()
+    inside = range(len(whole) - 1)
+    assert not [at for at in inside if not is_found(ledger, whole[:at] + whole[at + 1 :])]
+    assert not [at for at in inside if not is_found(ledger, whole[:at] + b" " + whole[at:])]
+
+
+@pytest.mark.parametrize(
+    ("order", "line"),
+    [([1, 2], 1), ([0, 2], 2), ([1, 0, 2], 1), ([0, 2, 1], 2), ([0, 0, 1, 2], 2), ([0, 1, 2, 0], 4), ([0, 1, 2, 2], 4)],
+)
+def test_removed_reordered_and_repeated_lines_are_found(ledger, order, line):
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    ledger.path.write_text("".join(lines[number] for number in order))
+    with pytest.raises(BadInput, match=rf"ledger\.jsonl, line {line}: does not follow from the line before"):
+        verify(ledger.path)
+
+
+@pytest.mark.parametrize("line", ["{}\n", "[]\n", "7\n", "null\n", "\n", '{"round": 3}\n', '{"hash": 1}\n'])
+def test_a_line_put_at_the_end_is_found(ledger, line):
+    assert is_found(ledger, ledger.path.read_bytes() + line.encode())
+
+
+def test_the_chain_alone_cannot_tell_that_last_lines_were_removed(ledger):
+    """A chain cut at its end is a shorter chain; only the number of rounds in run.json tells."""
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    ledger.path.write_text("".join(lines[:2]))
+    assert verify(ledger.path) == 2
+
+
+def test_a_record_written_again_with_its_own_hash_breaks_the_next_one(ledger):
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    forged = Ledger(ledger.path.with_name("forged.jsonl"))
+    forged.append({"round": 0, "weights": {"Zürich": 0.9, "b": 0.1}, "rejected": {}})
+    ledger.path.write_text(forged.path.read_text() + "".join(lines[1:]))
+    with pytest.raises(BadInput, match="line 2: does not follow"):
+        verify(ledger.path)
+
+
+def test_a_half_written_last_line_does_not_count_and_is_dropped_by_keep(ledger):
+    whole = ledger.path.read_bytes()
+    start = whole.rindex(b"\n", 0, -1) + 1
+    for length in (1, 20, len(whole) - start - 1):
+        ledger.path.write_bytes(whole[: start + length])
+        assert [record["round"] for record in ledger.records] == [0, 1]
+        ledger.keep(2)
+        ledger.append({"round": 2})
+        assert verify(ledger.path) == 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 5])
+def test_keep(ledger, count):
+    ledger.keep(count)
+    assert verify(ledger.path) == min(count, 3)
+    assert [record["round"] for record in ledger.records] == list(range(min(count, 3)))
+
+
+def test_a_digest_is_of_the_float32_bytes():
+    vector = torch.tensor([0.1, 0.2])
+    assert digest(vector) == digest(vector.clone()) == digest(vector.double())
+    assert len(digest(vector)) == 64
+    changed = vector.clone()
+    changed[1] = torch.nextafter(changed[1], torch.tensor(1.0))
+    assert digest(changed) != digest(vector)
+
+
+def test_lines_are_plain_json(ledger):
+    for line in ledger.path.read_text().splitlines():
+        assert {"round", "weights", "rejected", "previous", "hash"} == set(json.loads(line))

@@ -1,0 +1,328 @@
+"""What holds for every method, and each method against its slow reference."""
+
+import io
+import math
+from dataclasses import asdict, dataclass, fields
+
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmerit.core import RANGES, Outcome, Reports, SiteView
+from fedmerit.methods.fedavg import FedAvg
+from fedmerit.methods.fedce import FedCE
+from fedmerit.registry import METHODS
+
+NAN = math.nan
+FEDCE = [FedCE(combine, estimate) for combine in ("times", "plus") for estimate in ("site", "server")]
+EVERY = [entry.method() for name, entry in METHODS.items() if name != "fedce"] + FEDCE
+every_method = pytest.mark.parametrize(
+    "method", EVERY, ids=lambda method: " ".join([type(method).__name__, *map(str, asdict(method).values())])
+)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds of n sites; a site's Dice is 1 / (1 + ||w - c||²)."""
+
+    samples: torch.Tensor  # (n,)
+    updates: torch.Tensor  # (rounds, n, d), zero where absent
+    present: torch.Tensor  # (rounds, n) bool
+    centres: torch.Tensor  # (n, d)
+
+    def dice(self, site):
+        return lambda model: 1 / (1 + float((model.double() - self.centres[site]).square().sum()))
+
+    def of_sites(self, rows):
+        """The same of some sites, in the order of ``rows``."""
+        return Rounds(self.samples[rows], self.updates[:, rows], self.present[:, rows], self.centres[rows])
+
+
+def make_rounds(seed=0, n=4, d=12, rounds=4, absences=False, dtype=torch.float32):
+    random = torch.Generator().manual_seed(seed)
+    updates = torch.randn(rounds, n, d, generator=random, dtype=dtype)
+    updates = updates + torch.randn(d, generator=random, dtype=dtype)  # something in common
+    present = torch.rand(rounds, n, generator=random) < (0.6 if absences else 2.0)
+    for number in range(rounds):
+        if not present[number].any():
+            present[number, number % n] = True
+    return Rounds(
+        samples=torch.randint(1, 100, (n,), generator=random).double(),
+        updates=updates * present[:, :, None],
+        present=present,
+        centres=torch.randn(n, d, generator=random, dtype=torch.float64),
+    )
+
+
+def play(method, rounds, states=None, stop=None):
+    """Every round's (reports, outcome): the sites report as `site.py` has them report.
+
+    Args:
+        method: of the run.
+        rounds: what the sites do.
+        states: is given the state after each round.
+        stop: the number of rounds, where it is not all of them.
+    """
+    count, n, d = rounds.updates.shape
+    models = torch.zeros(d, dtype=rounds.updates.dtype)
+    state = method.start(models, n)
+    before, weights, history = None, None, []
+    for number in range(count if stop is None else stop):
+        present = rounds.present[number]
+        values = {name: torch.full((n,), NAN, dtype=torch.float64) for name in method.asks}
+        for i in range(n):
+            if number and method.asks and present[i] and rounds.present[number - 1, i] and weights[i] < 1:
+                own = before + rounds.updates[number - 1, i]
+                view = SiteView(models, before, own, float(weights[i]), rounds.dice(i))
+                for name, value in method.report(view).items():
+                    values[name][i] = value
+        reports = Reports(rounds.samples.where(present, 0.0), present, values)
+        state, outcome = method.round(state, rounds.updates[number], reports)
+        before, models, weights = models, outcome.models, outcome.weights
+        history.append((reports, outcome))
+        if states is not None:
+            states.append(state)
+    return history
+
+
+def columns(outcome):
+    """Everything (n,) in an outcome, and models that are one per site."""
+    per_site = {"models": outcome.models} if outcome.models.ndim == 2 else {}
+    named = {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
+    del named["models"], named["quantities"]
+    return named | dict(outcome.quantities) | per_site
+
+
+def assert_same(ours, theirs, atol=0.0):
+    for name, value in ours.items():
+        assert torch.allclose(value, theirs[name], rtol=0, atol=atol, equal_nan=True), name
+
+
+def outcomes(method, rounds):
+    return [outcome for _, outcome in play(method, rounds)]
+
+
+# Every method
+
+
+@every_method
+@pytest.mark.parametrize("absences", [False, True])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (3, 12), (6, 40)])
+def test_weights_sum_to_one_and_shapes_are_those_of_the_contract(method, absences, n, d):
+    rounds = make_rounds(n=n, d=d, absences=absences)
+    for reports, outcome in play(method, rounds):
+        assert outcome.weights.sum().item() == pytest.approx(1, abs=1e-12)
+        assert (outcome.weights >= 0).all()
+        assert (outcome.weights[~reports.present] == 0).all()
+        assert outcome.models.shape in ((d,), (n, d))
+        assert outcome.models.isfinite().all()
+        assert outcome.models.dtype == torch.float32
+        for name in ("contribution", "reputation", "weights"):
+            assert getattr(outcome, name).shape == (n,)
+        assert outcome.reputation.isfinite().all()
+        for value in outcome.quantities.values():
+            assert value.shape == (n,)
+
+
+@every_method
+def test_absent_sites_have_no_contribution(method):
+    for reports, outcome in play(method, make_rounds(absences=True)):
+        assert outcome.contribution[~reports.present].isnan().all()
+
+
+@every_method
+def test_what_sites_report_is_what_the_method_asks_within_its_range(method):
+    rounds = make_rounds()
+    for number, (reports, _) in enumerate(play(method, rounds)):
+        assert set(reports.values) == set(method.asks)
+        for name, values in reports.values.items():
+            low, high = RANGES[name]
+            assert values.isnan().all() if number == 0 else ((values >= low) & (values <= high)).all()
+
+
+@every_method
+@pytest.mark.parametrize("absences", [False, True])
+def test_the_order_of_sites_does_not_matter(method, absences):
+    rounds = make_rounds(absences=absences)
+    order = torch.tensor([2, 0, 3, 1])
+    for ours, theirs in zip(outcomes(method, rounds), outcomes(method, rounds.of_sites(order)), strict=True):
+        assert_same({name: value[order] for name, value in columns(ours).items()}, columns(theirs), atol=1e-6)
+        assert torch.allclose(ours.weights[order], theirs.weights, rtol=0, atol=1e-9)
+        if ours.models.ndim == 1:
+            assert torch.allclose(ours.models, theirs.models, rtol=0, atol=1e-5)
+
+
+@every_method
+def test_identical_sites_are_treated_alike(method):
+    rounds = make_rounds().of_sites(torch.tensor([0, 1, 1, 2]))
+    for outcome in outcomes(method, rounds):
+        for name, value in columns(outcome).items():
+            assert torch.allclose(value[1], value[2], rtol=0, atol=1e-9, equal_nan=True), name
+
+
+@every_method
+@pytest.mark.parametrize(("n", "d"), [(2, 1), (3, 12), (4, 3000)])
+def test_if_all_sites_are_identical_nobody_gains(method, n, d):
+    """Also where they trained on unequal numbers of images, once contributions count: rounding is no contribution."""
+    rounds = make_rounds(n=1, d=d).of_sites(torch.zeros(n, dtype=torch.long))
+    for outcome in outcomes(method, rounds):
+        assert torch.allclose(outcome.weights, torch.full((n,), 1 / n, dtype=torch.float64), rtol=0, atol=1e-9)
+    if isinstance(method, FedCE):
+        unequal = Rounds(torch.arange(1.0, n + 1).double(), rounds.updates, rounds.present, rounds.centres)
+        for outcome in outcomes(method, unequal)[1:]:
+            assert torch.allclose(outcome.weights, torch.full((n,), 1 / n, dtype=torch.float64), rtol=0, atol=1e-4)
+
+
+@every_method
+def test_a_round_changes_none_of_its_inputs(method):
+    rounds = make_rounds(absences=True)
+    states = []
+    for number, (reports, _) in enumerate(play(method, rounds, states)):
+        if not number:
+            continue
+        state, updates = states[number - 1], rounds.updates[number]
+        given = {**vars(state), **reports.values, "n": reports.num_samples, "p": reports.present, "u": updates}
+        kept = {name: value.clone() for name, value in given.items()}
+        method.round(state, updates, reports)
+        assert_same(given, kept)
+    model = torch.ones(3)
+    state = method.start(model, 2)
+    method.round(state, torch.ones(2, 3), Reports(torch.ones(2), torch.tensor([True, True]), reports_of(method, 2)))
+    assert model.tolist() == [1, 1, 1]
+
+
+def reports_of(method, n):
+    return {name: torch.full((n,), NAN, dtype=torch.float64) for name in method.asks}
+
+
+@every_method
+@pytest.mark.parametrize("absences", [False, True])
+def test_a_saved_and_loaded_state_continues_bit_for_bit(method, absences):
+    rounds, states = make_rounds(absences=absences), []
+    for number, (reports, outcome) in enumerate(play(method, rounds, states)):
+        before = states[number - 1] if number else method.start(torch.zeros(rounds.updates.shape[2]), 4)
+        file = io.BytesIO()
+        torch.save(vars(before), file)
+        file.seek(0)
+        loaded = type(before)(**torch.load(file, weights_only=True))
+        state, again = method.round(loaded, rounds.updates[number], reports)
+        assert_same(columns(again), columns(outcome))
+        assert torch.equal(again.models, outcome.models)
+        assert_same(vars(state), vars(states[number]))
+
+
+@every_method
+def test_what_an_absent_site_says_does_not_matter(method):
+    """A row that is not present may hold anything: zero, NaN, the numbers of a rejected reply."""
+    rounds, states = make_rounds(absences=True), []
+    for number, (reports, outcome) in enumerate(play(method, rounds, states)):
+        if not number or reports.present.all():
+            continue
+        for junk in (0.0, NAN, math.inf, -1e30, 0.5):
+            values = {name: value.where(reports.present, junk) for name, value in reports.values.items()}
+            samples = reports.num_samples.where(reports.present, junk)
+            spoilt = Reports(samples, reports.present, values)
+            _, again = method.round(states[number - 1], rounds.updates[number], spoilt)
+            present = {name: value[reports.present] for name, value in columns(outcome).items()}
+            assert_same({n: v[reports.present] for n, v in columns(again).items()}, present)
+            assert (again.weights[~reports.present] == 0).all()
+            assert torch.equal(again.models, outcome.models)
+
+
+@every_method
+def test_a_site_that_never_comes_leaves_the_run_as_it_is_without_it(method):
+    rounds = make_rounds(n=5)
+    here = torch.tensor([True, True, False, True, True])
+    absent = Rounds(rounds.samples, rounds.updates * here[:, None], rounds.present & here, rounds.centres)
+    without = rounds.of_sites(here.nonzero().flatten())
+    for ours, theirs in zip(outcomes(method, absent), outcomes(method, without), strict=True):
+        assert ours.weights[2] == 0
+        assert_same({name: value[here] for name, value in columns(ours).items()}, columns(theirs), atol=1e-6)
+        if ours.models.ndim == 1:
+            assert torch.allclose(ours.models, theirs.models, rtol=0, atol=1e-6)
+
+
+@every_method
+def test_one_site_alone(method):
+    rounds = make_rounds(n=1)
+    model = torch.zeros(rounds.updates.shape[2])
+    for number, outcome in enumerate(outcomes(method, rounds)):
+        model = model + rounds.updates[number, 0]
+        assert outcome.weights.tolist() == [1]
+        assert torch.allclose(outcome.models, model, atol=1e-6)
+
+
+@every_method
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30])
+def test_updates_of_any_size_give_finite_results(method, scale):
+    rounds = make_rounds()
+    rounds = Rounds(rounds.samples, rounds.updates * scale, rounds.present, rounds.centres)
+    for number, (reports, outcome) in enumerate(play(method, rounds)):
+        assert outcome.models.isfinite().all()
+        assert outcome.weights.isfinite().all()
+        assert outcome.weights.sum().item() == pytest.approx(1, abs=1e-12)
+        assert outcome.reputation.isfinite().all()
+        if number:
+            assert outcome.contribution.isfinite().all()
+            assert all(value.isfinite().all() for value in reports.values.values())
+
+
+@every_method
+def test_one_huge_update_among_ordinary_ones_is_finite(method):
+    rounds = make_rounds()
+    rounds.updates[1, 0] *= 1e30
+    for outcome in outcomes(method, rounds):
+        assert outcome.models.isfinite().all()
+        assert outcome.weights.isfinite().all()
+
+
+# Against the slow references
+
+random_rounds = st.builds(
+    make_rounds,
+    seed=st.integers(0, 2**32),
+    n=st.integers(1, 5),
+    d=st.integers(3, 9),
+    rounds=st.integers(1, 5),
+    absences=st.booleans(),
+    dtype=st.just(torch.float64),
+)
+few = settings(deadline=None, max_examples=50, derandomize=True)
+
+
+def as_numbers(rounds):
+    """The updates as plain numbers, [round][site], None where absent."""
+    return [
+        [update.tolist() if here else None for update, here in zip(updates, present, strict=True)]
+        for updates, present in zip(rounds.updates, rounds.present, strict=True)
+    ]
+
+
+@given(rounds=random_rounds)
+@few
+def test_fedavg_is_the_reference(rounds):
+    d = rounds.updates.shape[2]
+    expected = reference.fedavg([0.0] * d, rounds.samples.tolist(), as_numbers(rounds))
+    for outcome, model in zip(outcomes(FedAvg(), rounds), expected, strict=True):
+        assert outcome.models.tolist() == pytest.approx(model, abs=1e-12)
+
+
+@pytest.mark.parametrize("combine", ["times", "plus"])
+@given(rounds=random_rounds)
+@few
+def test_fedce_is_the_reference(combine, rounds):
+    n, d = rounds.updates.shape[1:]
+    dice = [lambda model, centre=centre: 1 / (1 + math.dist(model, centre) ** 2) for centre in rounds.centres.tolist()]
+    expected = reference.fedce([0.0] * d, rounds.samples.tolist(), as_numbers(rounds), dice, combine)
+    for (reports, outcome), round in zip(play(FedCE(combine), rounds), expected, strict=True):
+        assert outcome.weights.tolist() == pytest.approx(round["weights"], abs=1e-9)
+        assert outcome.models.tolist() == pytest.approx(round["w_next"], abs=1e-9)
+        for i in range(n):
+            if round["minus_error"][i] is None:
+                assert reports.values["minus_error"][i].isnan()
+            else:
+                assert reports.values["minus_error"][i] == pytest.approx(round["minus_error"][i], abs=1e-9)
+                assert outcome.quantities["cosine"][i] == pytest.approx(round["cosine"][i], abs=1e-9)
+        assert not outcome.quantities["flagged"].any()

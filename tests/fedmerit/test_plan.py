@@ -1,0 +1,124 @@
+import json
+from dataclasses import fields
+
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit.plan import TASKS, Network, Plan, Training, make_plan
+from fedmerit.registry import METHODS
+
+NETWORK = TASKS["fundus"]
+
+
+def plan(method="fedce", rounds=3, **settings):
+    return make_plan(method, "fundus", rounds, 0, NETWORK, settings)
+
+
+def test_an_unknown_method_lists_the_methods():
+    with pytest.raises(BadInput, match="method 'fedec': unknown; expected one of") as error:
+        plan("fedec")
+    assert all(name in str(error.value) for name in METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["combin", "learning_rate", "labels", "in_channels"])
+def test_an_unknown_parameter_lists_every_name_there_is(method, name):
+    with pytest.raises(BadInput, match=f"parameter '{name}': method {method} has none of that name") as error:
+        plan(method, **{name: "1"})
+    groups = {"parameters": METHODS[method].method, "training": Training, "network": Network}
+    for group, kind in groups.items():
+        known = [part.name for part in fields(kind) if part.name not in ("labels", "in_channels")]
+        assert f"{group}: {', '.join(known) or 'none'}" in str(error.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_name_stands_for_two_things(method):
+    names = [part.name for kind in (METHODS[method].method, Training, Network) for part in fields(kind)]
+    assert len(names) == len(set(names))
+
+
+def test_text_becomes_the_type_of_its_field():
+    made = plan(combine="plus", lr="1e-3", augment="true", amp="false", batch_size="4", width="8", norm="group")
+    assert made.parameters == {"combine": "plus", "estimate": "site"}
+    assert made.training == Training(lr=1e-3, augment=True, amp=False, batch_size=4)
+    assert (made.network.width, made.network.norm) == (8, "group")
+    assert type(made.training.batch_size) is int
+    assert made.build_method().combine == "plus"
+    assert made == plan(combine="plus", lr=0.001, augment=True, amp=False, batch_size=4, width=8, norm="group")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("combine", "product", "expected one of times, plus"),
+        ("estimate", "", "expected one of site, server"),
+        ("combine", 1, "combine: .*string"),
+        ("loss", "focal", "expected one of dice_ce, dice"),
+        ("lr", "fast", "lr: .*number"),
+        ("lr", "0", "lr=0.0: expected a positive number"),
+        ("lr", "-1e-3", "expected a positive number"),
+        ("lr", "nan", "expected a positive number"),
+        ("lr", "inf", "expected a positive number"),
+        ("batch_size", "2.5", "batch_size: .*integer"),
+        ("batch_size", "0", "batch_size=0: expected 1 or more"),
+        ("epochs", "-1", "epochs=-1: expected 1 or more"),
+        ("cpu_threads", "0", "cpu_threads=0: expected 1 or more"),
+        ("augment", "perhaps", "augment: .*boolean"),
+        ("norm", "layer", "expected one of batch, instance, group"),
+        ("width", "0", "width=0: expected 1 or more"),
+        ("depth", "1", "depth=1: expected 2 or more"),
+        ("residual_units", "-1", "residual_units=-1: expected 0 or more"),
+    ],
+)
+def test_a_value_of_another_type_or_range_is_named(name, value, message):
+    with pytest.raises(BadInput, match=message) as error:
+        plan(**{name: value})
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize("rounds", [0, -1])
+def test_a_run_has_a_round(rounds):
+    with pytest.raises(BadInput, match=f"rounds={rounds}: expected 1 or more"):
+        plan(rounds=rounds)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_plan_survives_json(method, task):
+    made = make_plan(method, task, 7, 3, TASKS[task], {"width": "4", "lr": "0.1", "loss": "dice"})
+    again = Plan.from_dict(json.loads(json.dumps(made.to_dict())))
+    assert again == made
+    assert again.to_dict() == made.to_dict()
+    assert again.network.labels == tuple(TASKS[task]["labels"])
+    assert type(again.build_method()) is METHODS[method].method
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        ("method", "fedec", "method 'fedec': unknown"),
+        ("rounds", 0, "rounds=0"),
+        ("parameters", {"mode": "plus"}, "method fedce: unknown parameter mode"),
+        ("parameters", {"combine": "product"}, "expected one of times, plus"),
+        ("training", {"momentum": 0.9}, "training: unknown parameter momentum"),
+        ("training", {"lr": -1}, "expected a positive number"),
+        ("network", {"labels": ["disc"]}, "network: in_channels"),
+        ("network", {"in_channels": 3, "labels": ["disc"], "kernel": 3}, "network: unknown parameter kernel"),
+    ],
+)
+def test_a_stored_plan_is_checked_likewise(where, value, message):
+    with pytest.raises(BadInput, match=message):
+        Plan.from_dict(plan().to_dict() | {where: value})
+
+
+def test_a_stored_plan_without_parameters_takes_the_defaults():
+    stored = plan().to_dict() | {"parameters": {}, "training": {}}
+    assert Plan.from_dict(stored) == plan()
+
+
+def test_a_plan_is_not_changed_by_what_it_was_made_from():
+    network, settings = dict(NETWORK), {"combine": "plus"}
+    made = make_plan("fedce", "fundus", 1, 0, network, settings)
+    network["in_channels"], settings["combine"] = 9, "times"
+    assert made.network.in_channels == 3
+    assert made.parameters["combine"] == "plus"

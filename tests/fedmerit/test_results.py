@@ -1,0 +1,96 @@
+import math
+
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit.results import COLUMNS, QUANTITIES, ResultsFile, Row, read_results, read_run
+
+
+def row(quantity="weight", value=0.25, site="Basel", **columns):
+    return Row("run1", "fedce", 0, 2, site, quantity, value, **columns)
+
+
+@pytest.fixture
+def results(tmp_path):
+    return ResultsFile(tmp_path / "results.csv")
+
+
+def test_the_columns_are_the_published_ones(results):
+    results.append([row()])
+    header = "run,method,seed,round,site,coalition,split,case,label,quantity,value"
+    assert results.path.read_text() == f"{header}\nrun1,fedce,0,2,Basel,,,,,weight,0.25\n"
+    assert ",".join(COLUMNS) == header
+
+
+def test_every_quantity_is_described():
+    assert all(name.isidentifier() and meaning for name, meaning in QUANTITIES.items())
+
+
+@pytest.mark.parametrize("quantity", ["score", "Dice", ""])
+def test_an_unknown_quantity_is_an_error_and_nothing_is_written(results, quantity):
+    results.append([row()])
+    before = results.path.read_bytes()
+    with pytest.raises(ValueError, match=f"quantity '{quantity}' is not named in"):
+        results.append([row(), row(quantity)])
+    assert results.path.read_bytes() == before
+
+
+def test_what_was_written_is_read_back(results, tmp_path):
+    results.append([row("dice", 0.1 + 0.2, split="testing", case="007", label="disc"), row("cosine", None)])
+    results.append([row("minus_error", 1e-300, coalition="Aarau|Basel"), row("seconds", 3)])
+    table = read_results(tmp_path)
+    assert list(table.columns) == COLUMNS
+    assert table["value"].dtype == float
+    assert table["seed"].dtype == table["round"].dtype == int
+    assert table["value"].tolist()[0] == 0.1 + 0.2  # to the last bit
+    assert math.isnan(table["value"][1])
+    assert table["value"].tolist()[2:] == [1e-300, 3]
+    assert table["case"].tolist() == ["007", "", "", ""]
+    assert table["coalition"].tolist() == ["", "", "Aarau|Basel", ""]
+
+
+@pytest.mark.parametrize("site", ["NA", "nan", "null", "None", "", "1", "a,b", 'say "x"', "Zürich"])
+def test_names_stay_text(results, tmp_path, site):
+    results.append([row(site=site)])
+    assert read_results(tmp_path)["site"].tolist() == [site]
+
+
+def test_appending_nothing_writes_the_header_alone(results, tmp_path):
+    results.append([])
+    results.append([])
+    assert len(read_results(tmp_path)) == 0
+
+
+def test_truncate_forgets_what_was_appended_after(results, tmp_path):
+    assert results.size == 0
+    results.append([row(value=1.0)])
+    size = results.size
+    results.append([row(value=2.0)])
+    results.truncate(size)
+    assert read_results(tmp_path)["value"].tolist() == [1]
+    results.append([row(value=3.0)])
+    assert read_results(tmp_path)["value"].tolist() == [1, 3]
+
+
+def test_truncate_to_no_less_than_there_is_changes_nothing(results):
+    results.truncate(0)
+    assert not results.path.exists()
+    results.append([row()])
+    before = results.path.read_bytes()
+    results.truncate(len(before))
+    results.truncate(len(before) + 100)
+    assert results.path.read_bytes() == before
+
+
+def test_after_truncating_all_the_header_comes_again(results, tmp_path):
+    results.append([row(value=1.0)])
+    results.truncate(0)
+    results.append([row(value=2.0)])
+    assert read_results(tmp_path)["value"].tolist() == [2]
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(BadInput, match=r"no results\.csv in it"):
+        read_results(tmp_path)
+    with pytest.raises(BadInput, match=r"run\.json: file not found"):
+        read_run(tmp_path)

@@ -1,0 +1,329 @@
+import math
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from monai.metrics import DiceMetric
+from torch import nn
+
+from fedmerit import flat
+from fedmerit.data import Case, Slices
+from fedmerit.errors import BadInput
+from fedmerit.plan import Network, Training
+from fedmerit.training import (
+    EVALUATION_BATCH,
+    Augmented,
+    Overlap,
+    build_loss,
+    build_network,
+    check_image_size,
+    evaluate,
+    initial_network,
+    load_network,
+    mean_dice,
+    predict,
+    random_seed,
+    save_network,
+    train,
+)
+
+NETWORK = Network(in_channels=1, labels=("disc", "cup"), width=2, depth=3)
+TRAINING = Training(batch_size=4, augment=False)
+
+
+@dataclass(frozen=True)
+class Volume(Case):
+    """A case that lies in memory."""
+
+    image: np.ndarray = None
+    label: np.ndarray = None
+
+
+def volume(image, label):
+    """image (slices, channels, h, w), label (slices, labels, h, w)."""
+    return Volume("", "", "", "", None, image.astype(np.float32), label.astype(np.uint8))
+
+
+def random_volume(seed, slices=6, labels=2, size=16, share=0.3):
+    random = np.random.default_rng(seed)
+    image = random.normal(size=(slices, 1, size, size))
+    return volume(image, random.random((slices, labels, size, size)) < share)
+
+
+class Threshold(nn.Module):
+    """Logits: the image above each of some levels, (batch, 1, h, w) to (batch, levels, h, w)."""
+
+    def __init__(self, *levels):
+        super().__init__()
+        self.levels = nn.Parameter(torch.tensor(levels))
+
+    def forward(self, image):
+        return image - self.levels[None, :, None, None]
+
+
+# Dice
+
+
+@pytest.mark.parametrize("slices", [1, 5, EVALUATION_BATCH, EVALUATION_BATCH + 1, 2 * EVALUATION_BATCH + 3])
+def test_dice_of_a_case_is_monais_over_the_whole_volume(slices):
+    cases = [random_volume(seed, slices) for seed in range(3)]  # (slices, 2, 16, 16)
+    overlaps = evaluate(Threshold(0.5, -0.2), cases, ("disc", "cup"))
+    metric = DiceMetric(reduction="none")
+    for case in cases:
+        predicted = (torch.from_numpy(case.image) > torch.tensor([0.5, -0.2])[None, :, None, None]).float()
+        metric(predicted.transpose(0, 1)[None], torch.from_numpy(case.label).transpose(0, 1)[None])
+    expected = metric.aggregate()  # (cases, labels)
+    assert [(o.case, o.label) for o in overlaps] == [(f"{c:03d}", label) for c in range(3) for label in ("disc", "cup")]
+    assert [overlap.dice for overlap in overlaps] == pytest.approx(expected.flatten().tolist(), abs=1e-6)
+
+
+def test_overlaps_are_counted_voxel_by_voxel():
+    case = random_volume(0, slices=3)
+    predicted = case.image > np.array([0.5, -0.2], dtype=np.float32)[None, :, None, None]
+    for number, overlap in enumerate(evaluate(Threshold(0.5, -0.2), [case], ("disc", "cup"))):
+        ours, reference = predicted[:, number], case.label[:, number].astype(bool)
+        assert overlap.true_positives == (ours & reference).sum()
+        assert overlap.false_positives == (ours & ~reference).sum()
+        assert overlap.false_negatives == (~ours & reference).sum()
+
+
+def test_dice_of_empty_references():
+    nothing, something = np.zeros((2, 1, 8, 8)), np.ones((2, 1, 8, 8))
+    overlaps = evaluate(
+        Threshold(0.5),
+        [volume(*pair) for pair in product((nothing, something), (nothing, something))],
+        ("prostate",),
+    )
+    assert [overlap.dice for overlap in overlaps] == [None, 0, 0, 1]  # (image, reference): predicted is the image
+    assert mean_dice(overlaps) == pytest.approx(1 / 3)
+    assert mean_dice(overlaps[:1]) == 0
+    assert mean_dice([]) == 0
+    assert evaluate(Threshold(0.5), [], ("prostate",)) == []
+
+
+def test_dice_from_counts():
+    assert Overlap("000", "cup", 3, 1, 2).dice == 6 / 9
+    assert mean_dice([Overlap("000", "cup", 3, 1, 2), Overlap("001", "cup", 0, 0, 0)]) == 6 / 9
+
+
+def test_evaluation_leaves_weights_and_statistics_alone():
+    network = initial_network(NETWORK, 0)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    evaluate(network, [random_volume(0)], NETWORK.labels)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_predictions_are_what_evaluation_counts():
+    network, case = initial_network(NETWORK, 0), random_volume(0, slices=EVALUATION_BATCH + 2)
+    masks = predict(network, case.image)
+    assert masks.shape == case.label.shape
+    assert masks.dtype == bool
+    overlaps = evaluate(network, [case], NETWORK.labels)
+    assert [overlap.true_positives + overlap.false_positives for overlap in overlaps] == [
+        masks[:, number].sum() for number in range(2)
+    ]
+
+
+# Loss
+
+
+def test_loss_by_hand():
+    """Logits (2, 1, 1, 2) = (0, ln 3; 0, ln 3), masks (1, 1; 0, 0), so p = (1/2, 3/4; 1/2, 3/4).
+
+    Soft Dice over the batch: 1 - 2 Σpy / (Σp + Σy) = 1 - 2.5 / (2.5 + 2) = 4/9, smoothing of 1e-5 aside.
+    Cross-entropy: -(ln 1/2 + ln 3/4 + ln 1/2 + ln 1/4) / 4.
+    """
+    logits = torch.tensor([0.0, math.log(3), 0.0, math.log(3)]).view(2, 1, 1, 2)
+    masks = torch.tensor([1.0, 1.0, 0.0, 0.0]).view(2, 1, 1, 2)
+    cross_entropy = -sum(math.log(p) for p in (1 / 2, 3 / 4, 1 / 2, 1 / 4)) / 4
+    assert build_loss("dice")(logits, masks).item() == pytest.approx(4 / 9, abs=1e-5)
+    assert build_loss("dice_ce")(logits, masks).item() == pytest.approx(4 / 9 + cross_entropy, abs=1e-5)
+
+
+def test_loss_of_several_labels_is_the_mean_over_labels():
+    random = torch.Generator().manual_seed(0)
+    logits, masks = torch.randn(3, 2, 4, 4, generator=random), torch.rand(3, 2, 4, 4, generator=random).round()
+    for name in ("dice", "dice_ce"):
+        loss = build_loss(name)
+        each = [loss(logits[:, k : k + 1], masks[:, k : k + 1]).item() for k in range(2)]
+        assert loss(logits, masks).item() == pytest.approx(sum(each) / 2, abs=1e-6)
+
+
+def test_dice_loss_is_between_zero_and_one_and_finite_on_empty_masks():
+    loss, masks = build_loss("dice"), torch.zeros(2, 1, 4, 4)
+    for logit in (-50.0, 0.0, 50.0):
+        for target in (masks, masks + 1):
+            assert 0 <= loss(torch.full((2, 1, 4, 4), logit), target).item() <= 1
+
+
+# Training
+
+
+@pytest.fixture
+def slices():
+    """Ten training slices (1, 16, 16) of two cases."""
+    return Slices([random_volume(0, 6), random_volume(1, 4)])
+
+
+def trained(slices, training=TRAINING, seed=1, network=NETWORK):
+    """The vector and loss after one round from a fixed start."""
+    start = initial_network(network, 0)
+    loss = train(start, slices, training, seed)
+    return flat.get_parameters(start), loss
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_training_repeats_for_a_seed_whatever_the_global_random_state(slices, augment):
+    training = replace(TRAINING, augment=augment)
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    vector, loss = trained(slices, training)
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    again, loss_again = trained(slices, training)
+    assert torch.equal(vector, again)
+    assert loss == loss_again
+    other, _ = trained(slices, training, seed=2)
+    assert not torch.equal(vector, other)
+
+
+def test_training_and_building_leave_the_global_random_state_alone(slices):
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    trained(slices, replace(TRAINING, augment=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (np.random.get_state()[1] == numpy_state).all()  # noqa: NPY002
+
+
+def test_the_initial_network_depends_on_its_seed_alone():
+    torch.manual_seed(0)
+    first = flat.get_parameters(initial_network(NETWORK, 3))
+    torch.manual_seed(1)
+    assert torch.equal(flat.get_parameters(initial_network(NETWORK, 3)), first)
+    assert not torch.equal(flat.get_parameters(initial_network(NETWORK, 4)), first)
+
+
+def test_seeds_are_the_same_on_every_machine_and_differ_by_part():
+    assert random_seed(0, "site1", 2) == random_seed(0, "site1", 2)
+    seeds = {random_seed(*parts) for parts in ((0, "a", 1), (0, "a", 2), (0, "b", 1), (1, "a", 1), (0, 1), ("0", "a1"))}
+    assert len(seeds) == 6
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert random_seed(0, "initial model") == 8076977981672800817  # of SHA-256's first 63 bits
+
+
+def test_training_reduces_the_loss(slices):
+    network = initial_network(NETWORK, 0)
+    losses = [train(network, slices, replace(TRAINING, lr=1e-2, epochs=2), seed) for seed in range(4)]
+    assert losses[-1] < losses[0]
+
+
+def test_the_loss_is_the_mean_over_batches(slices):
+    """Ten slices in batches of 10: with learning rate 0 that batch's loss is the loss of the start."""
+    network = initial_network(NETWORK, 0)
+    images, masks = (torch.stack(parts) for parts in zip(*slices, strict=True))
+    expected = build_loss("dice_ce")(network.train()(images), masks).item()
+    _, loss = trained(slices, replace(TRAINING, batch_size=10, lr=1e-30))
+    assert loss == pytest.approx(expected, abs=1e-5)
+
+
+def test_more_epochs_are_more_steps(slices):
+    once, _ = trained(slices)
+    twice, _ = trained(slices, replace(TRAINING, epochs=2))
+    assert not torch.equal(once, twice)
+
+
+@pytest.mark.parametrize("network", [NETWORK, replace(NETWORK, norm="group")], ids=["batch", "group"])
+def test_mixed_precision_runs_on_a_cpu(slices, network):
+    vector, loss = trained(slices, replace(TRAINING, amp=True), network=network)
+    plain, plain_loss = trained(slices, network=network)
+    assert vector.dtype == torch.float32
+    assert vector.isfinite().all()
+    assert loss == pytest.approx(plain_loss, abs=0.05)
+    assert not torch.equal(vector, plain)
+    overlaps = evaluate(initial_network(network, 0), [random_volume(0)], NETWORK.labels, amp=True)
+    assert len(overlaps) == 2
+
+
+def test_a_batch_of_one_slice_trains():
+    _, loss = trained(Slices([random_volume(0, 1)]))
+    assert math.isfinite(loss)
+
+
+def test_augmentation_repeats_for_a_seed_and_keeps_masks_binary(slices):
+    def drawn(seed):
+        augmented = Augmented(slices, seed)
+        return [augmented[item] for item in range(len(augmented))]
+
+    first, again, other = drawn(3), drawn(3), drawn(4)
+    for (image, mask), (image_again, mask_again) in zip(first, again, strict=True):
+        assert torch.equal(image, image_again)
+        assert torch.equal(mask, mask_again)
+        assert image.shape == (1, 16, 16)
+        assert set(mask.unique().tolist()) <= {0.0, 1.0}
+        assert image.isfinite().all()
+    assert any(not torch.equal(ours[0], theirs[0]) for ours, theirs in zip(first, other, strict=True))
+    assert any(not torch.equal(ours[0], plain[0]) for ours, plain in zip(first, slices, strict=True))
+    assert len(Augmented(slices, 3)) == len(slices)
+
+
+def test_augmentation_moves_image_and_mask_together():
+    label = np.zeros((20, 1, 32, 32))
+    label[:, :, 6:14, 4:20] = 1
+    slices = Slices([volume(label, label)])  # the image is its mask
+    augmented = Augmented(slices, 0)
+    for item in range(20):
+        image, mask = augmented[item]
+        assert ((image > 0.5).float() - mask).abs().mean() < 0.12  # noise, and edges between pixels
+    assert any(not torch.equal(augmented[item][1], slices[item][1]) for item in range(20))
+
+
+# Networks
+
+
+@pytest.mark.parametrize("norm", ["batch", "instance", "group"])
+@pytest.mark.parametrize("residual_units", [0, 2])
+@pytest.mark.parametrize(("width", "depth"), [(1, 2), (3, 3), (16, 2)])
+def test_networks_give_one_logit_map_per_label(norm, residual_units, width, depth):
+    network = build_network(Network(3, ("disc", "cup"), width, depth, norm, residual_units))
+    assert network(torch.zeros(2, 3, 16, 16)).shape == (2, 2, 16, 16)
+    kinds = {type(module).__name__ for module in network.modules()}
+    layer = {"batch": "BatchNorm2d", "instance": "InstanceNorm2d", "group": "GroupNorm"}
+    assert {kind for kind in layer.values() if kind in kinds} == {layer[norm]}
+    assert bool(flat.get_buffers(network)) == (norm == "batch")
+
+
+@pytest.mark.parametrize("size", [(8, 8), (8, 16), (64, 32)])
+def test_image_sizes_a_network_can_halve(size):
+    check_image_size(NETWORK, size)  # depth 3: multiples of 4, at least 8
+    build_network(NETWORK)(torch.zeros(2, 1, *size))
+
+
+@pytest.mark.parametrize("size", [(4, 8), (8, 4), (10, 8), (8, 13), (0, 8)])
+def test_image_sizes_it_cannot(size):
+    with pytest.raises(BadInput, match=rf"image size {size[0]}x{size[1]}: .* multiples of 4, at least 8"):
+        check_image_size(NETWORK, size)
+
+
+@pytest.mark.parametrize("norm", ["batch", "instance", "group"])
+def test_a_saved_network_comes_back_with_its_description(tmp_path, norm):
+    description = replace(NETWORK, norm=norm)
+    network = initial_network(description, 0)
+    image = torch.randn(3, 1, 16, 16)
+    network(image)  # moves BatchNorm's statistics
+    save_network(tmp_path / "models", "Basel", network, description)
+    assert {path.name for path in (tmp_path / "models").iterdir()} == {"Basel.pt", "model.json"}
+    loaded = load_network(tmp_path / "models", "Basel")
+    assert not loaded.training
+    with torch.inference_mode():
+        assert torch.equal(loaded(image), network.eval()(image))
+
+
+def test_a_saved_network_that_is_missing_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"model\.json: file not found"):
+        load_network(tmp_path)
+    save_network(tmp_path, "global", initial_network(NETWORK, 0), NETWORK)
+    with pytest.raises(BadInput, match=r"Basel\.pt: file not found; expected the model of a finished run"):
+        load_network(tmp_path, "Basel")
