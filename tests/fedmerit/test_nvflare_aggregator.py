@@ -25,7 +25,12 @@ class Case:
     minus_errors: torch.Tensor
 
 
-SHAPES = st.lists(st.sampled_from([(1,), (3,), (2, 2), (1, 1, 2), (30,)]), min_size=1, max_size=4).map(tuple)
+# Five numbers or more: with one or two, sums may cancel down to the float32 rounding that NVFlare's cosine then sees.
+SHAPES = (
+    st.lists(st.sampled_from([(1,), (3,), (2, 2), (1, 1, 2), (30,)]), min_size=2, max_size=4)
+    .map(tuple)
+    .filter(lambda shapes: sum(map(math.prod, shapes)) >= 5)
+)
 
 
 @st.composite
