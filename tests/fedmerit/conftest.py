@@ -1,0 +1,190 @@
+"""Three small generated hospitals, runs on them that tests share, and what it means that two runs are the same."""
+
+import json
+import os
+import shutil
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from data_prep.prepare import prepare
+from fedmerit.cli import app
+from fedmerit.results import read_results
+from fedmerit.server import is_finished
+
+NAMES = ("site1", "site2", "site3")
+TINY = ("--set", "width=4", "--set", "depth=3")
+ROUNDS = 3
+
+
+@pytest.fixture(scope="session")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Site folders of three hospitals, 30 training slices of 32 x 32 pixels each."""
+    root = tmp_path_factory.mktemp("data") / "sites"
+    for folder in prepare("synthetic-prostate", root, size=32, patients=5):
+        if folder.name not in NAMES:
+            shutil.rmtree(folder)
+    return root
+
+
+@pytest.fixture
+def own_sites(sites: Path, tmp_path: Path) -> Path:
+    """A copy of `sites` that a test may spoil."""
+    return Path(shutil.copytree(sites, tmp_path / "own_sites"))
+
+
+@pytest.fixture(scope="session")
+def fedmerit() -> Callable[..., Result]:
+    """The command, in this process: ``fedmerit("run", "--out", folder, ...)``."""
+
+    def invoke(*arguments: object) -> Result:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return invoke
+
+
+@pytest.fixture(scope="session")
+def scripts() -> Path:
+    """Folder of the installed commands, ``fedmerit`` and ``nvflare`` among them."""
+    return Path(sysconfig.get_path("scripts"))
+
+
+@pytest.fixture(scope="session")
+def options(sites: Path) -> Callable[..., tuple[str, ...]]:
+    """The options of ``fedmerit run`` for a tiny run; keywords replace or add options, ``None`` removes one."""
+
+    def build(*settings: str, **changes: object) -> tuple[str, ...]:
+        chosen = {"method": "fedce", "sites": sites, "rounds": ROUNDS, "engine": "local"} | changes
+        given = [text for name, value in chosen.items() if value is not None for text in (f"--{name}", str(value))]
+        return *given, *TINY, *(text for setting in settings for text in ("--set", setting))
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def trained(
+    fedmerit: Callable[..., Result], options: Callable[..., tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """A whole run with these options, made at first use and shared from then on: never change it."""
+
+    @cache
+    def made(settings: tuple[str, ...], again: int, changes: tuple[tuple[str, object], ...]) -> Path:
+        run = tmp_path_factory.mktemp("trained") / "run"
+        result = fedmerit("run", "--out", run, *options(*settings, **dict(changes)))
+        assert is_finished(run, json.loads((run / "run.json").read_text())["rounds"]), result.output
+        return run
+
+    def build(*settings: str, again: int = 0, **changes: object) -> Path:
+        changes = {"rounds": ROUNDS, "method": "fedce", "engine": "local"} | changes
+        return made(settings, again, tuple(sorted(changes.items())))
+
+    return build
+
+
+@pytest.fixture
+def own_run(trained: Callable[..., Path], tmp_path: Path) -> Path:
+    """A copy of a whole local FedCE run that a test may spoil."""
+    return Path(shutil.copytree(trained(), tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def model() -> Callable[..., dict[str, torch.Tensor]]:
+    """The state of a finished run's model."""
+
+    def load(run: Path, name: str = "global") -> dict[str, torch.Tensor]:
+        state: dict[str, torch.Tensor] = torch.load(run / "models" / f"{name}.pt", weights_only=True)
+        return state
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def assert_same_model() -> Callable[[Path, Path], None]:
+    """Two files of models agree bit for bit."""
+
+    def compare(one: Path, other: Path) -> None:
+        first, second = torch.load(one, weights_only=True), torch.load(other, weights_only=True)
+        assert first.keys() == second.keys()
+        different = [name for name in first if not torch.equal(first[name], second[name])]
+        assert not different
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def assert_same_run(assert_same_model: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+    """Two runs agree: models bit for bit, ledgers, and all of results.csv but the seconds."""
+
+    def rows(run: Path) -> list[tuple[object, ...]]:
+        table = read_results(run)
+        table = table[table["quantity"] != "seconds"].drop(columns="run")
+        return [tuple(row) for row in table.astype(str).itertuples(index=False)]
+
+    def compare(one: Path, other: Path) -> None:
+        models = sorted(path.name for path in (one / "models").glob("*.pt"))
+        assert models
+        assert models == sorted(path.name for path in (other / "models").glob("*.pt"))
+        for name in models:
+            assert_same_model(one / "models" / name, other / "models" / name)
+        assert rows(one) == rows(other)
+        assert (one / "ledger.jsonl").read_text() == (other / "ledger.jsonl").read_text()
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def processes_of() -> Callable[[Path], list[psutil.Process]]:
+    """Processes at work on a run, known by the run folder in their environment or on their command line."""
+
+    def find(run: Path) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                ours = process.environ().get("FEDMERIT_RUN") == str(run.resolve()) or str(run) in process.cmdline()
+                if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    return find
+
+
+@pytest.fixture
+def kill(processes_of: Callable[[Path], list[psutil.Process]]) -> Iterator[Callable[[Path], None]]:
+    """Kill every process of a run with SIGKILL; once more when the test is over, so that none is left behind."""
+    runs: list[Path] = []
+
+    def end(run: Path) -> None:
+        runs.append(run)
+        deadline = time.monotonic() + 30
+        while family := processes_of(run):
+            assert time.monotonic() < deadline, family
+            for member in family:
+                if member.is_running():
+                    member.kill()
+            psutil.wait_procs(family, timeout=5)
+
+    yield end
+    for run in list(runs):
+        end(run)
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[[Callable[[], bool], float], None]:
+    """Wait until a condition holds; fails after ``seconds``."""
+
+    def wait(condition: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {seconds} seconds"
+            time.sleep(0.01)
+
+    return wait

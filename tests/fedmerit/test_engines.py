@@ -1,0 +1,221 @@
+"""One result from every engine, and all of it in the run folder."""
+
+import json
+from importlib.metadata import version
+
+import pytest
+import torch
+
+from fedmerit import flat
+from fedmerit.data import SiteFolder, Slices, open_sites
+from fedmerit.ledger import digest, verify
+from fedmerit.plan import Plan
+from fedmerit.results import QUANTITIES, read_results, read_run
+from fedmerit.training import initial_network, load_network, random_seed, train
+
+NAMES = ["site1", "site2", "site3"]
+
+
+@pytest.mark.parametrize(("threads", "rounds"), [(3, 3), (2, 2)], ids=["a process per site", "fewer processes"])
+def test_simulator_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of, threads, rounds):
+    run = trained(engine="sim", threads=threads, rounds=rounds)
+    assert_same_run(trained(rounds=rounds), run)
+    assert processes_of(run) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("threads", "method", "settings"),
+    [
+        (3, "fedavg", ()),
+        (3, "standalone", ()),
+        (3, "fedce", ("estimate=server",)),
+        (3, "fedavg", ("augment=false", "norm=group", "residual_units=0")),
+        (1, "standalone", ()),
+    ],
+)
+def test_every_kind_of_method_is_the_same_on_both_engines(trained, assert_same_run, threads, method, settings):
+    simulated = trained(*settings, method=method, engine="sim", threads=threads)
+    assert_same_run(trained(*settings, method=method), simulated)
+
+
+@pytest.mark.parametrize("method", ["fedce", "fedavg", "standalone"])
+def test_local_run_repeats_bit_for_bit(trained, assert_same_run, method):
+    assert_same_run(trained(method=method), trained(method=method, again=1))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_number_of_threads_does_not_change_a_local_run(trained, assert_same_run, threads):
+    assert_same_run(trained(), trained(threads=threads))
+
+
+def test_another_seed_gives_another_model(trained, model):
+    one, other = model(trained()), model(trained(seed=1))
+    weights = [name for name in one if name.endswith("weight") and one[name].ndim > 1]
+    assert weights
+    assert not any(torch.equal(one[name], other[name]) for name in weights)
+
+
+def test_parameters_of_a_method_change_the_run(trained, model):
+    models = [model(trained(*setting)) for setting in ((), ("combine=plus",), ("estimate=server",))]
+    first = next(iter(models[0]))
+    assert not any(torch.equal(models[one][first], models[two][first]) for one, two in [(0, 1), (0, 2), (1, 2)])
+
+
+def test_batchnorm_statistics_move_and_stay_finite(trained, model, sites):
+    state = model(trained())
+    means = {name: value for name, value in state.items() if name.endswith("running_mean")}
+    variances = {name: value for name, value in state.items() if name.endswith("running_var")}
+    assert means
+    assert all(value.isfinite().all() and value.abs().max() > 0 for value in means.values())
+    assert all(value.isfinite().all() and (value > 0).all() and (value != 1).all() for value in variances.values())
+    batches = max(-(-len(Slices(site.cases("training"))) // 8) for site in open_sites(sites))
+    counters = [int(value) for name, value in state.items() if name.endswith("num_batches_tracked")]
+    assert counters == [3 * batches] * len(counters)
+
+
+def test_standalone_is_every_site_training_on_its_own(trained, model, sites):
+    run = trained(method="standalone")
+    assert sorted(path.stem for path in (run / "models").glob("*.pt")) == NAMES
+    plan = Plan.from_dict(read_run(run)["plan"])
+    for name in NAMES:
+        slices = Slices(SiteFolder(sites / name).cases("training"))
+        network = initial_network(plan.network, plan.seed).to(memory_format=torch.channels_last)
+        vector = flat.get_parameters(network)
+        for round in range(plan.rounds):
+            train(network, slices, plan.training, random_seed(plan.seed, name, round))
+            vector = vector + (flat.get_parameters(network) - vector)  # updates travel, rounded to float32
+            flat.load(network, vector, flat.get_buffers(network))
+        expected = network.state_dict()
+        found = model(run, name)
+        assert [key for key in expected if not torch.equal(found[key], expected[key])] == []
+
+
+def test_standalone_sites_never_meet(trained, model):
+    run = trained(method="standalone")
+    assert not torch.equal(*(next(iter(model(run, name).values())) for name in NAMES[:2]))
+
+
+def test_one_site_can_train_alone(fedmerit, options, own_sites, tmp_path, trained, assert_same_model):
+    for name in NAMES[1:]:
+        (own_sites / name / "site.json").unlink()
+    run = tmp_path / "run"
+    result = fedmerit("run", "--out", run, *options(method="standalone", sites=own_sites))
+    assert result.exit_code == 0, result.output
+    assert_same_model(run / "models/site1.pt", trained(method="standalone") / "models/site1.pt")
+
+
+@pytest.mark.parametrize("engine", ["local", "sim"])
+def test_results_hold_every_quantity(trained, sites, engine):
+    run = trained(engine=engine, threads=3) if engine == "sim" else trained()
+    results = read_results(run)
+    assert set(results["quantity"]) <= set(QUANTITIES)
+    assert set(results["run"]) == {"run"}
+    assert set(results["method"]) == {"fedce"}
+    assert set(results["seed"]) == {0}
+    known = {"num_samples", "train_loss", "weight", "reputation", "seconds", "bytes_sent", "bytes_received", "flagged"}
+    later = known | {"contribution", "cosine", "minus_error"}
+    for (round, site), rows in results[results["case"] == ""].groupby(["round", "site"]):
+        assert rows["quantity"].is_unique
+        values = dict(zip(rows["quantity"], rows["value"], strict=True))
+        assert set(values) == later, (round, site)
+        assert {name for name, value in values.items() if value == value} == (later if round else known)
+        assert values["num_samples"] == len(Slices(SiteFolder(sites / site).cases("training")))
+        assert values["seconds"] > 0
+        assert -1 <= values["cosine"] <= 1 or round == 0
+        assert 0 <= values["minus_error"] <= 1 or round == 0
+        assert values["flagged"] == 0
+    weights = results[results["quantity"] == "weight"].groupby("round")["value"].sum()
+    assert weights.to_list() == pytest.approx([1.0] * 3)
+
+
+@pytest.mark.parametrize("method", ["fedce", "standalone"])
+def test_results_hold_the_dice_of_every_case(trained, sites, method):
+    results = read_results(trained(method=method))
+    cases = results[results["case"] != ""]
+    for site in open_sites(sites):
+        own = cases[cases["site"] == site.name]
+        for split, rounds in (("validation", [0, 1, 2]), ("testing", [2])):
+            part = own[own["split"] == split]
+            assert sorted(part["round"].unique()) == rounds
+            for _, rows in part.groupby("round"):
+                table = rows.pivot(index=["case", "label"], columns="quantity", values="value")
+                assert list(table.index) == [(f"{case:03d}", "prostate") for case in range(len(site.cases(split)))]
+                tp, fp, fn = (table[f"{name}"] for name in ("true_positives", "false_positives", "false_negatives"))
+                assert table["dice"].to_list() == pytest.approx((2 * tp / (2 * tp + fp + fn)).to_list())
+                voxels = [int(case.label.sum()) for case in site.cases(split)]
+                assert (tp + fn).to_list() == voxels
+    assert set(cases["split"]) == {"validation", "testing"}
+
+
+def test_bytes_are_those_of_update_and_buffers(trained, model):
+    run = trained()
+    size = sum(value.numel() * value.element_size() for value in model(run).values())
+    results = read_results(run)
+    moved = results[results["quantity"].isin(["bytes_sent", "bytes_received"])]["value"]
+    assert set(moved) == {size}
+
+
+@pytest.mark.parametrize("method", ["fedce", "standalone"])
+def test_ledger_follows_from_the_run(trained, model, method):
+    run = trained(method=method)
+    assert verify(run / "ledger.jsonl") == 3
+    records = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == [0, 1, 2]
+    for record in records:
+        assert record["participants"] == list(record["updates"]) == list(record["weights"]) == NAMES
+        assert record["rejected"] == {}
+        assert record["flagged"] == []
+        assert sum(record["weights"].values()) == pytest.approx(1)
+    assert len({record["model"] for record in records}) == 3
+    names = ["global"] if method == "fedce" else NAMES
+    vectors = [flat.get_parameters(load_network(run / "models", name)) for name in names]
+    assert records[-1]["model"] == digest(vectors[0] if method == "fedce" else torch.stack(vectors))
+
+
+def test_ledger_holds_the_digests_of_what_sites_sent(trained):
+    run = trained()
+    last = json.loads((run / "ledger.jsonl").read_text().splitlines()[-1])
+    for name in NAMES:
+        memory = torch.load(run / "sites" / name / "round_00002.pt", weights_only=True)
+        assert last["updates"][name] == digest(memory["trained"] - memory["received"])
+
+
+@pytest.mark.parametrize("engine", ["local", "sim"])
+def test_run_json_says_what_was_run(trained, sites, engine):
+    run = trained("combine=plus") if engine == "local" else trained(engine="sim", threads=3)
+    info = read_run(run)
+    expected = {
+        "run": "run",
+        "method": "fedce",
+        "parameters": {"combine": "plus" if engine == "local" else "times", "estimate": "site"},
+        "seed": 0,
+        "rounds": 3,
+        "engine": engine,
+        "sites": NAMES,
+        "task": "prostate",
+        "labels": ["prostate"],
+        "image_size": [32, 32],
+        "sites_folder": str(sites),
+        "fedmerit_version": version("fedmerit"),
+    }
+    assert {name: info[name] for name in expected} == expected
+    assert info["training"]["lr"] == 1e-3
+    assert info["plan"]["network"]["width"] == 4
+    for package in ("nvflare", "monai", "torch", "numpy"):
+        assert info["packages"][package] == version(package)
+    assert "python" in info["packages"]
+    assert info["command"]
+    assert info["started"]
+
+
+@pytest.mark.parametrize("engine", ["local", "sim"])
+def test_run_folder_holds_whole_files_and_no_image_names(trained, sites, engine):
+    run = trained(engine=engine, threads=3) if engine == "sim" else trained()
+    for name in ("run.json", "results.csv", "ledger.jsonl", "checkpoint.pt", "models/global.pt", "models/model.json"):
+        assert (run / name).is_file()
+    assert list(run.rglob("*.tmp")) == []
+    assert {path.name for path in (run / "sites").iterdir()} == set(NAMES)
+    told = (run / "results.csv").read_text() + (run / "ledger.jsonl").read_text()
+    for site in open_sites(sites):
+        assert [case.name for cases in site.splits.values() for case in cases if case.name in told] == []
