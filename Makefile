@@ -20,10 +20,10 @@ demo: $(INSTALLED) ## Six generated hospitals, FedAvg and FedCE on NVFlare's sim
 	$(BIN)/fedmerit demo --out demo
 
 test: $(INSTALLED) ## The tests
-	$(BIN)/python -m pytest -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow'
 
 test-all: $(INSTALLED) ## The tests, slow ones included
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 check: $(INSTALLED) ## Style (ruff) and types (mypy)
 	$(BIN)/ruff check .

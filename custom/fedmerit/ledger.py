@@ -46,14 +46,18 @@ class Ledger:
 
     def _complete(self) -> Iterator[dict[str, Any]]:
         if self.path.exists():
-            for line in self.path.read_text().splitlines(keepends=True):
-                if line.endswith("\n"):
-                    yield json.loads(line)
+            for line in _lines(self.path)[:-1]:
+                yield json.loads(line)
 
     def keep(self, count: int) -> None:
         """Forget all but the first ``count`` records."""
-        lines = self.path.read_text().splitlines(keepends=True)[:count] if self.path.exists() else []
-        write_atomically(self.path, lambda file: file.write("".join(lines).encode()))
+        lines = _lines(self.path)[:-1][:count] if self.path.exists() else []
+        write_atomically(self.path, lambda file: file.write(b"".join(line + b"\n" for line in lines)))
+
+
+def _lines(path: Path) -> list[bytes]:
+    """The complete lines, and last what follows them: nothing, or a record cut short by a crash."""
+    return path.read_bytes().split(b"\n")
 
 
 def verify(path: Path) -> int:
@@ -65,7 +69,10 @@ def verify(path: Path) -> int:
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the ledger of a run")
     previous, count = GENESIS, 0
-    for count, line in enumerate(path.read_text().splitlines(), start=1):
+    *lines, rest = _lines(path)
+    if rest:
+        raise BadInput(f"{path}, line {len(lines) + 1}: cut short; a record ends with a line break")
+    for count, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
             claimed = record.pop("hash")
@@ -73,7 +80,7 @@ def verify(path: Path) -> int:
             raise BadInput(f"{path}, line {count}: not a ledger record") from None
         if record.get("previous") != previous:
             raise BadInput(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
-        if _hash(record) != claimed or json.dumps(record | {"hash": claimed}) != line:
+        if _hash(record) != claimed or json.dumps(record | {"hash": claimed}).encode() != line:
             raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
         previous = claimed
     return count

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
+
+STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 
 TASKS: Mapping[str, Mapping[str, Any]] = {
     "prostate": {"in_channels": 1, "labels": ("prostate",)},
@@ -20,11 +22,12 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
 class Network:
     """MONAI's 2D U-Net."""
 
+    __pydantic_config__ = STRICT_NAMES
     in_channels: int
     labels: tuple[str, ...]  # one sigmoid output channel each
     width: int = 16  # channels of the first level; each further level doubles them
     depth: int = 5  # levels; the default gives 16, 32, 64, 128, 256
-    norm: str = "batch"  # "batch", "instance" or "group"
+    norm: str = "batch"  # "batch", "instance" or "group": one group, which any number of channels allows
     residual_units: int = 2  # convolutions of each level's residual unit; 0: plain convolutions
 
     def __post_init__(self) -> None:
@@ -37,6 +40,7 @@ class Network:
 class Training:
     """One site's round. Optimiser, batch and epochs are those of Jiang et al. 2023."""
 
+    __pydantic_config__ = STRICT_NAMES
     loss: str = "dice_ce"  # "dice_ce": soft Dice + cross-entropy; "dice": soft Dice alone, as in that paper
     lr: float = 1e-3  # Adam's, with betas (0.9, 0.99), made anew each round
     batch_size: int = 8
@@ -67,6 +71,7 @@ def _at_least(name: str, value: int, least: int) -> None:
 class Plan:
     """One run, whatever the engine."""
 
+    __pydantic_config__ = STRICT_NAMES
     method: str
     task: str
     rounds: int
@@ -86,13 +91,8 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
         """The plan that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
-        return cls(
-            **dict(values)
-            | {
-                "network": _build(Network, values["network"], "network"),
-                "training": _build(Training, values["training"], "training"),
-            }
-        ).checked()
+        plan: Plan = _build(cls, values, "plan")
+        return plan.checked()
 
     def checked(self) -> "Plan":
         """The same plan with the method's parameters complete and of their types, or `BadInput`."""
@@ -124,15 +124,7 @@ def make_plan(
             known = "; ".join(f"{group}: {', '.join(names[group]) or 'none'}" for group in groups)
             raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
         chosen[group][name] = value
-    return Plan(
-        method=method,
-        task=task,
-        rounds=rounds,
-        seed=seed,
-        network=_build(Network, chosen["network"], "network"),
-        training=_build(Training, chosen["training"], "training"),
-        parameters=chosen["parameters"],
-    ).checked()
+    return Plan.from_dict({"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen})
 
 
 def _build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:

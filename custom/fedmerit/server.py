@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.core import RANGES, Outcome, Reports
+from fedmerit.core import RANGES, Reports
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_atomically
-from fedmerit.ledger import Ledger, digest
 from fedmerit.plan import Plan
-from fedmerit.results import ResultsFile, Row
+from fedmerit.recorder import Recorder, Replies, or_none, payload
 from fedmerit.site import Reply, Task
-from fedmerit.training import Overlap, initial_network, mean_dice, save_network
+from fedmerit.training import initial_network, save_network
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -56,7 +55,7 @@ class Federation:
         self.method = plan.build_method()
         require_several(plan, self.sites)
         run.mkdir(parents=True, exist_ok=True)
-        self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl")
+        self.recorder = Recorder(plan, self.sites, run)
         self.network = initial_network(plan.network, plan.seed)
         self.round = 0
         self.state = self.method.start(flat.get_parameters(self.network), len(self.sites))
@@ -95,13 +94,12 @@ class Federation:
         Raises:
             RunFailed: not one reply can be used.
         """
-        answers = {site: self._checked(answers.get(site, Failure("no reply"))) for site in self.sites}
-        replies = [reply if isinstance(reply := answers[site], Reply) else None for site in self.sites]
-        rejected = {site: answer.reason for site, answer in answers.items() if isinstance(answer, Failure)}
+        replies, rejected = self._checked(answers)
         if not any(replies):
             reasons = "; ".join(f"{site}: {reason}" for site, reason in rejected.items())
             raise RunFailed(f"round {self.round}: no site sent a usable reply ({reasons})")
 
+        received = [payload(task.parameters, task.buffers) for task in self.tasks().values()]
         updates, reports = self._stack(replies)
         self.state, outcome = self.method.round(self.state, updates, reports)
         self.models = outcome.models
@@ -110,60 +108,68 @@ class Federation:
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         self._update_buffers(replies, reports)
 
-        rows = self._round_rows(answers, replies, outcome)
-        self.results.append(rows)
-        self.ledger.append(self._record(replies, rejected, updates, outcome))
+        self.recorder.training_round(self.round, replies, rejected, received, updates, outcome)
         self.round += 1
         self._checkpoint()
-        self.on_round(self.ledger.records[-1])
+        self.on_round(self.recorder.ledger.records[-1])
 
     def finish(self, answers: Answers) -> None:
         """End the run: record the test Dice of the final models and save them."""
-        last, rows = self.plan.rounds - 1, []
-        for site in self.sites:
-            answer = answers.get(site, Failure("no reply"))
-            if isinstance(answer, Reply):
-                rows += self._overlap_rows(last, site, "testing", answer.overlaps)
-            else:
-                rows.append(self._row(last, site, "rejected", 1.0, split="testing"))
+        replies, _ = self._checked(answers)
         names = ["global"] if self.models.ndim == 1 else self.sites
         for row, name in enumerate(names):
             flat.load(self.network, self.models if self.models.ndim == 1 else self.models[row], self.buffers[row])
             save_network(self.run / "models", name, self.network, self.plan.network)
-        self.results.append(rows)
+        self.recorder.final_test(self.plan.rounds - 1, replies)
         self.round += 1
         self._checkpoint()
 
-    def _checked(self, answer: Reply | Failure) -> Reply | Failure:
-        """The reply, or why it is rejected: nothing of another shape, type or range gets further than here."""
-        if isinstance(answer, Failure):
-            return answer
-        like = self.models[-1] if self.models.ndim == 2 else self.models
-        if answer.round != self.round:
-            return Failure(f"reply of round {answer.round} in round {self.round}")
-        if answer.update.shape != like.shape or answer.update.dtype != like.dtype:
-            return Failure(
-                f"update of shape {tuple(answer.update.shape)} and {answer.update.dtype}, "
+    def _checked(self, answers: Answers) -> tuple[list[Reply | None], dict[str, str]]:
+        """The replies that can be used, in site order, and why the others cannot: nothing wrong gets further."""
+        like = (self.models if self.models.ndim == 1 else self.models[0]) if self.training else torch.empty(0)
+        replies: list[Reply | None] = []
+        rejected = {}
+        for site in self.sites:
+            answer = answers.get(site, Failure("no reply"))
+            reason = answer.reason if isinstance(answer, Failure) else self._fault(answer, like)
+            if reason:
+                rejected[site] = reason
+            replies.append(answer if isinstance(answer, Reply) and not reason else None)
+        return replies, rejected
+
+    def _fault(self, reply: Reply, like: Tensor) -> str | None:
+        """What is wrong with a reply whose update should be ``like``, or None."""
+        if reply.round != self.round:
+            return f"reply of round {reply.round} in round {self.round}"
+        if reply.update.shape != like.shape or reply.update.dtype != like.dtype:
+            return (
+                f"update of shape {tuple(reply.update.shape)} and {reply.update.dtype}, "
                 f"expected {tuple(like.shape)} and {like.dtype}"
             )
-        if not answer.update.isfinite().all():
-            return Failure("update with NaN or infinite entries")
-        expected = {name: (value.shape, value.dtype) for name, value in self.buffers[0].items()}
-        if {name: (value.shape, value.dtype) for name, value in answer.buffers.items()} != expected:
-            return Failure("buffers of other names, shapes or types than the model's")
-        if not all(value.isfinite().all() for value in answer.buffers.values()):
-            return Failure("buffers with NaN or infinite entries")
-        if isinstance(answer.num_samples, bool) or not isinstance(answer.num_samples, int) or answer.num_samples < 1:
-            return Failure(f"num_samples {answer.num_samples!r}, expected a positive integer")
-        for name, value in answer.values.items():
+        if not reply.update.isfinite().all():
+            return "update with NaN or infinite entries"
+        expected = {name: (value.shape, value.dtype) for name, value in self.buffers[0].items()} if len(like) else {}
+        if {name: (value.shape, value.dtype) for name, value in reply.buffers.items()} != expected:
+            return "buffers of other names, shapes or types than the model's"
+        if not all(value.isfinite().all() for value in reply.buffers.values()):
+            return "buffers with NaN or infinite entries"
+        if not _is_count(reply.num_samples) or not reply.num_samples:
+            return f"num_samples {reply.num_samples!r}, expected a positive integer"
+        for overlap in reply.overlaps:
+            counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
+            if overlap.label not in self.plan.network.labels or not all(_is_count(count) for count in counts):
+                return "overlaps of another label, or with counts that are no counts"
+            if not (isinstance(overlap.case, str) and overlap.case.isdecimal()):
+                return "overlaps whose case is no position in the split"
+        for name, value in reply.values.items():
             if name not in self.method.asks:
-                return Failure(f"value {name!r}, which {self.plan.method} does not ask for")
+                return f"value {name!r}, which {self.plan.method} does not ask for"
             low, high = RANGES[name]
             if not low <= value <= high:
-                return Failure(f"{name} {value}, expected {low} to {high}")
-        return answer
+                return f"{name} {value}, expected {low} to {high}"
+        return None
 
-    def _stack(self, replies: Sequence[Reply | None]) -> tuple[Tensor, Reports]:
+    def _stack(self, replies: Replies) -> tuple[Tensor, Reports]:
         updates = torch.zeros(len(replies), self.models.shape[-1])
         values = {name: torch.full((len(replies),), math.nan, dtype=torch.float64) for name in self.method.asks}
         samples = torch.zeros(len(replies), dtype=torch.float64)
@@ -176,7 +182,7 @@ class Federation:
         present = torch.tensor([reply is not None for reply in replies])
         return updates, Reports(samples, present, values)
 
-    def _update_buffers(self, replies: Sequence[Reply | None], reports: Reports) -> None:
+    def _update_buffers(self, replies: Replies, reports: Reports) -> None:
         if self.method.shares_buffers:
             present = [reply for reply in replies if reply]
             shares = reports.data_share[reports.present]
@@ -185,66 +191,6 @@ class Federation:
             self.buffers = [
                 dict(reply.buffers) if reply else own for reply, own in zip(replies, self.buffers, strict=True)
             ]
-
-    def _row(self, round: int, site: str, quantity: str, value: float | None, **columns: str) -> Row:
-        return Row(self.run.name, self.plan.method, self.plan.seed, round, site, quantity, value, **columns)
-
-    def _overlap_rows(self, round: int, site: str, split: str, overlaps: Sequence[Overlap]) -> list[Row]:
-        quantities = ("dice", "true_positives", "false_positives", "false_negatives")
-        return [
-            self._row(
-                round, site, quantity, getattr(overlap, quantity), split=split, case=overlap.case, label=overlap.label
-            )
-            for overlap in overlaps
-            for quantity in quantities
-        ]
-
-    def _round_rows(self, answers: Answers, replies: Sequence[Reply | None], outcome: Outcome) -> list[Row]:
-        per_site: dict[str, Tensor] = {
-            "weight": outcome.weights,
-            "contribution": outcome.contribution,
-            "reputation": outcome.reputation,
-            **outcome.quantities,
-        }
-        rows = []
-        for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)):
-            if reply is None:
-                rows.append(self._row(self.round, site, "rejected", 1.0))
-                rows.append(self._row(self.round, site, "weight", 0.0))
-                continue
-            received = 4 * self.models.shape[-1] + _size(self.buffers[row])
-            quantities = {name: float(values[row]) for name, values in per_site.items()} | {
-                "num_samples": reply.num_samples,
-                "train_loss": reply.train_loss,
-                "seconds": reply.seconds,
-                "bytes_received": received,
-                "bytes_sent": 4 * len(reply.update) + _size(reply.buffers),
-            }
-            rows += [
-                self._row(self.round, site, name, None if math.isnan(value) else value)
-                for name, value in quantities.items()
-            ]
-            rows += self._overlap_rows(self.round, site, "validation", reply.overlaps)
-        return rows
-
-    def _record(
-        self, replies: Sequence[Reply | None], rejected: Mapping[str, str], updates: Tensor, outcome: Outcome
-    ) -> dict[str, Any]:
-        present = {
-            site: (row, reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)) if reply
-        }
-        flagged = outcome.quantities.get("flagged", torch.zeros(len(replies)))
-        return {
-            "round": self.round,
-            "participants": list(present),
-            "rejected": dict(rejected),
-            "flagged": [site for site, (row, _) in present.items() if flagged[row]],
-            "updates": {site: digest(updates[row]) for site, (row, _) in present.items()},
-            "model": digest(self.models),
-            "weights": {site: float(outcome.weights[row]) for site, (row, _) in present.items()},
-            "contributions": {site: _or_none(outcome.contribution[row]) for site, (row, _) in present.items()},
-            "validation_dice": {site: mean_dice(reply.overlaps) for site, (_, reply) in present.items()},
-        }
 
     def _checkpoint(self) -> None:
         content = {
@@ -255,7 +201,7 @@ class Federation:
             "buffers": self.buffers,
             "weights": self.weights,
             "data_share": self.data_share,
-            "results_size": self.results.size,
+            "results_size": self.recorder.results.size,
         }
         write_atomically(self.run / CHECKPOINT, lambda file: torch.save(content, file))
 
@@ -263,8 +209,7 @@ class Federation:
         """Go on from the checkpoint; what was recorded after it belongs to an incomplete round and is dropped."""
         path = self.run / CHECKPOINT
         if not path.exists():
-            self.results.truncate(0)
-            self.ledger.keep(0)
+            self.recorder.rewind(0, 0)
             return
         content = torch.load(path, weights_only=True)
         if content["sites"] != self.sites:
@@ -275,9 +220,8 @@ class Federation:
         self.round, self.models, self.buffers = content["round"], content["models"], content["buffers"]
         self.weights, self.data_share = content["weights"], content["data_share"]
         self.state = type(self.state)(**content["state"])
-        self.results.truncate(content["results_size"])
-        self.ledger.keep(min(self.round, self.plan.rounds))
-        for record in self.ledger.records:
+        self.recorder.rewind(content["results_size"], min(self.round, self.plan.rounds))
+        for record in self.recorder.ledger.records:
             self.on_round(record)
 
 
@@ -296,13 +240,9 @@ def is_finished(run: Path, rounds: int) -> bool:
     return path.exists() and torch.load(path, weights_only=True, mmap=True)["round"] > rounds
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _known(values: Tensor | None, row: int) -> float | None:
-    return None if values is None else _or_none(values[row])
-
-
-def _or_none(value: Tensor) -> float | None:
-    return None if value.isnan() else float(value)
-
-
-def _size(buffers: Mapping[str, Tensor]) -> int:
-    return sum(value.numel() * value.element_size() for value in buffers.values())
+    return None if values is None else or_none(values[row])

@@ -1,7 +1,6 @@
 """Network, loss, local training and Dice: MONAI's, put together for one site."""
 
 import hashlib
-import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -46,7 +45,7 @@ def build_network(network: Network) -> nn.Module:
         channels=[network.width * 2**level for level in range(network.depth)],
         strides=[2] * (network.depth - 1),
         num_res_units=network.residual_units,
-        norm=("group", {"num_groups": math.gcd(network.width, 8)}) if network.norm == "group" else network.norm,
+        norm=("group", {"num_groups": 1}) if network.norm == "group" else network.norm,
     )
     return unet
 

@@ -98,12 +98,16 @@ def test_a_plan_survives_json(method, task):
     [
         ("method", "fedec", "method 'fedec': unknown"),
         ("rounds", 0, "rounds=0"),
+        ("rounds", 2.5, "rounds: Input should be a valid integer"),
+        ("seed", "abc", "seed: Input should be a valid integer"),
+        ("network", None, "network: "),
+        ("engine", "sim", "unknown parameter engine"),
         ("parameters", {"mode": "plus"}, "method fedce: unknown parameter mode"),
         ("parameters", {"combine": "product"}, "expected one of times, plus"),
-        ("training", {"momentum": 0.9}, "training: unknown parameter momentum"),
+        ("training", {"momentum": 0.9}, r"training\.momentum: Unexpected"),
         ("training", {"lr": -1}, "expected a positive number"),
-        ("network", {"labels": ["disc"]}, "network: in_channels"),
-        ("network", {"in_channels": 3, "labels": ["disc"], "kernel": 3}, "network: unknown parameter kernel"),
+        ("network", {"labels": ["disc"]}, r"network\.in_channels"),
+        ("network", {"in_channels": 3, "labels": ["disc"], "kernel": 3}, r"network\.kernel: Unexpected"),
     ],
 )
 def test_a_stored_plan_is_checked_likewise(where, value, message):

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedmerit.core import Outcome, Reports, SiteView, aggregate, cosine_to_others, gram, share
 
 CLAIM_TOLERANCE = 1e-3  # float32 models leave some 1e-5 between a site's cosine and the server's
-EPSILON = 1e-6  # NVFlare 2.9's floor before each normalisation
+EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: below it there is rounding alone
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class FedCEState:
 
     model: Tensor  # (d,)
     gamma_accumulated: Tensor  # (n,) Σ_t Γ_i of Eq. 5 (estimate="site")
-    weights: Tensor  # (n,) of the last aggregation; NaN before the first
+    weights: Tensor  # (n,) of each site's last aggregation; NaN before its first
     cosine: Tensor  # (n,) of the last round's updates, as the server computes it; NaN where there was none
     cosine_mean: Tensor  # (n,) running means of estimate="server"
     minus_error_mean: Tensor  # (n,)
@@ -65,7 +65,7 @@ class FedCE:
         model = aggregate(state.model, weights, updates)
         state = FedCEState(
             model=model,
-            weights=weights,
+            weights=weights.where(present, state.weights),
             cosine=cosine_to_others(products, weights).where(present, torch.tensor(torch.nan)),
             **memory,
         )
@@ -85,9 +85,9 @@ class FedCE:
         claim, minus_error = reports.values["cosine"], reports.values["minus_error"]
         agrees = (claim - state.cosine).abs() <= CLAIM_TOLERANCE
         flagged = present & claim.isfinite() & ~agrees
-        cosine = claim.where(agrees, state.cosine)
+        cosine = state.cosine  # the claim is a check of the site; a lie within the tolerance pays nothing
 
-        gamma_cos = share_known(1 - cosine, present)  # Eq. 2
+        gamma_cos = share_known((1 - cosine).clamp(min=EPSILON), present)  # Eq. 2
         gamma_err = share_known(minus_error, present)  # Eq. 3
         gamma = self._combine(gamma_cos, gamma_err)  # Eq. 4
         known = present & cosine.isfinite() & minus_error.isfinite()
@@ -109,7 +109,9 @@ class FedCE:
     def _at_server(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[dict[str, Tensor], Outcome]:
         """The rule of NVFlare 2.9's aggregator: cosines of this round's updates, running means of both terms."""
         present = reports.present
-        prior = state.weights.where(state.weights.isfinite(), 1 / float(present.sum())) * present
+        known = int(state.weights.isfinite().sum())
+        unseen = 1 / (known + 1) if known else 1 / float(present.sum())
+        prior = state.weights.where(state.weights.isfinite(), unseen) * present
         cosine = cosine_to_others(products, prior)
         minus_error = reports.values["minus_error"].where(reports.values["minus_error"].isfinite(), 1.0)
         rounds = state.rounds + present

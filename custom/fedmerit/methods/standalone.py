@@ -31,7 +31,8 @@ class Standalone:
         """``updates`` (n, d): w_i ← w_i + Δ_i. Nobody contributes to anybody; weights are sample shares."""
         models = state.models + updates
         nothing = torch.zeros(len(updates), dtype=torch.float64)
-        return StandaloneState(models), Outcome(nothing, nothing, reports.data_share, models)
+        contribution = nothing.where(reports.present, torch.nan)
+        return StandaloneState(models), Outcome(contribution, nothing, reports.data_share, models)
 
     def report(self, view: SiteView) -> dict[str, float]:
         """Nothing beyond training."""

@@ -1,0 +1,137 @@
+"""What a run writes down: rows of results.csv and a ledger record per round."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Outcome
+from fedmerit.ledger import Ledger, digest
+from fedmerit.plan import Plan
+from fedmerit.results import ResultsFile, Row
+from fedmerit.site import Reply
+from fedmerit.training import Overlap, mean_dice
+
+Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
+
+
+class Recorder:
+    """results.csv and ledger.jsonl of one run.
+
+    Args:
+        plan: the run.
+        sites: their names, sorted.
+        run: the run folder.
+    """
+
+    def __init__(self, plan: Plan, sites: Sequence[str], run: Path):
+        self.plan, self.sites, self.name = plan, sites, run.name
+        self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl")
+
+    def rewind(self, results_size: int, rounds: int) -> None:
+        """Forget what was written after a checkpoint: it belongs to an incomplete round."""
+        self.results.truncate(results_size)
+        self.ledger.keep(rounds)
+
+    def training_round(
+        self,
+        round: int,
+        replies: Replies,
+        rejected: Mapping[str, str],
+        received: Sequence[int],
+        updates: Tensor,
+        outcome: Outcome,
+    ) -> None:
+        """Write down one round.
+
+        Args:
+            round: its number.
+            replies: those that counted.
+            rejected: the reason for every other site.
+            received: bytes sent to each site.
+            updates: (n, d).
+            outcome: of the method.
+        """
+        self.results.append(self._round_rows(round, replies, received, outcome))
+        self.ledger.append(self._record(round, replies, rejected, updates, outcome))
+
+    def final_test(self, round: int, replies: Replies) -> None:
+        """Write down the test Dice of the final models under the last ``round``."""
+        rows = []
+        for site, reply in zip(self.sites, replies, strict=True):
+            if reply:
+                rows += self._overlap_rows(round, site, "testing", reply.overlaps)
+            else:
+                rows.append(self._row(round, site, "rejected", 1.0, split="testing"))
+        self.results.append(rows)
+
+    def _row(self, round: int, site: str, quantity: str, value: float | None, **columns: str) -> Row:
+        return Row(self.name, self.plan.method, self.plan.seed, round, site, quantity, value, **columns)
+
+    def _overlap_rows(self, round: int, site: str, split: str, overlaps: Sequence[Overlap]) -> list[Row]:
+        quantities = ("dice", "true_positives", "false_positives", "false_negatives")
+        return [
+            self._row(
+                round, site, quantity, getattr(overlap, quantity), split=split, case=overlap.case, label=overlap.label
+            )
+            for overlap in overlaps
+            for quantity in quantities
+        ]
+
+    def _round_rows(self, round: int, replies: Replies, received: Sequence[int], outcome: Outcome) -> list[Row]:
+        per_site: dict[str, Tensor] = {
+            "weight": outcome.weights,
+            "contribution": outcome.contribution,
+            "reputation": outcome.reputation,
+            **outcome.quantities,
+        }
+        rows = []
+        for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)):
+            if reply is None:
+                rows.append(self._row(round, site, "rejected", 1.0))
+                rows.append(self._row(round, site, "weight", 0.0))
+                continue
+            quantities = {name: float(values[row]) for name, values in per_site.items()} | {
+                "num_samples": reply.num_samples,
+                "train_loss": reply.train_loss,
+                "seconds": reply.seconds,
+                "bytes_received": received[row],
+                "bytes_sent": payload(reply.update, reply.buffers),
+            }
+            rows += [
+                self._row(round, site, name, None if math.isnan(value) else value) for name, value in quantities.items()
+            ]
+            rows += self._overlap_rows(round, site, "validation", reply.overlaps)
+        return rows
+
+    def _record(
+        self, round: int, replies: Replies, rejected: Mapping[str, str], updates: Tensor, outcome: Outcome
+    ) -> dict[str, Any]:
+        present = {
+            site: (row, reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)) if reply
+        }
+        flagged = outcome.quantities.get("flagged", torch.zeros(len(replies)))
+        return {
+            "round": round,
+            "participants": list(present),
+            "rejected": dict(rejected),
+            "flagged": [site for site, (row, _) in present.items() if flagged[row]],
+            "updates": {site: digest(updates[row]) for site, (row, _) in present.items()},
+            "model": digest(outcome.models),
+            "weights": {site: float(outcome.weights[row]) for site, (row, _) in present.items()},
+            "contributions": {site: or_none(outcome.contribution[row]) for site, (row, _) in present.items()},
+            "validation_dice": {site: mean_dice(reply.overlaps) for site, (_, reply) in present.items()},
+        }
+
+
+def payload(vector: Tensor, buffers: Mapping[str, Tensor]) -> int:
+    """Bytes of a model or update on the wire."""
+    return sum(value.numel() * value.element_size() for value in (vector, *buffers.values()))
+
+
+def or_none(value: Tensor) -> float | None:
+    """A scalar, or None for NaN."""
+    return None if value.isnan() else float(value)
