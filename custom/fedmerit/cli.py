@@ -49,6 +49,11 @@ class SliceChoice(StrEnum):
     organ = "organ"
 
 
+CONFIG: Mapping[str, type] = {  # what `run --config` may hold
+    **dict.fromkeys(("out", "method", "sites", "engine", "device"), str),
+    **dict.fromkeys(("rounds", "seed", "threads"), int),
+    "set": dict,
+}
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method, the training or the network."),
@@ -200,11 +205,11 @@ def _with_config(given: dict[str, Any], config: Path | None, settings: list[str]
             content = tomllib.loads(config.read_text())
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise BadInput(f"{config}: not readable as TOML ({error})") from error
-        known = {"out", "method", "sites", "rounds", "seed", "engine", "threads", "device", "set"}
-        if unknown := set(content) - known:
-            raise BadInput(
-                f"{config}: unknown option {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}"
-            )
+        if unknown := set(content) - set(CONFIG):
+            raise BadInput(f"{config}: unknown option {', '.join(sorted(unknown))}; there are {', '.join(CONFIG)}")
+        for name, value in content.items():
+            if type(value) is not CONFIG[name]:
+                raise BadInput(f"{config}: {name} is {value!r}; expected a value of type {CONFIG[name].__name__}")
     merged = content.pop("set", {}) | _assignments(settings)
     return content | given | ({"settings": merged} if merged else {})
 

@@ -41,16 +41,21 @@ class Ledger:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """All complete records; a last line cut short by a crash does not count."""
+        """The records up to the first line that is none, such as one cut short by a crash."""
         return list(self._complete())
 
     def _complete(self) -> Iterator[dict[str, Any]]:
         if self.path.exists():
             for line in _lines(self.path)[:-1]:
-                yield json.loads(line)
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    return
 
     def keep(self, count: int) -> None:
-        """Forget all but the first ``count`` records."""
+        """Forget all but the first ``count`` records; `BadInput` where there are fewer."""
+        if len(self.records) < count:
+            raise BadInput(f"{self.path}, line {len(self.records) + 1}: not a ledger record; expected {count} of them")
         lines = _lines(self.path)[:-1][:count] if self.path.exists() else []
         write_atomically(self.path, lambda file: file.write(b"".join(line + b"\n" for line in lines)))
 

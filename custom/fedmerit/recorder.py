@@ -33,8 +33,8 @@ class Recorder:
 
     def rewind(self, results_size: int, rounds: int) -> None:
         """Forget what was written after a checkpoint: it belongs to an incomplete round."""
-        self.results.truncate(results_size)
         self.ledger.keep(rounds)
+        self.results.truncate(results_size)
 
     def training_round(
         self,

@@ -26,6 +26,7 @@ from fedmerit.training import check_image_size
 
 PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
 ENGINES = ("sim", "local")
+NEEDED = ("method", "sites", "rounds", "seed", "engine", "threads", "device", "plan", "sites_folder", "settings")
 
 
 def create(
@@ -44,6 +45,9 @@ def create(
     Raises:
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
     """
+    in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
+    if in_the_way:
+        raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
     if run.exists() and any(run.iterdir()):
         raise BadInput(f"{run}: exists already; continue it with --resume, or choose another --out")
     if engine not in ENGINES:
@@ -87,9 +91,17 @@ def create(
     )
 
 
+def _info(run: Path) -> dict[str, Any]:
+    """run.json as `create` wrote it; `BadInput` naming it where it is not."""
+    info = read_run(run)
+    if missing := [name for name in NEEDED if name not in info]:
+        raise BadInput(f"{run / 'run.json'}: lacks {', '.join(missing)}; expected what `fedmerit run` wrote")
+    return info
+
+
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
-    info = read_run(run)
+    info = _info(run)
     recorded = info | {"sites": info["sites_folder"]}
     for name, value in options.items():
         if name == "sites":
@@ -118,7 +130,7 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None]) -> None:
         BadInput: the sites are not those the run was created with, or another process is at work on it.
         RunFailed: the run did not come to its end; the message says where the log is.
     """
-    info = read_run(run)
+    info = _info(run)
     plan, root = Plan.from_dict(info["plan"]), Path(info["sites_folder"])
     folders = open_sites(root)
     names = [folder.name for folder in folders]

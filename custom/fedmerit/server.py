@@ -153,6 +153,8 @@ class Federation:
             return "buffers of other names, shapes or types than the model's"
         if not all(value.isfinite().all() for value in reply.buffers.values()):
             return "buffers with NaN or infinite entries"
+        if any((value < 0).any() for name, value in reply.buffers.items() if name.endswith("running_var")):
+            return "buffers with a negative variance"
         if not _is_count(reply.num_samples) or not reply.num_samples:
             return f"num_samples {reply.num_samples!r}, expected a positive integer"
         for overlap in reply.overlaps:
@@ -207,11 +209,10 @@ class Federation:
 
     def _resume(self) -> None:
         """Go on from the checkpoint; what was recorded after it belongs to an incomplete round and is dropped."""
-        path = self.run / CHECKPOINT
-        if not path.exists():
+        content = _checkpoint(self.run)
+        if content is None:
             self.recorder.rewind(0, 0)
             return
-        content = torch.load(path, weights_only=True)
         if content["sites"] != self.sites:
             raise BadInput(
                 f"{self.run}: its sites are {', '.join(content['sites'])}, these are {', '.join(self.sites)}; "
@@ -236,8 +237,20 @@ def require_several(plan: Plan, sites: Sequence[str]) -> None:
 
 def is_finished(run: Path, rounds: int) -> bool:
     """Whether a run folder holds a whole run: trained, tested, models saved."""
+    content = _checkpoint(run)
+    return content is not None and content["round"] > rounds
+
+
+def _checkpoint(run: Path) -> dict[str, Any] | None:
+    """What the checkpoint of a run folder holds; `BadInput` naming it where it is none of ours."""
     path = run / CHECKPOINT
-    return path.exists() and torch.load(path, weights_only=True, mmap=True)["round"] > rounds
+    if not path.exists():
+        return None
+    try:
+        content: dict[str, Any] = torch.load(path, weights_only=True)
+    except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
+        raise BadInput(f"{path}: not readable as a checkpoint ({type(error).__name__}); start another run") from error
+    return content
 
 
 def _is_count(value: object) -> bool:

@@ -23,8 +23,6 @@ from fedmerit.server import Failure, Federation
 from fedmerit.site import Reply
 from fedmerit.training import Overlap, initial_network, random_seed
 
-unchecked = pytest.mark.xfail(strict=True, reason="not refused yet: remove this mark once it is")
-
 # The command line: exit code 2, a message that names the culprit, and nothing written
 
 
@@ -156,7 +154,6 @@ def test_folder_of_something_else_is_left_alone(fedmerit, options, run):
     assert contents(run) == {"thesis.txt": b"all of it"}
 
 
-@unchecked
 @pytest.mark.parametrize("out", ["thesis.txt", "thesis.txt/run"])
 def test_file_in_the_way_of_the_run_folder(fedmerit, options, tmp_path, out):
     (tmp_path / "thesis.txt").write_text("all of it")
@@ -172,7 +169,6 @@ def test_resume_of_what_is_no_run(fedmerit, tmp_path, out):
     assert list((tmp_path / "bare").iterdir()) == []
 
 
-@unchecked
 @pytest.mark.parametrize(
     ("file", "content"),
     [("run.json", b"{}"), ("checkpoint.pt", b"half of it"), ("checkpoint.pt", b""), ("ledger.jsonl", b"\xff\n" * 3)],
@@ -218,16 +214,16 @@ def test_resume_on_other_sites(fedmerit, options, own_sites, run, tmp_path):
         ("round = 3", ["round", "rounds"]),
         ("[set]\npatience = 3", ["'patience'"]),
         ("[set]\nlr = 'fast'", ["lr", "fast"]),
-        pytest.param("set = 3", ["set"], marks=unchecked),
+        ("set = 3", ["set"]),
         ("rounds = 'many'", ["rounds", "many"]),
         ("rounds = 2.5", ["rounds", "2.5"]),
-        pytest.param("rounds = true", ["rounds"], marks=unchecked),
+        ("rounds = true", ["rounds"]),
         ("seed = 'x'", ["seed", "x"]),
-        pytest.param("threads = 'two'", ["threads", "two"], marks=unchecked),
+        ("threads = 'two'", ["threads", "two"]),
         ("engine = 'cloud'", ["engine", "cloud"]),
         ("method = 3", ["method", "3"]),
-        pytest.param("device = 1", ["device", "1"], marks=unchecked),
-        pytest.param("sites = 5", ["sites", "5"], marks=unchecked),
+        ("device = 1", ["device", "1"]),
+        ("sites = 5", ["sites", "5"]),
     ],
 )
 def test_config_file_that_cannot_be_used(fedmerit, options, tmp_path, run, text, words):
@@ -439,7 +435,6 @@ def test_overlaps_that_are_none_reject_the_reply(tmp_path, sat_out, overlap):
     assert (sat_out / "results.csv").read_text() == (run / "results.csv").read_text()
 
 
-@unchecked
 def test_negative_variances_reject_the_reply(tmp_path, sat_out, assert_same_model):
     spoil = with_buffers(lambda name, value: value - 1e6 if name.endswith("running_var") else value)
     run = federate(tmp_path / "run", spoil, rounds=(1,))
@@ -520,9 +515,7 @@ SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "spoiled", [pytest.param(name, marks=[unchecked] * (name == "an infinite round")) for name in SPOILED_MODELS]
-)
+@pytest.mark.parametrize("spoiled", list(SPOILED_MODELS))
 def test_message_that_is_none_is_a_failure(federation, spoiled):
     model = over_the_wire(reply_to_model(good_reply(federation, "Birch"), federation.network))
     SPOILED_MODELS[spoiled](model)

@@ -85,5 +85,5 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             train_loss=float(meta["train_loss"]),
             seconds=float(meta["seconds"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
