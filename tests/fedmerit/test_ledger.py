@@ -120,11 +120,18 @@ def test_a_half_written_last_line_does_not_count_and_is_dropped_by_keep(ledger):
         assert verify(ledger.path) == 3
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 5])
+@pytest.mark.parametrize("count", [0, 1, 3])
 def test_keep(ledger, count):
     ledger.keep(count)
-    assert verify(ledger.path) == min(count, 3)
-    assert [record["round"] for record in ledger.records] == list(range(min(count, 3)))
+    assert verify(ledger.path) == count
+    assert [record["round"] for record in ledger.records] == list(range(count))
+
+
+def test_more_than_there_are_cannot_be_kept(ledger):
+    before = ledger.path.read_bytes()
+    with pytest.raises(BadInput, match="line 4: not a ledger record; expected 5"):
+        ledger.keep(5)
+    assert ledger.path.read_bytes() == before
 
 
 def test_a_digest_is_of_the_float32_bytes():
