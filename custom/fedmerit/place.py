@@ -42,11 +42,20 @@ def device_of(site: str, setting: str | None = None) -> str:
         BadInput: the setting is not of that form.
     """
     setting = os.environ.get(DEVICES, "") if setting is None else setting
-    if not setting:
-        return "auto"
     if "=" not in setting:
-        return setting
+        return setting or "auto"
+    return _by_site(setting).get(site, "auto")
+
+
+def require_known(setting: str, sites: Sequence[str]) -> None:
+    """`BadInput` where a device setting names a site that is none of ``sites``."""
+    if "=" in setting and (unknown := set(_by_site(setting)) - set(sites)):
+        names = ", ".join(sorted(unknown))
+        raise BadInput(f"device setting {setting!r}: no site {names}; there are {', '.join(sites)}")
+
+
+def _by_site(setting: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in setting.split(",")]
     if not all(name and device for name, _, device in pairs):
         raise BadInput(f"device setting {setting!r}: expected DEVICE, or SITE=DEVICE,SITE=DEVICE")
-    return {name: device for name, _, device in pairs}.get(site, "auto")
+    return {name: device for name, _, device in pairs}

@@ -32,8 +32,8 @@ class Network:
 
     def __post_init__(self) -> None:
         _choice("norm", self.norm, ("batch", "instance", "group"))
-        for name, least in (("in_channels", 1), ("width", 1), ("depth", 2), ("residual_units", 0)):
-            _at_least(name, getattr(self, name), least)
+        for name, least, most in (("in_channels", 1, 64), ("width", 1, 512), ("depth", 2, 9), ("residual_units", 0, 8)):
+            _between(name, getattr(self, name), least, most)
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Training:
 
     def __post_init__(self) -> None:
         _choice("loss", self.loss, ("dice_ce", "dice"))
-        for name in ("batch_size", "epochs", "cpu_threads"):
-            _at_least(name, getattr(self, name), 1)
+        for name, most in (("batch_size", 4096), ("epochs", 1000), ("cpu_threads", 256)):
+            _between(name, getattr(self, name), 1, most)
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"lr={self.lr}: expected a positive number")
 
@@ -62,9 +62,9 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(choices)}")
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name}={value}: expected {least} or more")
+def _between(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name}={value}: expected {least} to {most}")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class Plan:
             raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
         if self.rounds < 1:
             raise BadInput(f"rounds={self.rounds}: expected 1 or more")
+        if self.seed < 0:
+            raise BadInput(f"seed={self.seed}: expected 0 or more")
         method = _build(METHODS[self.method].method, self.parameters, f"method {self.method}")
         return Plan(**vars(self) | {"parameters": asdict(method)})
 

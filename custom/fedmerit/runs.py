@@ -17,7 +17,7 @@ from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.local import run_local
-from fedmerit.place import device_of, spread
+from fedmerit.place import device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
 from fedmerit.results import read_run
 from fedmerit.server import require_several
@@ -61,6 +61,7 @@ def create(
     names = [folder.name for folder in folders]
     require_several(plan, names)
     check_image_size(plan.network, first.image_size)
+    require_known(device, names)
     for folder in folders:
         folder.require_arrays()
         pick_device(device_of(folder.name, device), folder.name)

@@ -74,13 +74,16 @@ def save_network(folder: Path, name: str, network: nn.Module, description: Netwo
 
 
 def load_network(folder: Path, name: str = "global") -> nn.Module:
-    """The network that `save_network` wrote, on the CPU in evaluation mode; `BadInput` naming a missing file."""
+    """The network that `save_network` wrote, on the CPU, to evaluate; `BadInput` naming a missing or spoiled file."""
     description = read_json(folder / "model.json")
     network = build_network(Network(**description | {"labels": tuple(description["labels"])}))
     path = folder / f"{name}.pt"
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the model of a finished run")
-    network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
+    try:
+        network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
+    except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
+        raise BadInput(f"{path}: not a model that model.json describes ({type(error).__name__})") from error
     return network.eval()
 
 

@@ -65,6 +65,9 @@ def contents(folder: Path) -> dict[str, bytes]:
         ((), {"device": "abacus"}, ["abacus", "site1", "cpu, cuda"]),
         ((), {"device": "site2=abacus"}, ["abacus", "site2"]),
         ((), {"device": "site2="}, ["site2=", "SITE=DEVICE"]),
+        ((), {"device": "site9=cpu"}, ["no site site9", "site1, site2, site3"]),
+        ((), {"seed": -5}, ["seed=-5", "0 or more"]),
+        (("width=99999999999",), {}, ["width=99999999999", "1 to 512"]),
         ((), {"device": "cuda:77"}, ["cuda:77", "site1"]),
         (("depth=6",), {}, ["32x32", "depth 6", "--size"]),
         ((), {"method": None}, ["--method"]),
@@ -159,6 +162,18 @@ def test_file_in_the_way_of_the_run_folder(fedmerit, options, tmp_path, out):
     (tmp_path / "thesis.txt").write_text("all of it")
     refused(fedmerit("run", "--out", tmp_path / out, *options()), str(tmp_path / out))
     assert (tmp_path / "thesis.txt").read_text() == "all of it"
+
+
+def test_evaluate_with_a_spoiled_model_names_it(fedmerit, own_run, sites):
+    (own_run / "models/global.pt").write_bytes(b"junk")
+    refused(fedmerit("evaluate", own_run, "--sites", sites), str(own_run / "models/global.pt"))
+
+
+@pytest.mark.parametrize("options", [("--min-sites", 0), ("--rounds", 0), ("--set", "depth=1")])
+def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options):
+    job = tmp_path / "job"
+    refused(fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", job, *options), "=", "expected")
+    assert not job.exists()
 
 
 @pytest.mark.parametrize("out", ["nothing", "bare"])

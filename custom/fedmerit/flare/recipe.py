@@ -46,7 +46,9 @@ def export_job(plan: Plan, out: Path, min_sites: int = 2) -> None:
     Raises:
         BadInput: ``out`` exists and is no such job folder.
     """
+    if min_sites < 1:
+        raise BadInput(f"min_sites={min_sites}: expected 1 or more")
     try:
         MeritRecipe(plan, out.name, min_sites).export(str(out.parent))
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise BadInput(f"{out}: cannot be written ({error})") from error
