@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         (("lr=fast",), {}, ["lr", "fast"]),
         (("lr=-1",), {}, ["lr", "positive"]),
         (("lr=nan",), {}, ["lr", "positive"]),
-        (("epochs=0",), {}, ["epochs", "1 or more"]),
+        (("epochs=0",), {}, ["epochs", "1 to 1000"]),
         (("epochs=1.5",), {}, ["epochs", "1.5"]),
         (("augment=perhaps",), {}, ["augment", "perhaps"]),
         (("norm=layer",), {}, ["norm", "batch, instance, group"]),
