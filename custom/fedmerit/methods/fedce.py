@@ -40,7 +40,7 @@ class FedCE:
     """
 
     combine: str = "times"  # Γ of Eq. 4: "times" (Multi.) or "plus" (Sum.)
-    estimate: str = "site"  # who computes the cosine: "site", or "server" by NVFlare 2.9's rule
+    estimate: str = "site"  # both terms at the site, the cosine checked; or "server": NVFlare 2.9's rule
 
     asks: ClassVar[tuple[str, ...]] = ("cosine", "minus_error")
     shares_buffers: ClassVar[bool] = True
@@ -66,7 +66,7 @@ class FedCE:
         state = FedCEState(
             model=model,
             weights=weights.where(present, state.weights),
-            cosine=cosine_to_others(products, weights).where(present, torch.tensor(torch.nan)),
+            cosine=cosine_to_others(products, weights).where(present, torch.nan),
             **memory,
         )
         return state, Outcome(**(vars(outcome) | {"models": model}))
@@ -80,7 +80,7 @@ class FedCE:
         }
 
     def _at_sites(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[dict[str, Tensor], Outcome]:
-        """Both terms as the sites computed them (Algorithm 1, its round index made consistent)."""
+        """Algorithm 1, its round index made consistent: errors from the sites, cosine claims checked by the server's."""
         present = reports.present
         claim, minus_error = reports.values["cosine"], reports.values["minus_error"]
         agrees = (claim - state.cosine).abs() <= CLAIM_TOLERANCE
