@@ -80,7 +80,7 @@ class FedCE:
         }
 
     def _at_sites(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[dict[str, Tensor], Outcome]:
-        """Algorithm 1, its round index made consistent: errors from the sites, cosine claims checked by the server's."""
+        """Algorithm 1, its round index made consistent: errors of the sites, cosines of the server."""
         present = reports.present
         claim, minus_error = reports.values["cosine"], reports.values["minus_error"]
         agrees = (claim - state.cosine).abs() <= CLAIM_TOLERANCE
