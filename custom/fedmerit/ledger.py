@@ -41,21 +41,21 @@ class Ledger:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """The records up to the first line that is none, such as one cut short by a crash."""
-        return list(self._complete())
+        """All complete records; a last line cut short by a crash does not count. `BadInput` naming one that is none."""
+        return list(self._read())
 
-    def _complete(self) -> Iterator[dict[str, Any]]:
+    def _read(self, count: int | None = None) -> Iterator[dict[str, Any]]:
         if self.path.exists():
-            for line in _lines(self.path)[:-1]:
+            for number, line in enumerate(_lines(self.path)[:-1][:count], start=1):
                 try:
                     yield json.loads(line)
                 except ValueError:
-                    return
+                    raise BadInput(f"{self.path}, line {number}: not a ledger record") from None
 
     def keep(self, count: int) -> None:
         """Forget all but the first ``count`` records; `BadInput` where there are fewer."""
-        if len(self.records) < count:
-            raise BadInput(f"{self.path}, line {len(self.records) + 1}: not a ledger record; expected {count} of them")
+        if (found := len(list(self._read(count)))) < count:
+            raise BadInput(f"{self.path}: holds {found} records, expected {count}; some were removed")
         lines = _lines(self.path)[:-1][:count] if self.path.exists() else []
         write_atomically(self.path, lambda file: file.write(b"".join(line + b"\n" for line in lines)))
 
