@@ -101,7 +101,7 @@ class Site:
         seed = random_seed(self.plan.seed, self.folder.name, task.round)
         loss = train(self._network, self._slices, self.plan.training, seed)
         trained, buffers = flat.get_parameters(self._network), flat.get_buffers(self._network)
-        self._remember(task.round, _Memory(task.parameters, trained, buffers))
+        self._remember(task.round, _Memory(task.parameters.clone(), trained, buffers))  # a view would save all it views
         return Reply(
             round=task.round,
             update=trained - task.parameters,
