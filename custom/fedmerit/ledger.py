@@ -32,8 +32,8 @@ class Ledger:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record (JSON values), with ``previous`` and ``hash`` filled in, and flush it to disk."""
-        last = self.records[-1]["hash"] if self.records else GENESIS
-        chained = {**record, "previous": last}
+        records = self.records
+        chained = {**record, "previous": records[-1]["hash"] if records else GENESIS}
         with self.path.open("a") as file:
             file.write(json.dumps(chained | {"hash": _hash(chained)}) + "\n")
             file.flush()
