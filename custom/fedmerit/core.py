@@ -3,10 +3,12 @@
 n sites, d trainable parameters. Rows are in site-name order, always; reductions are in float64.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ class Reports:
     num_samples: Tensor  # (n,) training images, float64
     present: Tensor  # (n,) bool: whose update counts this round
     values: Mapping[str, Tensor] = field(default_factory=dict)  # what the method asked for, (n,); NaN: not available
+    trials: "TrialResults | None" = None  # of the method's `trials`, where it has any
 
     @property
     def data_share(self) -> Tensor:
@@ -37,36 +40,89 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class SiteView:
-    """What a site holds when it receives w_t, if its own update of the round before is part of w_t."""
+class Trials:
+    """k models to evaluate on the server validation set before a round ends, as mixtures of m vectors."""
 
-    received: Tensor  # (d,) w_t
+    models: Tensor  # (m, d)
+    mixtures: Tensor  # (k, m) float64, rows sum to 1: what is evaluated is ``mixtures @ models``
+    shares: Tensor  # (k, n) float64: whose trained BatchNorm statistics it gets, averaged; a row of 0: those sent out
+    bins: int = 0  # of the histogram of losses per image; 0: none is wanted
+
+
+@dataclass(frozen=True)
+class TrialResults:
+    """What the server validation set said of the k models of `Trials`."""
+
+    dice: Tensor  # (k,) mean over all its cases and labels, 0 to 1
+    losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
+
+
+@dataclass(frozen=True)
+class OwnPart:
+    """What a site knows of its own update in the model it receives."""
+
     previous: Tensor  # (d,) w_{t-1}
-    own_previous: Tensor  # (d,) w_{t-1,i}, what it trained from w_{t-1}
+    trained: Tensor  # (d,) w_{t-1,i}, what it trained from w_{t-1}
     weight: float  # ρ_i, its weight in the aggregation that made w_t, in [0, 1)
     validation_dice: Callable[[Tensor], float]  # of (d,) on its validation split, with the others' BatchNorm statistics
 
 
-RANGES: Mapping[str, tuple[float, float]] = {"cosine": (-1.0, 1.0), "minus_error": (0.0, 1.0)}  # of `Reports.values`
+@dataclass(frozen=True)
+class SiteView:
+    """What a site holds when it receives w_t."""
+
+    received: Tensor  # (d,) w_t
+    training_losses: Callable[[], Tensor]  # (images,) soft Dice loss of w_t on each of its training images, 0 to 1
+    own: OwnPart | None = None  # where its own update of the round before is part of w_t
+
+
+RANGES: Mapping[str, tuple[float, float]] = {  # of `Reports.values`; "loss_bin" of loss_bin_0, loss_bin_1, ...
+    "cosine": (-1.0, 1.0),
+    "minus_error": (0.0, 1.0),
+    "loss": (0.0, 1.0),
+    "loss_bin": (0.0, 1e9),
+}
+
+
+def allowed(name: str) -> tuple[float, float]:
+    """The range of a value that sites report, whatever number its name ends with."""
+    return RANGES[name.rstrip("_0123456789")]
 
 
 class Method(Protocol):
     """One paper's mechanism: frozen parameters, a pure server half, and what it asks of sites."""
 
-    asks: ClassVar[tuple[str, ...]]  # what `report` returns: keys of `Reports.values` and `RANGES`
-    shares_buffers: ClassVar[bool]  # False where sites keep their own BatchNorm statistics
+    shares_buffers: ClassVar[bool] = True  # False where sites keep their own BatchNorm statistics
 
-    def start(self, model: Tensor, num_sites: int) -> Any:
-        """The state before round 0, a frozen dataclass of tensors and numbers; ``model`` is (d,)."""
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """What `report` returns: keys of `Reports.values`, named in `RANGES`."""
+        return ()
+
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> Any:
+        """The state before round 0, a frozen dataclass of tensors and numbers.
+
+        Args:
+            model: (d,) where all sites start.
+            num_sites: n.
+            tensor_sizes: elements of each tensor in the vector, in order; they sum to d.
+
+        Raises:
+            ValueError: the method cannot work with so many sites.
+        """
         ...
+
+    def trials(self, state: Any, updates: Tensor, reports: Reports) -> Trials | None:
+        """What has to be evaluated on the server validation set before `round`, whose arguments these are."""
+        return None
 
     def round(self, state: Any, updates: Tensor, reports: Reports) -> tuple[Any, Outcome]:
         """One aggregation. ``updates`` (n, d) float32: trained minus received, zero rows for absent sites."""
         ...
 
     def report(self, view: SiteView) -> dict[str, float]:
-        """The site half: the quantities named in `asks`."""
-        ...
+        """The site half: the quantities named in `asks`, those of them that are available."""
+        return {}
 
 
 def share(amounts: Tensor, present: Tensor) -> Tensor:
@@ -77,6 +133,11 @@ def share(amounts: Tensor, present: Tensor) -> Tensor:
     return amounts / amounts.sum()
 
 
+def remember(memory: Tensor, now: Tensor, alpha: float, present: Tensor) -> Tensor:
+    """(n,) α memory + (1-α) now for the present sites; absent ones keep what they have."""
+    return torch.where(present, alpha * memory + (1 - alpha) * now, memory)
+
+
 def gram(updates: Tensor) -> Tensor:
     """(n, n) float64 inner products of the rows of (n, d) ``updates``: every norm and cosine of a round."""
     n = len(updates)
@@ -85,6 +146,18 @@ def gram(updates: Tensor) -> Tensor:
         block = block.double()
         result += block @ block.T
     return result
+
+
+def norms(products: Tensor) -> Tensor:
+    """(n,) norms of the updates, from their Gram matrix."""
+    return products.diagonal().clamp(min=0).sqrt()
+
+
+def cosine_to_sum(products: Tensor, weights: Tensor) -> Tensor:
+    """(n,) cosine of each update and the weighted sum of all, from their Gram matrix; 0 where either is zero."""
+    weights = weights.double()
+    sum_norm = torch.einsum("j,jk,k->", weights, products, weights).clamp(min=0).sqrt()
+    return _cosine(products @ weights, norms(products) * sum_norm)
 
 
 def cosine_to_others(products: Tensor, weights: Tensor) -> Tensor:
@@ -99,14 +172,76 @@ def cosine_to_others(products: Tensor, weights: Tensor) -> Tensor:
     others = weights.double().repeat(len(weights), 1).fill_diagonal_(0.0)  # row i: the weights without site i
     inner = (others * products).sum(dim=1)
     others_norm = torch.einsum("ij,jk,ik->i", others, products, others).clamp(min=0).sqrt()
-    norms = products.diagonal().clamp(min=0).sqrt() * others_norm
-    return torch.where(norms > 0, inner / norms.where(norms > 0, torch.ones_like(norms)), 0.0).clamp(-1, 1)
+    return _cosine(inner, norms(products) * others_norm)
+
+
+def _cosine(inner: Tensor, scale: Tensor) -> Tensor:
+    return torch.where(scale > 0, inner / scale.where(scale > 0, torch.ones_like(scale)), 0.0).clamp(-1, 1)
 
 
 def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
-    """(d,) float32 ``model`` plus the weighted sum of ``updates`` (n, d), summed in float64 in site order."""
+    """(d,) ``model`` plus the weighted sum of ``updates`` (n, d), in its dtype, summed in float64 in site order."""
     result = torch.empty_like(model)
     for block in range(0, len(model), 1 << 20):
         part = slice(block, block + (1 << 20))
         result[part] = (model[part].double() + weights.double() @ updates[:, part].double()).to(model.dtype)
     return result
+
+
+def quota_counts(quotas: Tensor, size: int) -> list[int]:
+    """floor(size * quota) entries for each quota in [0, 1]; the 1e-9 keeps 0.3 * 10 at 3 whatever rounding does."""
+    return [min(size, math.floor(size * max(0.0, float(quota)) + 1e-9)) for quota in quotas]
+
+
+def keep_largest(vector: Tensor, counts: Sequence[int]) -> Tensor:
+    """(n, d) bool: row i marks the ``counts[i]`` entries of ``vector`` (d,) of largest magnitude, ties to the lower index.
+
+    A count of d marks everything, a count of 0 nothing.
+    """
+    size, magnitude = len(vector), vector.abs()
+    masks = torch.zeros(len(counts), size, dtype=torch.bool)
+    places = sorted({size - count for count in counts if 0 < count < size})
+    ordered = np.partition(magnitude.numpy(), places) if places else magnitude.numpy()
+    for mask, count in zip(masks, counts, strict=True):
+        if count >= size:
+            mask.fill_(True)
+        elif count > 0:
+            threshold = float(ordered[size - count])
+            torch.gt(magnitude, threshold, out=mask)
+            ties = (magnitude == threshold).nonzero().flatten()
+            mask[ties[: count - int(mask.sum())]] = True
+    return masks
+
+
+def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequence[int]) -> Tensor:
+    """(n, d) bool: the rule of CGSV's released code, tensor by tensor.
+
+    Of a tensor with s > 1 elements, min(ceil(s * quota), s - 1) are kept, so that even a quota of 1 loses the
+    smallest of each; of a tensor with one element, that one. A quota of 0 keeps nothing.
+    """
+    pieces = []
+    for piece in torch.split(vector, list(tensor_sizes)):
+        size = len(piece)
+        most = max(size - 1, 1)
+        pieces.append(
+            keep_largest(piece, [min(math.ceil(size * float(q) - 1e-9), most) if q > 0 else 0 for q in quotas])
+        )
+    return torch.cat(pieces, dim=1)
+
+
+def shapley(utilities: Tensor) -> Tensor:
+    """(n,) exact Shapley values of a game given by all its coalitions, in O(n 2^n).
+
+    Args:
+        utilities: (2^n,) float64; entry S is the utility of the sites whose bits are set in S, entry 0 of nobody.
+    """
+    n = len(utilities).bit_length() - 1
+    sizes = torch.zeros(1, dtype=torch.long)
+    for _ in range(n - 1):  # sizes of the coalitions of the other n - 1 sites
+        sizes = torch.cat([sizes, sizes + 1])
+    factors = torch.tensor([1 / (n * math.comb(n - 1, size)) for size in range(n)], dtype=torch.float64)[sizes]
+    values = torch.empty(n, dtype=torch.float64)
+    for i in range(n):
+        pairs = utilities.view(-1, 2, 2**i)  # without and with site i; the other sites' order is kept
+        values[i] = (factors.view(-1, 2**i) * (pairs[:, 1] - pairs[:, 0])).sum()
+    return values

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.core import RANGES, Reports
+from fedmerit.core import Reports, allowed
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_atomically
 from fedmerit.plan import Plan
@@ -58,7 +58,8 @@ class Federation:
         self.recorder = Recorder(plan, self.sites, run)
         self.network = initial_network(plan.network, plan.seed)
         self.round = 0
-        self.state = self.method.start(flat.get_parameters(self.network), len(self.sites))
+        sizes = [parameter.numel() for parameter in flat.trainable(self.network).values()]
+        self.state = self.method.start(flat.get_parameters(self.network), len(self.sites), sizes)
         self.models = flat.get_parameters(self.network)  # (d,), or (n, d)
         self.buffers: list[dict[str, Tensor]] = [flat.get_buffers(self.network)] * len(self.sites)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
@@ -166,7 +167,7 @@ class Federation:
         for name, value in reply.values.items():
             if name not in self.method.asks:
                 return f"value {name!r}, which {self.plan.method} does not ask for"
-            low, high = RANGES[name]
+            low, high = allowed(name)
             if not low <= value <= high:
                 return f"{name} {value}, expected {low} to {high}"
         return None

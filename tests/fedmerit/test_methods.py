@@ -2,106 +2,24 @@
 
 import io
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 
 import pytest
-import reference
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from rounds import Rounds, assert_same, columns, make_rounds, outcomes, play
 
-from fedmerit.core import RANGES, Outcome, Reports, SiteView
-from fedmerit.methods.fedavg import FedAvg
+from fedmerit.core import Reports, allowed
 from fedmerit.methods.fedce import FedCE
 from fedmerit.registry import METHODS
 
 NAN = math.nan
-FEDCE = [FedCE(combine, estimate) for combine in ("times", "plus") for estimate in ("site", "server")]
-EVERY = [entry.method() for name, entry in METHODS.items() if name != "fedce"] + FEDCE
+VARIANTS = [
+    *(FedCE(combine, estimate) for combine, estimate in (("plus", "site"), ("times", "server"), ("plus", "server"))),
+]
+EVERY = [entry.method() for entry in METHODS.values()] + VARIANTS
 every_method = pytest.mark.parametrize(
     "method", EVERY, ids=lambda method: " ".join([type(method).__name__, *map(str, asdict(method).values())])
 )
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """Rounds of n sites; a site's Dice is 1 / (1 + ||w - c||²)."""
-
-    samples: torch.Tensor  # (n,)
-    updates: torch.Tensor  # (rounds, n, d), zero where absent
-    present: torch.Tensor  # (rounds, n) bool
-    centres: torch.Tensor  # (n, d)
-
-    def dice(self, site):
-        return lambda model: 1 / (1 + float((model.double() - self.centres[site]).square().sum()))
-
-    def of_sites(self, rows):
-        """The same of some sites, in the order of ``rows``."""
-        return Rounds(self.samples[rows], self.updates[:, rows], self.present[:, rows], self.centres[rows])
-
-
-def make_rounds(seed=0, n=4, d=12, rounds=4, absences=False, dtype=torch.float32):
-    random = torch.Generator().manual_seed(seed)
-    updates = torch.randn(rounds, n, d, generator=random, dtype=dtype)
-    updates = updates + torch.randn(d, generator=random, dtype=dtype)  # something in common
-    present = torch.rand(rounds, n, generator=random) < (0.6 if absences else 2.0)
-    for number in range(rounds):
-        if not present[number].any():
-            present[number, number % n] = True
-    return Rounds(
-        samples=torch.randint(1, 100, (n,), generator=random).double(),
-        updates=updates * present[:, :, None],
-        present=present,
-        centres=torch.randn(n, d, generator=random, dtype=torch.float64),
-    )
-
-
-def play(method, rounds, states=None, stop=None):
-    """Every round's (reports, outcome): the sites report as `site.py` has them report.
-
-    Args:
-        method: of the run.
-        rounds: what the sites do.
-        states: is given the state after each round.
-        stop: the number of rounds, where it is not all of them.
-    """
-    count, n, d = rounds.updates.shape
-    models = torch.zeros(d, dtype=rounds.updates.dtype)
-    state = method.start(models, n)
-    before, weights, history = None, None, []
-    for number in range(count if stop is None else stop):
-        present = rounds.present[number]
-        values = {name: torch.full((n,), NAN, dtype=torch.float64) for name in method.asks}
-        for i in range(n):
-            if number and method.asks and present[i] and rounds.present[number - 1, i] and weights[i] < 1:
-                own = before + rounds.updates[number - 1, i]
-                view = SiteView(models, before, own, float(weights[i]), rounds.dice(i))
-                for name, value in method.report(view).items():
-                    values[name][i] = value
-        reports = Reports(rounds.samples.where(present, 0.0), present, values)
-        state, outcome = method.round(state, rounds.updates[number], reports)
-        before, models, weights = models, outcome.models, outcome.weights
-        history.append((reports, outcome))
-        if states is not None:
-            states.append(state)
-    return history
-
-
-def columns(outcome):
-    """Everything (n,) in an outcome, and models that are one per site."""
-    per_site = {"models": outcome.models} if outcome.models.ndim == 2 else {}
-    named = {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
-    del named["models"], named["quantities"]
-    return named | dict(outcome.quantities) | per_site
-
-
-def assert_same(ours, theirs, atol=0.0):
-    for name, value in ours.items():
-        assert torch.allclose(value, theirs[name], rtol=0, atol=atol, equal_nan=True), name
-
-
-def outcomes(method, rounds):
-    return [outcome for _, outcome in play(method, rounds)]
 
 
 # Every method
@@ -138,8 +56,9 @@ def test_what_sites_report_is_what_the_method_asks_within_its_range(method):
     for number, (reports, _) in enumerate(play(method, rounds)):
         assert set(reports.values) == set(method.asks)
         for name, values in reports.values.items():
-            low, high = RANGES[name]
-            assert values.isnan().all() if number == 0 else ((values >= low) & (values <= high)).all()
+            low, high = allowed(name)
+            assert (values.isnan() | ((values >= low) & (values <= high))).all()
+            assert number == 0 or values.isfinite().all()
 
 
 @every_method
@@ -188,7 +107,7 @@ def test_a_round_changes_none_of_its_inputs(method):
         method.round(state, updates, reports)
         assert_same(given, kept)
     model = torch.ones(3)
-    state = method.start(model, 2)
+    state = method.start(model, 2, [len(model)])
     method.round(state, torch.ones(2, 3), Reports(torch.ones(2), torch.tensor([True, True]), reports_of(method, 2)))
     assert model.tolist() == [1, 1, 1]
 
@@ -202,7 +121,11 @@ def reports_of(method, n):
 def test_a_saved_and_loaded_state_continues_bit_for_bit(method, absences):
     rounds, states = make_rounds(absences=absences), []
     for number, (reports, outcome) in enumerate(play(method, rounds, states)):
-        before = states[number - 1] if number else method.start(torch.zeros(rounds.updates.shape[2]), 4)
+        before = (
+            states[number - 1]
+            if number
+            else method.start(torch.zeros(rounds.updates.shape[2]), 4, [rounds.updates.shape[2]])
+        )
         file = io.BytesIO()
         torch.save(vars(before), file)
         file.seek(0)
@@ -276,53 +199,3 @@ def test_one_huge_update_among_ordinary_ones_is_finite(method):
     for outcome in outcomes(method, rounds):
         assert outcome.models.isfinite().all()
         assert outcome.weights.isfinite().all()
-
-
-# Against the slow references
-
-random_rounds = st.builds(
-    make_rounds,
-    seed=st.integers(0, 2**32),
-    n=st.integers(1, 5),
-    d=st.integers(3, 9),
-    rounds=st.integers(1, 5),
-    absences=st.booleans(),
-    dtype=st.just(torch.float64),
-)
-few = settings(deadline=None, max_examples=50, derandomize=True)
-
-
-def as_numbers(rounds):
-    """The updates as plain numbers, [round][site], None where absent."""
-    return [
-        [update.tolist() if here else None for update, here in zip(updates, present, strict=True)]
-        for updates, present in zip(rounds.updates, rounds.present, strict=True)
-    ]
-
-
-@given(rounds=random_rounds)
-@few
-def test_fedavg_is_the_reference(rounds):
-    d = rounds.updates.shape[2]
-    expected = reference.fedavg([0.0] * d, rounds.samples.tolist(), as_numbers(rounds))
-    for outcome, model in zip(outcomes(FedAvg(), rounds), expected, strict=True):
-        assert outcome.models.tolist() == pytest.approx(model, abs=1e-12)
-
-
-@pytest.mark.parametrize("combine", ["times", "plus"])
-@given(rounds=random_rounds)
-@few
-def test_fedce_is_the_reference(combine, rounds):
-    n, d = rounds.updates.shape[1:]
-    dice = [lambda model, centre=centre: 1 / (1 + math.dist(model, centre) ** 2) for centre in rounds.centres.tolist()]
-    expected = reference.fedce([0.0] * d, rounds.samples.tolist(), as_numbers(rounds), dice, combine)
-    for (reports, outcome), round in zip(play(FedCE(combine), rounds), expected, strict=True):
-        assert outcome.weights.tolist() == pytest.approx(round["weights"], abs=1e-9)
-        assert outcome.models.tolist() == pytest.approx(round["w_next"], abs=1e-9)
-        for i in range(n):
-            if round["minus_error"][i] is None:
-                assert reports.values["minus_error"][i].isnan()
-            else:
-                assert reports.values["minus_error"][i] == pytest.approx(round["minus_error"][i], abs=1e-9)
-                assert outcome.quantities["cosine"][i] == pytest.approx(round["cosine"][i], abs=1e-9)
-        assert not outcome.quantities["flagged"].any()

@@ -82,7 +82,7 @@ def our_rounds(case, combine):
     """The same of FedCE."""
     method = FedCE(combine=combine, estimate="server")
     _, n, d = case.updates.shape
-    state = method.start(torch.zeros(d, dtype=torch.float64), n)
+    state = method.start(torch.zeros(d, dtype=torch.float64), n, [d])
     everyone, nothing = torch.ones(n, dtype=torch.bool), torch.full((n,), math.nan, dtype=torch.float64)
     for number, updates in enumerate(case.updates):
         values = {"cosine": nothing, "minus_error": case.minus_errors[number] if number else nothing}

@@ -3,12 +3,12 @@
 Every site's update is weighted by its share of the training images.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from fedmerit.core import Outcome, Reports, SiteView, aggregate
+from fedmerit.core import Method, Outcome, Reports, aggregate
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,10 @@ class FedAvgState:
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Method):
     """Weights are sample shares; so is the contribution it credits."""
 
-    asks: ClassVar[tuple[str, ...]] = ()
-    shares_buffers: ClassVar[bool] = True
-
-    def start(self, model: Tensor, num_sites: int) -> FedAvgState:
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedAvgState:
         """The state before round 0; ``model`` is (d,)."""
         return FedAvgState(model)
 
@@ -35,7 +32,3 @@ class FedAvg:
         model = aggregate(state.model, weights, updates)
         contribution = weights.where(reports.present, weights.new_tensor(float("nan")))
         return FedAvgState(model), Outcome(contribution, weights, weights, model)
-
-    def report(self, view: SiteView) -> dict[str, float]:
-        """Nothing beyond training."""
-        return {}

@@ -5,14 +5,14 @@ as the model without it errs on its images (data space, Eq. 3). Both leave-one-o
 aggregation that made w_t, so a site computes them when it receives w_t.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Outcome, Reports, SiteView, aggregate, cosine_to_others, gram, share
+from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, cosine_to_others, gram, share
 
 CLAIM_TOLERANCE = 1e-3  # float32 models leave some 1e-5 between a site's cosine and the server's
 EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: below it there is rounding alone
@@ -32,7 +32,7 @@ class FedCEState:
 
 
 @dataclass(frozen=True)
-class FedCE:
+class FedCE(Method):
     """FedCE's server half, and with `report` its site half.
 
     Raises:
@@ -43,14 +43,13 @@ class FedCE:
     estimate: str = "site"  # both terms at the site, the cosine checked; or "server": NVFlare 2.9's rule
 
     asks: ClassVar[tuple[str, ...]] = ("cosine", "minus_error")
-    shares_buffers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, choices in (("combine", ("times", "plus")), ("estimate", ("site", "server"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
 
-    def start(self, model: Tensor, num_sites: int) -> FedCEState:
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedCEState:
         """The state before round 0; ``model`` is (d,)."""
         zeros = torch.zeros(num_sites, dtype=torch.float64)
         unknown = torch.full_like(zeros, torch.nan)
@@ -73,10 +72,13 @@ class FedCE:
 
     def report(self, view: SiteView) -> dict[str, float]:
         """What a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
-        without_own = minus_model(view.received, view.own_previous, view.weight)
+        own = view.own
+        if own is None:
+            return {}
+        without_own = minus_model(view.received, own.trained, own.weight)
         return {
-            "cosine": cosine_to_mean_of_others(view.received, view.previous, view.own_previous, view.weight),
-            "minus_error": 1 - view.validation_dice(without_own),
+            "cosine": cosine_to_mean_of_others(view.received, own.previous, own.trained, own.weight),
+            "minus_error": 1 - own.validation_dice(without_own),
         }
 
     def _at_sites(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[dict[str, Tensor], Outcome]:

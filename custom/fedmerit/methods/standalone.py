@@ -1,12 +1,13 @@
 """Standalone: every site trains alone, on its own images. What every fairness figure compares with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Outcome, Reports, SiteView
+from fedmerit.core import Method, Outcome, Reports
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,12 @@ class StandaloneState:
 
 
 @dataclass(frozen=True)
-class Standalone:
+class Standalone(Method):
     """Nothing is shared: each site's next model is its own trained one, BatchNorm statistics included."""
 
-    asks: ClassVar[tuple[str, ...]] = ()
     shares_buffers: ClassVar[bool] = False
 
-    def start(self, model: Tensor, num_sites: int) -> StandaloneState:
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> StandaloneState:
         """All sites start from one model (d,)."""
         return StandaloneState(model.repeat(num_sites, 1))
 
@@ -33,7 +33,3 @@ class Standalone:
         nothing = torch.zeros(len(updates), dtype=torch.float64)
         contribution = nothing.where(reports.present, torch.nan)
         return StandaloneState(models), Outcome(contribution, nothing, reports.data_share, models)
-
-    def report(self, view: SiteView) -> dict[str, float]:
-        """Nothing beyond training."""
-        return {}

@@ -1,0 +1,138 @@
+"""Made-up rounds of sites whose Dice has a formula, played as the engines play them."""
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from fedmerit.core import Outcome, OwnPart, Reports, SiteView, TrialResults
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds of n sites; a site's Dice is 1 / (1 + ||w - c||²)."""
+
+    samples: torch.Tensor  # (n,)
+    updates: torch.Tensor  # (rounds, n, d), zero where absent
+    present: torch.Tensor  # (rounds, n) bool
+    centres: torch.Tensor  # (n, d)
+
+    def dice(self, site):
+        return lambda model: 1 / (1 + float((model.double() - self.centres[site]).square().sum()))
+
+    def losses(self, site, model):
+        """Some losses in [0, 1], as many as the site has images."""
+        count = int(self.samples[site])
+        return lambda: (1 - self.dice(site)(model)) * torch.linspace(0.1, 1.0, count, dtype=torch.float64)
+
+    def evaluate(self, trials):
+        """What the server validation set says: the mean over a few fixed centres, none of them a site's."""
+        if trials is None:
+            return None
+        generator = torch.Generator().manual_seed(99)
+        centres = torch.randn(3, self.centres.shape[1], generator=generator, dtype=torch.float64)
+        models = trials.mixtures @ trials.models.double()
+        each = 1 / (1 + (models[:, None] - centres).square().sum(dim=2))  # (k, 3)
+        places = ((1 - each) * max(trials.bins, 1)).long().clamp(max=trials.bins - 1)
+        losses = torch.zeros(len(each), trials.bins, dtype=torch.float64)
+        if trials.bins:
+            losses.scatter_add_(1, places, torch.ones_like(each))
+        return TrialResults(each.mean(dim=1), losses)
+
+    def of_sites(self, rows):
+        """The same of some sites, in the order of ``rows``."""
+        return Rounds(self.samples[rows], self.updates[:, rows], self.present[:, rows], self.centres[rows])
+
+
+def make_rounds(seed=0, n=4, d=12, rounds=4, absences=False, dtype=torch.float32):
+    random = torch.Generator().manual_seed(seed)
+    updates = torch.randn(rounds, n, d, generator=random, dtype=dtype)
+    updates = updates + torch.randn(d, generator=random, dtype=dtype)  # something in common
+    present = torch.rand(rounds, n, generator=random) < (0.6 if absences else 2.0)
+    for number in range(rounds):
+        if not present[number].any():
+            present[number, number % n] = True
+    return Rounds(
+        samples=torch.randint(1, 100, (n,), generator=random).double(),
+        updates=updates * present[:, :, None],
+        present=present,
+        centres=torch.randn(n, d, generator=random, dtype=torch.float64),
+    )
+
+
+def play(method, rounds, states=None, stop=None):
+    """Every round's (reports, outcome): the sites report as `site.py` has them report.
+
+    Args:
+        method: of the run.
+        rounds: what the sites do.
+        states: is given the state after each round.
+        stop: the number of rounds, where it is not all of them.
+    """
+    count, n, d = rounds.updates.shape
+    models = torch.zeros(d, dtype=rounds.updates.dtype)
+    state = method.start(models, n, [d])
+    before, weights, history = None, None, []
+    for number in range(count if stop is None else stop):
+        present = rounds.present[number]
+        values = {name: torch.full((n,), math.nan, dtype=torch.float64) for name in method.asks}
+        for i in range(n):
+            if present[i] and method.asks:
+                received, own = row(models, i), None
+                if number and rounds.present[number - 1, i] and weights[i] < 1:
+                    trained = row(before, i) + rounds.updates[number - 1, i]
+                    own = OwnPart(row(before, i), trained, float(weights[i]), rounds.dice(i))
+                for name, value in method.report(SiteView(received, rounds.losses(i, received), own)).items():
+                    values[name][i] = value
+        reports = Reports(rounds.samples.where(present, 0.0), present, values)
+        reports = replace(reports, trials=rounds.evaluate(method.trials(state, rounds.updates[number], reports)))
+        state, outcome = method.round(state, rounds.updates[number], reports)
+        before, models, weights = models, outcome.models, outcome.weights
+        history.append((reports, outcome))
+        if states is not None:
+            states.append(state)
+    return history
+
+
+def row(models, i):
+    """What site i has of one model (d,) or of one model per site (n, d)."""
+    return models if models.ndim == 1 else models[i]
+
+
+def columns(outcome):
+    """Everything (n,) in an outcome, and models that are one per site."""
+    per_site = {"models": outcome.models} if outcome.models.ndim == 2 else {}
+    named = {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
+    del named["models"], named["quantities"]
+    return named | dict(outcome.quantities) | per_site
+
+
+def assert_same(ours, theirs, atol=0.0):
+    for name, value in ours.items():
+        assert torch.allclose(value, theirs[name], rtol=0, atol=atol, equal_nan=True), name
+
+
+def outcomes(method, rounds):
+    return [outcome for _, outcome in play(method, rounds)]
+
+
+random_rounds = st.builds(
+    make_rounds,
+    seed=st.integers(0, 2**32),
+    n=st.integers(1, 5),
+    d=st.integers(3, 9),
+    rounds=st.integers(1, 5),
+    absences=st.booleans(),
+    dtype=st.just(torch.float64),
+)
+few = settings(deadline=None, max_examples=50, derandomize=True)
+
+
+def as_numbers(rounds):
+    """The updates as plain numbers, [round][site], None where absent."""
+    return [
+        [update.tolist() if here else None for update, here in zip(updates, present, strict=True)]
+        for updates, present in zip(rounds.updates, rounds.present, strict=True)
+    ]

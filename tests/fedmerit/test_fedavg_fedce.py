@@ -1,0 +1,39 @@
+"""FedAvg and FedCE against their slow references."""
+
+import math
+
+import pytest
+import reference
+from hypothesis import given
+from rounds import as_numbers, few, outcomes, play, random_rounds
+
+from fedmerit.methods.fedavg import FedAvg
+from fedmerit.methods.fedce import FedCE
+
+
+@given(rounds=random_rounds)
+@few
+def test_fedavg_is_the_reference(rounds):
+    d = rounds.updates.shape[2]
+    expected = reference.fedavg([0.0] * d, rounds.samples.tolist(), as_numbers(rounds))
+    for outcome, model in zip(outcomes(FedAvg(), rounds), expected, strict=True):
+        assert outcome.models.tolist() == pytest.approx(model, abs=1e-12)
+
+
+@pytest.mark.parametrize("combine", ["times", "plus"])
+@given(rounds=random_rounds)
+@few
+def test_fedce_is_the_reference(combine, rounds):
+    n, d = rounds.updates.shape[1:]
+    dice = [lambda model, centre=centre: 1 / (1 + math.dist(model, centre) ** 2) for centre in rounds.centres.tolist()]
+    expected = reference.fedce([0.0] * d, rounds.samples.tolist(), as_numbers(rounds), dice, combine)
+    for (reports, outcome), round in zip(play(FedCE(combine), rounds), expected, strict=True):
+        assert outcome.weights.tolist() == pytest.approx(round["weights"], abs=1e-9)
+        assert outcome.models.tolist() == pytest.approx(round["w_next"], abs=1e-9)
+        for i in range(n):
+            if round["minus_error"][i] is None:
+                assert reports.values["minus_error"][i].isnan()
+            else:
+                assert reports.values["minus_error"][i] == pytest.approx(round["minus_error"][i], abs=1e-9)
+                assert outcome.quantities["cosine"][i] == pytest.approx(round["cosine"][i], abs=1e-9)
+        assert not outcome.quantities["flagged"].any()
