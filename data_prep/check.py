@@ -69,7 +69,7 @@ def _alike(site: SiteFolder, first: SiteFolder) -> Iterator[Problem]:
 
 
 def _cases(site: SiteFolder) -> Iterator[tuple[str, Case]]:
-    return ((split, case) for split in SPLITS for case in site.cases(split))
+    return ((split, case) for split, cases in site.splits.items() for case in cases)
 
 
 def _names(site: SiteFolder) -> Iterator[Problem]:
@@ -82,7 +82,7 @@ def _names(site: SiteFolder) -> Iterator[Problem]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield Problem(site.name, file, f"case {name} stands in it more than once")
     for split, stated in site.info.get("counts", {}).items():
-        cases = site.cases(split) if split in SPLITS else ()
+        cases = site.splits.get(split, ())
         if stated.get("cases") != len(cases):
             yield Problem(site.name, file, f"split {split} lists {len(cases)} cases, site.json {stated.get('cases')}")
 

@@ -19,7 +19,7 @@ from data_prep.folders import whole_folder
 from data_prep.frame import Normalise, frame, normalise_mri, normalise_photo
 from data_prep.raw import Decoded, RawCase, RawSite
 from data_prep.split import split_patients
-from fedmerit.data import SPLITS
+from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_json
 
@@ -111,6 +111,7 @@ def prepare(
     slices: str = "all",
     field_of_view: float | None = None,
     patients: int | None = None,
+    server_share: float = 0.0,
     progress: Report | None = None,
 ) -> list[Path]:
     """Write one site folder per site below ``out`` and return them, sorted by name; all of them or none.
@@ -126,19 +127,22 @@ def prepare(
         slices: ``organ`` trains only on slices that show the organ; validation and testing stay whole.
         field_of_view: Side in mm of the central square that is kept; the kind's own where not given.
         patients: Mean number of patients per site, for synthetic kinds alone.
+        server_share: Share of each site's training patients, 0 to 0.5, set aside as the split that the server
+            evaluates models on; where it is positive, at least one patient per site.
         progress: Called with site, cases done and cases in all; bars on the terminal where not given.
 
     Raises:
         BadInput: an argument or a raw file is unusable.
     """
     chosen = _choose(kind, source, patients)
-    _require_options(chosen, ratios, size, seed, slices, field_of_view)
+    _require_options(chosen, ratios, size, seed, slices, field_of_view, server_share)
     out = Path(out)
     fields: dict[str, Any] = {
         "source": kind,
         "ratios": list(ratios),
         "seed": seed,
         "slices": slices,
+        "server_share": server_share,
         "field_of_view": chosen.field_of_view if field_of_view is None else field_of_view,
     }
     with ExitStack() as stack:
@@ -182,6 +186,7 @@ def _require_options(
     seed: int,
     slices: str,
     field_of_view: float | None,
+    server_share: float,
 ) -> None:
     if len(ratios) != 3 or not all(ratio > 0 for ratio in ratios) or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         shares = ",".join(f"{ratio:g}" for ratio in ratios)
@@ -192,6 +197,8 @@ def _require_options(
         raise BadInput(f"seed {seed}: expected 0 or more")
     if slices not in ("all", "organ"):
         raise BadInput(f"slices {slices!r}: expected all or organ")
+    if not 0 <= server_share <= 0.5:
+        raise BadInput(f"server share {server_share:g}: expected a share of the training patients from 0 to 0.5")
     if field_of_view is not None and kind.field_of_view is None:
         raise BadInput(f"field of view {field_of_view:g} mm: {kind.task} images know no millimetres; leave it out")
     if field_of_view is not None and not 10 <= field_of_view <= 1000:
@@ -201,9 +208,10 @@ def _require_options(
 def _write_site(kind: Kind, site: RawSite, folder: Path, size: int, fields: Mapping[str, Any], report: Report) -> None:
     """Decode, frame and store every case of a site, one at a time, then its datalist.json and site.json."""
     (folder / "cases").mkdir(parents=True)
-    splits = split_patients(site.name, [case.patient for case in site.cases], tuple(fields["ratios"]), fields["seed"])
-    entries: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-    counts = {split: {"cases": 0, "patients": 0, "slices": 0} for split in SPLITS}
+    patients = [case.patient for case in site.cases]
+    splits = split_patients(site.name, patients, tuple(fields["ratios"]), fields["seed"], fields["server_share"])
+    entries: dict[str, list[dict[str, Any]]] = {split: [] for split in (*SPLITS, SERVER_SPLIT)}
+    counts = {split: {"cases": 0, "patients": 0, "slices": 0} for split in entries}
     for patient_split in splits.values():
         counts[patient_split]["patients"] += 1
     remarks: list[dict[str, str]] = []

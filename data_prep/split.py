@@ -4,15 +4,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedmerit.data import SPLITS
+from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.errors import BadInput
 
 
-def split_patients(site: str, patients: Sequence[str], ratios: tuple[float, float, float], seed: int) -> dict[str, str]:
+def split_patients(
+    site: str, patients: Sequence[str], ratios: tuple[float, float, float], seed: int, server_share: float = 0.0
+) -> dict[str, str]:
     """The split of every patient: shares as near to ``ratios`` as whole patients allow, at least one in each.
 
+    ``server_share`` of the training patients, at least one if it is positive, go to the server's split instead;
+    the others stay where they are without it.
+
     Raises:
-        BadInput: fewer patients than splits.
+        BadInput: fewer patients than splits, or one training patient of which the server wants a share.
     """
     names = sorted(set(patients))
     if len(names) < len(SPLITS):
@@ -25,5 +30,12 @@ def split_patients(site: str, patients: Sequence[str], ratios: tuple[float, floa
     for _ in range(len(names) - len(SPLITS)):
         short = [ratio * len(names) - count for ratio, count in zip(ratios, counts, strict=True)]
         counts[int(np.argmax(short))] += 1
-    splits = np.repeat(SPLITS, counts)
+    training, *others = counts
+    server = max(1, round(server_share * training)) if server_share > 0 else 0
+    if server >= training:
+        raise BadInput(
+            f"site {site}: {training} training patient, but the server share {server_share:g} takes one and one has "
+            "to be left to train; add patients, raise the training ratio or prepare with a server share of 0"
+        )
+    splits = np.repeat([SPLITS[0], SERVER_SPLIT, *SPLITS[1:]], [training - server, server, *others])
     return {name: str(split) for name, split in zip(names, splits, strict=True)}

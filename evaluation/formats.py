@@ -118,7 +118,7 @@ def csv_text(table: Table) -> str:
     frame = table.frame
     if table.spread is not None and table.spread.select_dtypes("number").notna().any(axis=None):
         numbers = [column for column in range(table.shape[1]) if table.is_number(column)]
-        spread = table.spread.iloc[:, numbers].add_suffix(", std over seeds")
+        spread = table.spread.iloc[:, numbers].dropna(axis=1, how="all").add_suffix(", std over seeds")
         frame = pd.concat([frame, spread], axis=1)
     return str(frame.to_csv(index=False, lineterminator="\n"))
 

@@ -3,12 +3,13 @@
 import tomllib
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedmerit.errors import BadInput, RunFailed
@@ -42,6 +43,12 @@ class Split(StrEnum):
     testing = "testing"
 
 
+class PaperFigure(StrEnum):
+    """A figure of a paper that needs no images."""
+
+    cgsv_approximation = "cgsv-approximation"
+
+
 class SliceChoice(StrEnum):
     """Which slices train."""
 
@@ -50,7 +57,7 @@ class SliceChoice(StrEnum):
 
 
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
-    **dict.fromkeys(("out", "method", "sites", "engine", "device"), str),
+    **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites"), str),
     **dict.fromkeys(("rounds", "seed", "threads"), int),
     "set": dict,
 }
@@ -97,6 +104,9 @@ def prepare(
     ] = SliceChoice.all,
     field_of_view: Annotated[float | None, typer.Option(help="Millimetres to crop to, about the centre.")] = None,
     patients: Annotated[int | None, typer.Option(help="Synthetic kinds: patients per site.")] = None,
+    server_share: Annotated[
+        float, typer.Option(help="Share of each site's training patients to set aside for the server to validate on.")
+    ] = 0.0,
 ) -> None:
     """Turn raw data into site folders."""
     from data_prep.prepare import prepare as prepare_sites
@@ -117,18 +127,23 @@ def prepare(
         slices=slices.value,
         field_of_view=field_of_view,
         patients=patients,
+        server_share=server_share,
     )
     _print_sites(out, len(folders))
 
 
 def _print_sites(root: Path, count: int) -> None:
-    from fedmerit.data import SPLITS, open_sites
+    from fedmerit.data import SERVER_SPLIT, SPLITS, open_sites
 
-    table = Table("site", *(f"{split} cases" for split in SPLITS), "training slices", "left out", box=None)
-    for site in open_sites(root):
-        counts = site.info["counts"]
-        cases = [str(counts[split]["cases"]) for split in SPLITS]
-        table.add_row(site.name, *cases, str(counts["training"]["slices"]), str(len(site.info["left_out"])))
+    sites = open_sites(root)
+    columns = {f"{split} cases": split for split in SPLITS}
+    if any(site.cases(SERVER_SPLIT) for site in sites):
+        columns["server cases"] = SERVER_SPLIT
+    table = Table("site", *columns, "training slices", "left out", box=None)
+    for site in sites:
+        cases = [str(len(site.cases(split))) for split in columns.values()]
+        slices = site.info["counts"]["training"]["slices"]
+        table.add_row(site.name, *cases, str(slices), str(len(site.info["left_out"])))
     console.print(table)
     console.print(f"{count} sites in {root}", soft_wrap=True)
 
@@ -163,6 +178,10 @@ def run(
     engine: Annotated[Engine | None, typer.Option(help="NVFlare's simulator, or one process. [default: sim]")] = None,
     threads: Annotated[int | None, typer.Option(help="Sites at work at a time. [default: all; local: cores]")] = None,
     device: Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu. [default: auto]")] = None,
+    server_sites: Annotated[
+        Path | None,
+        typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
+    ] = None,
     settings: Settings = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file of these options; the command line goes first.")
@@ -181,6 +200,7 @@ def run(
         "engine": engine and engine.value,
         "threads": threads,
         "device": device,
+        "server_sites": server_sites,
     }
     options = _with_config({name: value for name, value in given.items() if value is not None}, config, settings)
     if "out" not in options:
@@ -214,28 +234,35 @@ def _with_config(given: dict[str, Any], config: Path | None, settings: list[str]
     return content | given | ({"settings": merged} if merged else {})
 
 
-def _run_with_progress(folder: Path) -> None:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.fields[last]}"), console=console)
 
+
+def _run_with_progress(folder: Path) -> None:
+    with _progress() as progress:
+        _execute(folder, progress)
+
+
+def _execute(folder: Path, progress: Progress, name: str = "") -> None:
+    """Execute a run under a bar of its rounds."""
     from fedmerit import runs
     from fedmerit.results import read_run
 
     info = read_run(folder)
-    columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[last]}"), console=console) as progress:
-        bar = progress.add_task(f"{info['method']} ({info['engine']})", total=info["rounds"], last="")
+    bar = progress.add_task(f"{name or info['method']} ({info['engine']})", total=info["rounds"], last="")
 
-        def on_round(record: Mapping[str, Any]) -> None:
-            dice = list(record["validation_dice"].values())
-            weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
-            last = f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
-            progress.update(bar, completed=record["round"] + 1, last=last)
-            for site, reason in record["rejected"].items():
-                progress.console.print(f"round {record['round']}: {site} rejected: {reason}", markup=False)
-            for site in record["flagged"]:
-                progress.console.print(f"round {record['round']}: {site} flagged: its cosine is not the server's")
+    def on_round(record: Mapping[str, Any]) -> None:
+        dice = list(record["validation_dice"].values())
+        weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
+        last = f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
+        progress.update(bar, completed=record["round"] + 1, last=last)
+        for site, reason in record["rejected"].items():
+            progress.console.print(f"round {record['round']}: {site} rejected: {reason}", markup=False)
+        for site in record["flagged"]:
+            progress.console.print(f"round {record['round']}: {site} flagged: its cosine is not the server's")
 
-        runs.execute(folder, on_round)
+    runs.execute(folder, on_round)
 
 
 def _print_runs(folders: list[Path]) -> None:
@@ -244,6 +271,60 @@ def _print_runs(folders: list[Path]) -> None:
     print_table(dice_and_contribution(folders), console)
     for folder in folders:
         console.print(f"run folder: {folder}", soft_wrap=True)
+
+
+@app.command()
+@_reports_bad_input
+def compare(
+    out: Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")],
+    sites: Annotated[Path, typer.Option(help="Folder of site folders.")],
+    methods: Annotated[
+        str, typer.Option(help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all.")
+    ] = "all",
+    seeds: Annotated[str, typer.Option(help="Of the runs of each method.")] = "0",
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 30,
+    engine: Annotated[Engine, typer.Option(help="NVFlare's simulator, or one process.")] = Engine.sim,
+    threads: Annotated[int | None, typer.Option(help="Sites at work at a time. [default: all; local: cores]")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu. [default: auto]")] = None,
+    server_sites: Annotated[
+        Path | None,
+        typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Train methods and seeds on the same sites, and print Tables 1 and 6 of the FedCE paper for them.
+
+    Interrupted, the same command goes on from the last complete round. Exits with 1 where a run failed.
+    """
+    from evaluation.comparison_runs import Planned, parse_methods, parse_seeds, prepare, work_off, write_tables
+    from evaluation.tables import print_table
+
+    given = {"threads": threads, "device": device, "server_sites": server_sites}
+    options = {"sites": sites, "rounds": rounds, "engine": engine.value} | {
+        name: value for name, value in given.items() if value is not None
+    }
+    planned = prepare(out, parse_methods(methods), parse_seeds(seeds), _assignments(settings), options)
+    with _progress() as progress:
+        bar = progress.add_task("runs", total=len(planned), last="")
+
+        def execute(run: Planned) -> None:
+            _execute(run.folder, progress, f"{run.label}, seed {run.seed}")
+
+        def on_end() -> None:
+            for task in progress.task_ids:
+                if task != bar:
+                    progress.remove_task(task)
+            progress.advance(bar)
+
+        failed = work_off(planned, execute, on_end)
+    wide = Console(width=max(console.width, 150))  # narrower, labels and numbers are cut
+    for table in write_tables(out, planned):
+        print_table(table, wide)
+    console.print(f"runs and tables: {out}", soft_wrap=True)
+    for run, error in failed.items():
+        typer.echo(f"failed: {run.label}, seed {run.seed}, in {run.folder}: {error}", err=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -278,16 +359,41 @@ def report(
 
 
 @app.command()
+@_reports_bad_input
+def figure(
+    name: Annotated[PaperFigure, typer.Argument(help="Which.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to write the CSV and the PNG into.")],
+    repeats: Annotated[int, typer.Option(help="Draws of random updates to average over.")] = 10,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    largest_sites: Annotated[int, typer.Option(help="Largest N; exact values take 2^N coalitions.")] = 20,
+) -> None:
+    """Reproduce a figure of a paper on random updates: Figure 1 of CGSV, error and time of Shapley values."""
+    from rich.progress import track
+
+    from evaluation import approximation
+    from evaluation.tables import print_table
+
+    cells = approximation.grid(largest_sites)
+    bar = partial(track, description=name.value, console=console)
+    table = approximation.compare(cells, repeats=repeats, seed=seed, track=bar)
+    print_table(approximation.shown(table), console)
+    for path in approximation.write(table, out):
+        console.print(str(path), soft_wrap=True)
+
+
+@app.command()
 def methods() -> None:
     """The methods and how they differ."""
-    headers = ("method", "contribution", "weights", "download", "site work", "parameters", "paper")
-    table = Table(*headers, show_lines=True)
+    table = Table(show_lines=True)
+    for header in ("method", "contribution", "weights", "download", "site work", "parameters", "paper"):
+        table.add_column(header, no_wrap=header == "parameters")
     for name, entry in METHODS.items():
-        parameters = "\n".join(f"{key}={value}" for key, value in vars(entry.method()).items())
+        values = {key: f"{value:g}" if isinstance(value, float) else value for key, value in vars(entry.method()).items()}
+        parameters = "\n".join(f"{key}={value}" for key, value in values.items())
         table.add_row(
             name, entry.contribution, entry.weights, entry.download, entry.site_work, parameters or "none", entry.paper
         )
-    Console(width=max(console.width, 118)).print(table)  # narrower, words are cut
+    Console(width=max(console.width, 128)).print(table)  # narrower, words are cut
 
 
 @app.command()

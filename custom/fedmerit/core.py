@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+BLOCK = 1 << 15  # entries at a time in float64: they stay in the cache, and the stack is never copied
+
 
 @dataclass(frozen=True)
 class Reports:
@@ -138,11 +140,20 @@ def remember(memory: Tensor, now: Tensor, alpha: float, present: Tensor) -> Tens
     return torch.where(present, alpha * memory + (1 - alpha) * now, memory)
 
 
+def reshare(memory: Tensor, amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) ``memory``, of which the present sites share anew by ``amounts`` what they held; absent ones keep theirs.
+
+    That is 1 where they held nothing, as before the first round. With all sites present it is `share`.
+    """
+    held = float(memory[present].sum())
+    return torch.where(present, share(amounts, present) * (min(held, 1.0) if held > 0 else 1.0), memory)
+
+
 def gram(updates: Tensor) -> Tensor:
     """(n, n) float64 inner products of the rows of (n, d) ``updates``: every norm and cosine of a round."""
     n = len(updates)
     result = torch.zeros(n, n, dtype=torch.float64)
-    for block in torch.split(updates, 1 << 20, dim=1):  # float64 copies of a block, never of the whole stack
+    for block in torch.split(updates, BLOCK, dim=1):
         block = block.double()
         result += block @ block.T
     return result
@@ -181,10 +192,10 @@ def _cosine(inner: Tensor, scale: Tensor) -> Tensor:
 
 def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
     """(d,) ``model`` plus the weighted sum of ``updates`` (n, d), in its dtype, summed in float64 in site order."""
-    result = torch.empty_like(model)
-    for block in range(0, len(model), 1 << 20):
-        part = slice(block, block + (1 << 20))
-        result[part] = (model[part].double() + weights.double() @ updates[:, part].double()).to(model.dtype)
+    result, weights = torch.empty_like(model), weights.double()
+    for start in range(0, len(model), BLOCK):
+        part = slice(start, start + BLOCK)
+        result[part] = torch.addmv(model[part].double(), updates[:, part].double().T, weights)
     return result
 
 
@@ -194,7 +205,7 @@ def quota_counts(quotas: Tensor, size: int) -> list[int]:
 
 
 def keep_largest(vector: Tensor, counts: Sequence[int]) -> Tensor:
-    """(n, d) bool: row i marks the ``counts[i]`` entries of ``vector`` (d,) of largest magnitude, ties to the lower index.
+    """(n, d) bool: row i marks the ``counts[i]`` largest magnitudes of ``vector`` (d,), ties to the lower index.
 
     A count of d marks everything, a count of 0 nothing.
     """
@@ -229,6 +240,26 @@ def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequen
     return torch.cat(pieces, dim=1)
 
 
+def reward(models: Tensor, update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
+    """(n, d) ``models``, each plus its quota of ``update`` (d,): the largest magnitudes (Eq. 5, Xu et al. 2021).
+
+    Args:
+        models: (n, d).
+        update: (d,).
+        quotas: (n,) the fraction of the entries that each gets, 0 to 1.
+        tensor_sizes: for the rule of `keep_largest_per_tensor`; None: the largest of all.
+    """
+    if tensor_sizes is None:
+        masks = keep_largest(update, quota_counts(quotas, len(update)))
+    else:
+        masks = keep_largest_per_tensor(update, quotas, tensor_sizes)
+    result = torch.empty_like(models)
+    for row, model, mask in zip(result, models, masks, strict=True):
+        torch.mul(update, mask, out=row)  # no copy of the stack beside the result
+        row += model
+    return result
+
+
 def shapley(utilities: Tensor) -> Tensor:
     """(n,) exact Shapley values of a game given by all its coalitions, in O(n 2^n).
 
@@ -245,3 +276,58 @@ def shapley(utilities: Tensor) -> Tensor:
         pairs = utilities.view(-1, 2, 2**i)  # without and with site i; the other sites' order is kept
         values[i] = (factors.view(-1, 2**i) * (pairs[:, 1] - pairs[:, 0])).sum()
     return values
+
+
+def to_sites(values: Tensor, present: Tensor) -> Tensor:
+    """(n,) float64 ``values`` of the k present sites, in order, each at its site; NaN for absent sites."""
+    result = torch.full(present.shape, torch.nan, dtype=torch.float64)
+    result[present] = values.double()
+    return result
+
+
+def trained_models(models: Tensor, updates: Tensor, present: Tensor) -> Tensor:
+    """(k, d) ``models``, (d,) or one per site (n, d), plus the ``updates`` (n, d) of the present sites."""
+    result = updates[present]  # a copy
+    return result.add_(models if models.ndim == 1 else models[present])
+
+
+MOST_COALITION_SITES = 12  # 4096 evaluations a round
+
+
+def require_coalitions(num_sites: int) -> None:
+    """Raise ValueError where a round would need more than 2^12 evaluations."""
+    if num_sites > MOST_COALITION_SITES:
+        raise ValueError(
+            f"{num_sites} sites: exact Shapley values take all 2^n coalitions a round, for at most "
+            f"{MOST_COALITION_SITES} sites; merge sites, or take a method that needs no coalitions"
+        )
+
+
+def coalition_trials(model: Tensor, updates: Tensor, reports: Reports) -> Trials:
+    """All 2^k coalitions of the k present sites: ``model`` (d,) plus the mean of its members' updates by images.
+
+    Row S holds the sites whose bits are set in S, the first present site being bit 0; row 0 is the model itself.
+    """
+    present = reports.present
+    count = int(present.sum())
+    members = (torch.arange(2**count)[:, None] >> torch.arange(count)) & 1  # (2^k, k)
+    images = members * reports.data_share[present]
+    totals = images.sum(dim=1, keepdim=True)
+    weights = images / totals.where(totals > 0, torch.ones_like(totals))
+    shares = torch.zeros(2**count, len(present), dtype=torch.float64)
+    shares[:, present] = weights
+    models = torch.cat([trained_models(model, updates, present), model[None]])
+    return Trials(models, torch.cat([weights, (totals == 0).double()], dim=1), shares)
+
+
+def coalition_values(reports: Reports, truncation: float) -> Tensor:
+    """(n,) exact Shapley values of the trials of `coalition_trials`, NaN for absent sites.
+
+    All are 0 where the grand coalition's utility and that of nobody differ by ``truncation`` or less.
+    """
+    assert reports.trials is not None
+    utilities = reports.trials.dice
+    values = shapley(utilities)
+    if abs(float(utilities[-1] - utilities[0])) <= truncation:
+        values = torch.zeros_like(values)
+    return to_sites(values, reports.present)

@@ -21,6 +21,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 
 SPLITS = ("training", "validation", "testing")
+SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
 
 
 def load_array(path: Path) -> NDArray[Any]:
@@ -67,14 +68,17 @@ class SiteFolder:
         if not self.path.is_dir():
             raise BadInput(f"{self.path}: no such site folder; make one with `fedmerit prepare`")
         self.info: Mapping[str, Any] = read_json(self.path / "site.json")
-        lists: Mapping[str, list[dict[str, Any]]] = read_json(self.path / "datalist.json")
+        stored: Any = read_json(self.path / "datalist.json")
         try:
+            lists: Mapping[str, list[dict[str, Any]]] = {SERVER_SPLIT: [], **stored}
             self.name: str = self.info["name"]
             self.task: str = self.info["task"]
             self.labels: tuple[str, ...] = tuple(self.info["labels"])
             self.channels: int = self.info["channels"]
             self.image_size: tuple[int, int] = (self.info["image_size"][0], self.info["image_size"][1])
-            self.splits = {split: tuple(self._case(entry) for entry in lists[split]) for split in SPLITS}
+            self.splits = {
+                split: tuple(self._case(entry) for entry in lists[split]) for split in (*SPLITS, SERVER_SPLIT)
+            }
         except (KeyError, IndexError, TypeError) as error:
             raise BadInput(
                 f"{self.path}: site.json or datalist.json lacks {error}; run `fedmerit prepare` again"
@@ -91,9 +95,9 @@ class SiteFolder:
         )
 
     def cases(self, split: str) -> tuple[Case, ...]:
-        """The cases of ``training``, ``validation`` or ``testing``, in the order of datalist.json."""
-        if split not in SPLITS:
-            raise BadInput(f"split {split!r}: expected one of {', '.join(SPLITS)}")
+        """The cases of one of `SPLITS`, or of `SERVER_SPLIT`, in the order of datalist.json."""
+        if split not in self.splits:
+            raise BadInput(f"split {split!r}: expected one of {', '.join(self.splits)}")
         return self.splits[split]
 
     def require_arrays(self) -> None:

@@ -7,3 +7,7 @@ class BadInput(ValueError):
 
 class RunFailed(RuntimeError):
     """A run did not come to its end; the message says in which round, why, and where the log is."""
+
+
+class MemoryLost(BadInput):
+    """A site no longer has what it remembered of the round before; the server sends it everything in the next."""

@@ -49,6 +49,17 @@ def flatten(parts: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     return torch.cat([parts[name].reshape(-1) for name in names])
 
 
+def mix(models: Tensor, mixture: Tensor) -> Tensor:
+    """(d,) weighted sum of ``models`` (m, d) by ``mixture`` (m,), in float64; one of them alone comes as it is."""
+    places = mixture.nonzero().flatten().tolist()
+    if len(places) == 1 and mixture[places[0]] == 1:
+        return models[places[0]]
+    result = torch.zeros(models.shape[1], dtype=torch.float64)
+    for place in places:
+        result.add_(models[place], alpha=float(mixture[place]))
+    return result.to(models.dtype)
+
+
 def average_buffers(buffers: Sequence[Buffers], shares: Tensor) -> dict[str, Tensor]:
     """One set of buffers for all sites.
 

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from fedmerit.data import SiteFolder
+from fedmerit.errors import MemoryLost
+from fedmerit.messages import Evaluated, Evaluation, Failure, Reply, Task
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
-from fedmerit.site import Reply, Site, Task
+from fedmerit.site import Site
 
 
 def run_local(
@@ -21,6 +23,7 @@ def run_local(
     devices: Mapping[str, str] | None = None,
     on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
     threads: int | None = None,
+    server_sites: Sequence[SiteFolder] = (),
 ) -> None:
     """Train and test; goes on from the last complete round of ``run``.
 
@@ -31,10 +34,11 @@ def run_local(
         devices: by site name; "auto" for those not named.
         on_round: called with every round's ledger record.
         threads: sites at work at a time; as many as the machine has cores for by default.
+        server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
     """
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
-    federation = Federation(plan, [folder.name for folder in folders], run, on_round)
+    federation = Federation(plan, [folder.name for folder in folders], run, on_round, server_sites)
     sites = {
         folder.name: Site(folder, plan, run / "sites" / folder.name, devices.get(folder.name, "auto"))
         for folder in folders
@@ -42,13 +46,15 @@ def run_local(
     threads = threads or max(1, (os.cpu_count() or 1) // plan.training.cpu_threads)
 
     with ThreadPoolExecutor(threads) as pool:
-
-        def ask(work: Callable[[Site, Task], Reply]) -> dict[str, Reply]:
+        while federation.work:
             tasks = federation.tasks()
-            replies = pool.map(lambda name: work(sites[name], tasks[name]), tasks)
-            return dict(zip(tasks, replies, strict=True))
+            answers = pool.map(lambda name, task: _answer(sites[name], task), tasks.keys(), tasks.values())
+            federation.take(dict(zip(tasks, answers, strict=True)))
 
-        while federation.training:
-            federation.aggregate(ask(Site.train))
-        if not federation.finished:
-            federation.finish(ask(Site.test))
+
+def _answer(site: Site, task: Task | Evaluation) -> Reply | Evaluated | Failure:
+    """What the site makes of a task. Any other error than a lost memory ends the run."""
+    try:
+        return site.do(task)
+    except MemoryLost as error:
+        return Failure(str(error))

@@ -7,11 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedmerit.data import SiteFolder
+from fedmerit.data import SiteFolder, open_sites
 from fedmerit.errors import BadInput
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
 RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace where not set
+SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
 
 
@@ -23,6 +24,12 @@ def site_folder(site: str) -> SiteFolder:
     if not Path(root).is_absolute():  # NVFlare changes the working directory
         raise BadInput(f"site {site}: {SITES} is {root!r}; expected an absolute path")
     return SiteFolder(Path(root) / site)
+
+
+def server_sites() -> list[SiteFolder]:
+    """The server's own site folders, for methods that have models evaluated there; none where not set."""
+    root = os.environ.get(SERVER_SITES)
+    return open_sites(Path(root)) if root else []
 
 
 def run_folder(workspace: Path) -> Path:

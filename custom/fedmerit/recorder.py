@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedmerit.core import Outcome
 from fedmerit.ledger import Ledger, digest
+from fedmerit.messages import Evaluated, Reply, payload
 from fedmerit.plan import Plan
 from fedmerit.results import ResultsFile, Row
-from fedmerit.site import Reply
 from fedmerit.training import Overlap, mean_dice
 
 Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
@@ -58,14 +58,28 @@ class Recorder:
         self.results.append(self._round_rows(round, replies, received, outcome))
         self.ledger.append(self._record(round, replies, rejected, updates, outcome))
 
-    def final_test(self, round: int, replies: Replies) -> None:
-        """Write down the test Dice of the final models under the last ``round``."""
+    def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int) -> None:
+        """Write down the test Dice of the final models under the last ``round``.
+
+        Args:
+            round: the last.
+            tests: what each site made of the final models, the global one or those of all sites; None: nothing.
+            received: bytes sent to each site for it.
+        """
         rows = []
-        for site, reply in zip(self.sites, replies, strict=True):
-            if reply:
-                rows += self._overlap_rows(round, site, "testing", reply.overlaps)
+        for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
+            if test:
+                rows += self._overlap_rows(round, site, "testing", _of_model(test, place))
+                rows.append(self._row(round, site, "bytes_received", received, split="testing"))
             else:
                 rows.append(self._row(round, site, "rejected", 1.0, split="testing"))
+        for place, site in enumerate(self.sites):  # its final model, on the cases of every site
+            for tester, test in zip(self.sites, tests, strict=True):
+                for overlap in _of_model(test, place) if test else ():
+                    case = f"{tester}/{overlap.case}"
+                    rows.append(
+                        self._row(round, site, "dice", overlap.dice, split="union", case=case, label=overlap.label)
+                    )
         self.results.append(rows)
 
     def _row(self, round: int, site: str, quantity: str, value: float | None, **columns: str) -> Row:
@@ -99,7 +113,7 @@ class Recorder:
                 "train_loss": reply.train_loss,
                 "seconds": reply.seconds,
                 "bytes_received": received[row],
-                "bytes_sent": payload(reply.update, reply.buffers),
+                "bytes_sent": payload(reply),
             }
             rows += [
                 self._row(round, site, name, None if math.isnan(value) else value) for name, value in quantities.items()
@@ -127,9 +141,9 @@ class Recorder:
         }
 
 
-def payload(vector: Tensor, buffers: Mapping[str, Tensor]) -> int:
-    """Bytes of a model or update on the wire."""
-    return sum(value.numel() * value.element_size() for value in (vector, *buffers.values()))
+def _of_model(test: Evaluated, place: int) -> Sequence[Overlap]:
+    """What a site made of the final model of the site at ``place``, or of the one that all have."""
+    return test.overlaps[place if len(test.overlaps) > 1 else 0]
 
 
 def or_none(value: Tensor) -> float | None:

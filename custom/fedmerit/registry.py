@@ -4,8 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedmerit.core import Method
+from fedmerit.methods.cffl import CFFL
+from fedmerit.methods.cgsv import CGSV
+from fedmerit.methods.data_weighted import DataWeighted
+from fedmerit.methods.eci import ECI
+from fedmerit.methods.euclidean import Euclidean
+from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE
+from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.qfedavg import QFedAvg
+from fedmerit.methods.rffl import RFFL
+from fedmerit.methods.round_robin import RoundRobin
 from fedmerit.methods.standalone import Standalone
 
 
@@ -31,5 +41,78 @@ METHODS: Mapping[str, Entry] = {
         "global model",
         "training, cosine, validation without own model",
         "Jiang et al. 2023",
+    ),
+    "cgsv": Entry(
+        CGSV,
+        "cosine to the weighted sum, or its Shapley value",
+        "reputation",
+        "own model, plus the largest entries its reputation earns",
+        "training",
+        "Xu et al. 2021",
+    ),
+    "rffl": Entry(
+        RFFL,
+        "cosine to the weighted sum",
+        "reputation, 0 once expelled",
+        "own model, plus the largest entries its reputation earns",
+        "training",
+        "Xu and Lyu 2021",
+    ),
+    "dw": Entry(
+        DataWeighted,
+        "sample share",
+        "sample share",
+        "own model, plus the largest entries its data size earns",
+        "training",
+        "baseline of Xu et al. 2021",
+    ),
+    "eu": Entry(
+        Euclidean,
+        "closeness to the global update",
+        "sample share",
+        "own model, plus the largest entries its closeness earns",
+        "training",
+        "baseline of Xu et al. 2021",
+    ),
+    "rr": Entry(RoundRobin, "none", "sample share", "server model, in turns", "training", "baseline of Xu et al. 2021"),
+    "cffl": Entry(
+        CFFL,
+        "server validation Dice of own model",
+        "sample share of those not removed",
+        "largest entries by reputation and samples",
+        "training",
+        "Lyu et al. 2020",
+    ),
+    "fedave": Entry(
+        FedAVE,
+        "server validation Dice by nearness of losses",
+        "sample share",
+        "largest entries by reputation and nearness",
+        "training, losses of training images",
+        "Wang et al. 2024",
+    ),
+    "qfedavg": Entry(
+        QFedAvg,
+        "training loss to the power q",
+        "training loss to the power q",
+        "global model",
+        "training, losses of training images",
+        "Li et al. 2020",
+    ),
+    "fedci": Entry(
+        FedCI,
+        "Shapley value of server validation Dice",
+        "accumulated contribution",
+        "global model",
+        "training",
+        "Song et al. 2019",
+    ),
+    "eci": Entry(
+        ECI,
+        "Shapley value of server validation Dice",
+        "sample share",
+        "largest entries by contribution",
+        "training",
+        "Song et al. 2019",
     ),
 }

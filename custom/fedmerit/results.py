@@ -23,13 +23,19 @@ QUANTITIES: Mapping[str, str] = {
     "weight": "aggregation weight of the round, 0 to 1, sums to 1 over sites",
     "contribution": "the method's estimate for the round, signed, higher is better",
     "reputation": "contribution remembered over rounds",
-    "cosine": "cosine of the site's update and the other sites' mean update, -1 to 1",
+    "cosine": "cosine of the site's update and the mean of the others' (FedCE) or of all (CGSV, RFFL), -1 to 1",
     "minus_error": "1 - validation Dice of the model without the site, 0 to 1",
+    "quota": "fraction of the aggregated update that the site earned, 0 to 1",
+    "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
+    "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
+    "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
+    "standard_error": "of a contribution estimated by sampling",
+    "removed": "1 where the method has expelled the site",
     "flagged": "1 where a site's claim differs from what the server computed",
     "rejected": "1 where the site's reply was left out of the round (the ledger says why)",
     "seconds": "wall-clock time of the site's round",
-    "bytes_sent": "size of the update the site sent",
-    "bytes_received": "size of the model the site received",
+    "bytes_sent": "size of what the site sent: update and statistics",
+    "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
 
 

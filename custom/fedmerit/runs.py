@@ -4,7 +4,7 @@ import fcntl
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,20 +13,32 @@ from typing import Any
 
 import torch
 
-from fedmerit.data import open_sites
+from fedmerit.data import SERVER_SPLIT, SiteFolder, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.local import run_local
 from fedmerit.place import device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
 from fedmerit.results import read_run
-from fedmerit.server import require_several
+from fedmerit.server import needs_server_set, require_sites
 from fedmerit.site import pick_device
 from fedmerit.training import check_image_size
 
 PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
 ENGINES = ("sim", "local")
-NEEDED = ("method", "sites", "rounds", "seed", "engine", "threads", "device", "plan", "sites_folder", "settings")
+NEEDED = (
+    "method",
+    "sites",
+    "rounds",
+    "seed",
+    "engine",
+    "threads",
+    "device",
+    "plan",
+    "sites_folder",
+    "server_sites",
+    "settings",
+)
 
 
 def create(
@@ -39,6 +51,7 @@ def create(
     threads: int | None = None,
     device: str = "",
     settings: Mapping[str, Any] | None = None,
+    server_sites: Path | str | None = None,
 ) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
@@ -59,12 +72,13 @@ def create(
     network = {"in_channels": first.channels, "labels": list(first.labels)}
     plan = make_plan(method, first.task, rounds, seed, network, settings or {})
     names = [folder.name for folder in folders]
-    require_several(plan, names)
+    require_sites(plan, names)
     check_image_size(plan.network, first.image_size)
     require_known(device, names)
     for folder in folders:
         folder.require_arrays()
         pick_device(device_of(folder.name, device), folder.name)
+    _require_server_set(plan, folders, server_sites)
     write_json(
         run / "run.json",
         {
@@ -83,6 +97,7 @@ def create(
             "plan": plan.to_dict(),
             "image_size": list(first.image_size),
             "sites_folder": str(Path(sites).resolve()),
+            "server_sites": server_sites and str(Path(server_sites).resolve()),
             "settings": {name: str(value) for name, value in (settings or {}).items()},
             "fedmerit_version": version("fedmerit"),
             "packages": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
@@ -90,6 +105,28 @@ def create(
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
+
+
+def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites: Path | str | None) -> None:
+    """`BadInput` where the method needs a server validation set and there is none, or it does not fit the sites."""
+    if server_sites is not None:
+        first = folders[0]
+        expected = (first.task, first.channels, first.labels, first.image_size)
+        for folder in open_sites(Path(server_sites)):
+            found = (folder.task, folder.channels, folder.labels, folder.image_size)
+            if found != expected:
+                raise BadInput(
+                    f"{folder.path}: task, channels, labels and size are {found}, the sites' are {expected}; "
+                    "prepare the server's images like the sites'"
+                )
+            folder.require_arrays()
+        return
+    lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
+    if lacking and needs_server_set(plan):
+        raise BadInput(
+            f"method {plan.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
+            "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"
+        )
 
 
 def _info(run: Path) -> dict[str, Any]:
@@ -105,7 +142,7 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
     info = _info(run)
     recorded = info | {"sites": info["sites_folder"]}
     for name, value in options.items():
-        if name == "sites":
+        if name in ("sites", "server_sites"):
             value = str(Path(value).resolve())
         elif name == "settings":
             value = {key: str(item) for key, item in value.items()}
@@ -141,9 +178,10 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None]) -> None:
     with _held(run) as lock:
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in names}
-            run_local(plan, folders, run, devices, on_round, info["threads"])
+            own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
+            run_local(plan, folders, run, devices, on_round, info["threads"], own)
         else:
             from fedmerit.flare.simulation import run_simulator  # NVFlare takes seconds to import
 
             threads = min(info["threads"] or len(names), len(names))
-            run_simulator(plan, names, root, run, threads, device, on_round, lock)
+            run_simulator(plan, names, root, run, threads, device, on_round, lock, info["server_sites"])

@@ -2,46 +2,68 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.core import Reports, allowed
+from fedmerit.core import Method, Reports, TrialResults, Trials
+from fedmerit.data import SERVER_SPLIT, SiteFolder
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_atomically
+from fedmerit.inspection import fault_of_evaluated, fault_of_reply
+from fedmerit.messages import (
+    EVALUATE,
+    TRAIN,
+    Answers,
+    Buffers,
+    Evaluated,
+    Evaluation,
+    Failure,
+    Patch,
+    Reply,
+    Task,
+    payload,
+)
 from fedmerit.plan import Plan
-from fedmerit.recorder import Recorder, Replies, or_none, payload
-from fedmerit.site import Reply, Task
-from fedmerit.training import initial_network, save_network
+from fedmerit.recorder import Recorder, Replies, or_none
+from fedmerit.site import evaluate_models, pick_device
+from fedmerit.training import build_network, initial_network, mean_dice, save_network
 
 CHECKPOINT = "checkpoint.pt"
+NO_REPLY = Failure("no reply")
 
 
 @dataclass(frozen=True)
-class Failure:
-    """In place of a reply: why a site sent none."""
+class _Round:
+    """A round whose updates are in."""
 
-    reason: str
-
-
-Answers = Mapping[str, Reply | Failure]
+    replies: Replies
+    rejected: dict[str, str]
+    tasks: Mapping[str, Task]
+    updates: Tensor  # (n, d)
+    reports: Reports
 
 
 class Federation:
     """Rounds of one run, from its last complete one.
+
+    An engine does what `work` says, sends out `tasks` and hands the answers to `take`, until there is no work.
 
     Args:
         plan: the run.
         sites: their names; the order is always the sorted one.
         run: the run folder. Where it holds a checkpoint, the run goes on from there.
         on_round: called with every round's ledger record, those of earlier processes included.
+        server_sites: folders of the server's own images, to evaluate on what otherwise the sites evaluate on the
+            images set aside for it.
 
     Raises:
-        BadInput: fewer than two sites where the method needs others, another set of sites than the checkpoint's.
+        BadInput: too few or too many sites for the method, or another set of sites than the checkpoint's.
     """
 
     def __init__(
@@ -50,20 +72,24 @@ class Federation:
         sites: Sequence[str],
         run: Path,
         on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
+        server_sites: Sequence[SiteFolder] = (),
     ):
         self.plan, self.sites, self.run, self.on_round = plan, sorted(sites), run, on_round
         self.method = plan.build_method()
-        require_several(plan, self.sites)
+        require_sites(plan, self.sites)
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(plan, self.sites, run)
         self.network = initial_network(plan.network, plan.seed)
+        self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
-        sizes = [parameter.numel() for parameter in flat.trainable(self.network).values()]
-        self.state = self.method.start(flat.get_parameters(self.network), len(self.sites), sizes)
         self.models = flat.get_parameters(self.network)  # (d,), or (n, d)
-        self.buffers: list[dict[str, Tensor]] = [flat.get_buffers(self.network)] * len(self.sites)
+        sizes = [parameter.numel() for parameter in flat.trainable(self.network).values()]
+        self.state = self.method.start(self.models, len(self.sites), sizes)
+        self.buffers: list[Buffers] = [flat.get_buffers(self.network)] * len(self.sites)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
+        self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it received last; None: all
+        self._pending: tuple[_Round, Evaluation] | None = None  # waits for what the sites say of the method's trials
         self._resume()
 
     @property
@@ -76,12 +102,69 @@ class Federation:
         """Whether the final models are tested and saved."""
         return self.round > self.plan.rounds
 
-    def tasks(self) -> dict[str, Task]:
-        """What each site receives now."""
+    @property
+    def work(self) -> str | None:
+        """What the sites have to do now: `TRAIN`, `EVALUATE`, or nothing more."""
+        if self.finished:
+            return None
+        return TRAIN if self.training and self._pending is None else EVALUATE
+
+    def tasks(self) -> Mapping[str, Task | Evaluation]:
+        """What each site that is asked receives now."""
+        if self.work == TRAIN:
+            return self._training_tasks()
+        if self._pending is None:
+            return dict.fromkeys(self.sites, self._final_test())
+        played, trials = self._pending
+        return {site: trials for site, reply in zip(self.sites, played.replies, strict=True) if reply}
+
+    def take(self, answers: Answers) -> None:
+        """End the exchange that `tasks` began.
+
+        Raises:
+            RunFailed: not one answer can be used.
+        """
+        if self.work == TRAIN:
+            self.aggregate(answers)
+        elif self._pending is None:
+            self.finish(answers)
+        else:
+            self._try(answers, *self._pending)
+
+    def aggregate(self, answers: Answers) -> None:
+        """End the training of a round; then its trials, if the method has any, or else the round."""
+        replies, rejected = self._usable_replies(answers)
+        if not any(replies):
+            raise RunFailed(f"round {self.round}: no site sent a usable reply ({_listed(rejected)})")
+        updates, reports = self._stack(replies)
+        played = _Round(replies, rejected, self._training_tasks(), updates, reports)
+        trials = self.method.trials(self.state, updates, reports)
+        if trials is None:
+            self._end_round(played)
+        elif not self.server_cases:
+            self._pending = played, self._evaluation(trials, replies)
+        else:
+            network = build_network(self.plan.network).to(pick_device("auto", "the server"))
+            evaluated = evaluate_models(network, self.server_cases, self._evaluation(trials, replies), self.plan)
+            self._end_round(played, _pooled([evaluated]))
+
+    def finish(self, answers: Answers) -> None:
+        """End the run: record the test Dice of the final models and save them."""
+        test = self._final_test()
+        tested, _ = self._usable_evaluations(answers, test, self.sites)
+        names = ["global"] if self.models.ndim == 1 else self.sites
+        for name, model, buffers in zip(names, test.models, test.buffers, strict=True):
+            flat.load(self.network, model, buffers)
+            save_network(self.run / "models", name, self.network, self.plan.network)
+        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test))
+        self.round += 1
+        self._checkpoint()
+
+    def _training_tasks(self) -> dict[str, Task]:
         return {
             site: Task(
                 round=self.round,
-                parameters=self.models if self.models.ndim == 1 else self.models[row],
+                parameters=self._download(row),
                 buffers=self.buffers[row],
                 weight=_known(self.weights, row),
                 data_share=_known(self.data_share, row),
@@ -89,88 +172,86 @@ class Federation:
             for row, site in enumerate(self.sites)
         }
 
-    def aggregate(self, answers: Answers) -> None:
-        """End a training round: check every reply, hand them to the method, record, checkpoint.
+    def _download(self, row: int) -> Tensor | Patch:
+        """A site's model: whole, or what changed where that is smaller and the site has the rest."""
+        if self.models.ndim == 1:
+            return self.models
+        patch = None if self.changed is None else Patch.between(self.changed[row], self.models[row])
+        return self.models[row] if patch is None else patch
 
-        Raises:
-            RunFailed: not one reply can be used.
-        """
-        replies, rejected = self._checked(answers)
-        if not any(replies):
-            reasons = "; ".join(f"{site}: {reason}" for site, reason in rejected.items())
-            raise RunFailed(f"round {self.round}: no site sent a usable reply ({reasons})")
+    def _evaluation(self, trials: Trials, replies: Replies) -> Evaluation:
+        """The method's trials as a task: with the statistics of the sites whose updates are in, and those sent out."""
+        sent_out = (~trials.shares.any(dim=1, keepdim=True)).double()
+        shares = torch.cat([trials.shares, sent_out], dim=1)
+        statistics = [reply.buffers if reply else {} for reply in replies] + [self.buffers[0]]
+        used = shares.any(dim=0).nonzero().flatten().tolist()
+        buffers = tuple(statistics[place] for place in used)
+        return Evaluation(
+            self.round, SERVER_SPLIT, trials.models, trials.mixtures, buffers, shares[:, used], trials.bins
+        )
 
-        received = [payload(task.parameters, task.buffers) for task in self.tasks().values()]
-        updates, reports = self._stack(replies)
-        self.state, outcome = self.method.round(self.state, updates, reports)
-        self.models = outcome.models
+    def _final_test(self) -> Evaluation:
+        """Every site tests every final model, its own among them: on all test splits together stands the union."""
+        models = self.models.reshape(-1, self.models.shape[-1])
+        each = torch.eye(len(models), dtype=torch.float64)
+        return Evaluation(self.round, "testing", models, each, tuple(self.buffers[: len(models)]), each)
+
+    def _try(self, answers: Answers, played: _Round, trials: Evaluation) -> None:
+        """End a round with what the sites said of the method's trials."""
+        asked = [site for site, reply in zip(self.sites, played.replies, strict=True) if reply]
+        usable, faults = self._usable_evaluations(answers, trials, asked)
+        rejected = played.rejected | {site: f"evaluation: {fault}" for site, fault in faults.items()}
+        if not any(usable):
+            raise RunFailed(f"round {self.round}: no site sent a usable evaluation ({_listed(rejected)})")
+        self._pending = None
+        results = _pooled([evaluated for evaluated in usable if evaluated])
+        self._end_round(replace(played, rejected=rejected), results, payload(trials))
+
+    def _usable_replies(self, answers: Answers) -> tuple[list[Reply | None], dict[str, str]]:
+        """The replies that can be used, in site order, and why the others cannot."""
+        model = self.models if self.models.ndim == 1 else self.models[0]
+        usable: list[Reply | None] = []
+        faults = {}
+        for site in self.sites:
+            answer = answers.get(site, NO_REPLY)
+            fault = fault_of_reply(answer, self.round, model, self.buffers[0], self.plan.network.labels, self.method)
+            if fault:
+                faults[site] = fault
+            usable.append(answer if isinstance(answer, Reply) and not fault else None)
+        return usable, faults
+
+    def _usable_evaluations(
+        self, answers: Answers, task: Evaluation, sites: Sequence[str]
+    ) -> tuple[list[Evaluated | None], dict[str, str]]:
+        """Likewise the evaluations of ``sites``, in their order."""
+        usable: list[Evaluated | None] = []
+        faults = {}
+        for site in sites:
+            answer = answers.get(site, NO_REPLY)
+            fault = fault_of_evaluated(answer, task, self.plan.network.labels)
+            if fault:
+                faults[site] = fault
+            usable.append(answer if isinstance(answer, Evaluated) and not fault else None)
+        return usable, faults
+
+    def _end_round(self, played: _Round, trials: TrialResults | None = None, trial_bytes: int = 0) -> None:
+        """Hand everything to the method, record, checkpoint."""
+        reports = replace(played.reports, trials=trials)
+        self.state, outcome = self.method.round(self.state, played.updates, reports)
         absent = ~reports.present
+        if outcome.models.ndim == 2:
+            self.changed = outcome.models != self.models
+            self.changed[absent] = True  # whatever such a site holds, it gets the whole model
+        self.models = outcome.models
         self.weights = outcome.weights.masked_fill(absent, math.nan)
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
-        self._update_buffers(replies, reports)
+        self._update_buffers(played.replies, reports)
 
-        self.recorder.training_round(self.round, replies, rejected, received, updates, outcome)
+        received = [payload(task) + trial_bytes for task in played.tasks.values()]
+        self.recorder.training_round(self.round, played.replies, played.rejected, received, played.updates, outcome)
         self.round += 1
         self._checkpoint()
         self.on_round(self.recorder.ledger.records[-1])
-
-    def finish(self, answers: Answers) -> None:
-        """End the run: record the test Dice of the final models and save them."""
-        replies, _ = self._checked(answers)
-        names = ["global"] if self.models.ndim == 1 else self.sites
-        for row, name in enumerate(names):
-            flat.load(self.network, self.models if self.models.ndim == 1 else self.models[row], self.buffers[row])
-            save_network(self.run / "models", name, self.network, self.plan.network)
-        self.recorder.final_test(self.plan.rounds - 1, replies)
-        self.round += 1
-        self._checkpoint()
-
-    def _checked(self, answers: Answers) -> tuple[list[Reply | None], dict[str, str]]:
-        """The replies that can be used, in site order, and why the others cannot: nothing wrong gets further."""
-        like = (self.models if self.models.ndim == 1 else self.models[0]) if self.training else torch.empty(0)
-        replies: list[Reply | None] = []
-        rejected = {}
-        for site in self.sites:
-            answer = answers.get(site, Failure("no reply"))
-            reason = answer.reason if isinstance(answer, Failure) else self._fault(answer, like)
-            if reason:
-                rejected[site] = reason
-            replies.append(answer if isinstance(answer, Reply) and not reason else None)
-        return replies, rejected
-
-    def _fault(self, reply: Reply, like: Tensor) -> str | None:
-        """What is wrong with a reply whose update should be ``like``, or None."""
-        if reply.round != self.round:
-            return f"reply of round {reply.round} in round {self.round}"
-        if reply.update.shape != like.shape or reply.update.dtype != like.dtype:
-            return (
-                f"update of shape {tuple(reply.update.shape)} and {reply.update.dtype}, "
-                f"expected {tuple(like.shape)} and {like.dtype}"
-            )
-        if not reply.update.isfinite().all():
-            return "update with NaN or infinite entries"
-        expected = {name: (value.shape, value.dtype) for name, value in self.buffers[0].items()} if len(like) else {}
-        if {name: (value.shape, value.dtype) for name, value in reply.buffers.items()} != expected:
-            return "buffers of other names, shapes or types than the model's"
-        if not all(value.isfinite().all() for value in reply.buffers.values()):
-            return "buffers with NaN or infinite entries"
-        if any((value < 0).any() for name, value in reply.buffers.items() if name.endswith("running_var")):
-            return "buffers with a negative variance"
-        if not _is_count(reply.num_samples) or not reply.num_samples:
-            return f"num_samples {reply.num_samples!r}, expected a positive integer"
-        for overlap in reply.overlaps:
-            counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
-            if overlap.label not in self.plan.network.labels or not all(_is_count(count) for count in counts):
-                return "overlaps of another label, or with counts that are no counts"
-            if not (isinstance(overlap.case, str) and overlap.case.isdecimal()):
-                return "overlaps whose case is no position in the split"
-        for name, value in reply.values.items():
-            if name not in self.method.asks:
-                return f"value {name!r}, which {self.plan.method} does not ask for"
-            low, high = allowed(name)
-            if not low <= value <= high:
-                return f"{name} {value}, expected {low} to {high}"
-        return None
 
     def _stack(self, replies: Replies) -> tuple[Tensor, Reports]:
         updates = torch.zeros(len(replies), self.models.shape[-1])
@@ -204,6 +285,7 @@ class Federation:
             "buffers": self.buffers,
             "weights": self.weights,
             "data_share": self.data_share,
+            "changed": None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1)),
             "results_size": self.recorder.results.size,
         }
         write_atomically(self.run / CHECKPOINT, lambda file: torch.save(content, file))
@@ -221,19 +303,43 @@ class Federation:
             )
         self.round, self.models, self.buffers = content["round"], content["models"], content["buffers"]
         self.weights, self.data_share = content["weights"], content["data_share"]
+        if content["changed"] is not None:
+            bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.models.shape[1])
+            self.changed = torch.from_numpy(bits.astype(bool))
         self.state = type(self.state)(**content["state"])
         self.recorder.rewind(content["results_size"], min(self.round, self.plan.rounds))
         for record in self.recorder.ledger.records:
             self.on_round(record)
 
 
-def require_several(plan: Plan, sites: Sequence[str]) -> None:
-    """`BadInput` where a method that shares models has fewer than two sites to share them."""
-    if len(sites) < 2 and plan.build_method().shares_buffers:
+def _pooled(evaluated: Sequence[Evaluated]) -> TrialResults:
+    """All sites' images as one validation set."""
+    models = range(len(evaluated[0].overlaps))
+    dice = [mean_dice(overlap for answer in evaluated for overlap in answer.overlaps[model]) for model in models]
+    return TrialResults(torch.tensor(dice, dtype=torch.float64), torch.stack([e.losses for e in evaluated]).sum(dim=0))
+
+
+def _listed(rejected: Mapping[str, str]) -> str:
+    return "; ".join(f"{site}: {reason}" for site, reason in rejected.items())
+
+
+def require_sites(plan: Plan, sites: Sequence[str]) -> None:
+    """`BadInput` where a method cannot work with so many sites, or has fewer than two to share models."""
+    method = plan.build_method()
+    if len(sites) < 2 and method.shares_buffers:
         raise BadInput(
             f"sites {', '.join(sites) or '(none)'}: {plan.method} needs at least two; "
             "add a site, or train alone with --method standalone"
         )
+    try:
+        method.start(torch.zeros(1), len(sites), [1])
+    except ValueError as error:
+        raise BadInput(f"method {plan.method}: {error}") from error
+
+
+def needs_server_set(plan: Plan) -> bool:
+    """Whether the method has models evaluated on a server validation set."""
+    return type(plan.build_method()).trials is not Method.trials
 
 
 def is_finished(run: Path, rounds: int) -> bool:
@@ -252,10 +358,6 @@ def _checkpoint(run: Path) -> dict[str, Any] | None:
     except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
         raise BadInput(f"{path}: not readable as a checkpoint ({type(error).__name__}); start another run") from error
     return content
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _known(values: Tensor | None, row: int) -> float | None:

@@ -5,46 +5,30 @@ is killed, swapped out or replaced loses nothing, and a round can be repeated.
 """
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.core import SiteView
-from fedmerit.data import SiteFolder, Slices
-from fedmerit.errors import BadInput
+from fedmerit.core import OwnPart, SiteView
+from fedmerit.data import Case, SiteFolder, Slices
+from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
+from fedmerit.messages import Evaluated, Evaluation, Patch, Reply, Task
 from fedmerit.plan import Plan
-from fedmerit.training import Overlap, build_network, check_image_size, evaluate, mean_dice, random_seed, train
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a site receives: the model to start round ``round`` from, and its part in it."""
-
-    round: int
-    parameters: Tensor  # (d,) float32
-    buffers: Mapping[str, Tensor]
-    weight: float | None = None  # of its last update in this model; None: it has no part in it
-    data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a site returns. Nothing else leaves it."""
-
-    round: int
-    update: Tensor  # (d,) float32, trained minus received; empty after a test
-    buffers: Mapping[str, Tensor]
-    num_samples: int  # training images
-    overlaps: tuple[Overlap, ...]  # of the received model: on the validation split, after a test on the testing split
-    values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, where available
-    train_loss: float = float("nan")
-    seconds: float = 0.0
+from fedmerit.training import (
+    build_network,
+    check_image_size,
+    evaluate,
+    image_losses,
+    mean_dice,
+    random_seed,
+    train,
+)
 
 
 @dataclass(frozen=True)
@@ -91,20 +75,26 @@ class Site:
     def _slices(self) -> Slices:
         return Slices(self.folder.cases("training"))
 
+    def do(self, task: Task | Evaluation) -> Reply | Evaluated:
+        """Whatever the server asks for."""
+        return self.train(task) if isinstance(task, Task) else self.evaluate(task)
+
     def train(self, task: Task) -> Reply:
         """Validate the received model, report what the method asks for, train for a round, remember it."""
         started = time.perf_counter()
-        flat.load(self._network, task.parameters, task.buffers)
-        overlaps = self._evaluate("validation")
-        values = self._report(task)
-        flat.load(self._network, task.parameters, task.buffers)
+        memory = self._recall(task.round - 1)
+        received = self._received(task, memory)
+        flat.load(self._network, received, task.buffers)
+        overlaps = tuple(evaluate(self._network, self.folder.cases("validation"), self._labels, self._amp))
+        values = self._report(task, received, memory)
+        flat.load(self._network, received, task.buffers)
         seed = random_seed(self.plan.seed, self.folder.name, task.round)
         loss = train(self._network, self._slices, self.plan.training, seed)
         trained, buffers = flat.get_parameters(self._network), flat.get_buffers(self._network)
-        self._remember(task.round, _Memory(task.parameters.clone(), trained, buffers))  # a view would save all it views
+        self._remember(task.round, _Memory(received.clone(), trained, buffers))  # a view would save all it views
         return Reply(
             round=task.round,
-            update=trained - task.parameters,
+            update=trained - received,
             buffers=buffers,
             num_samples=len(self._slices),
             overlaps=overlaps,
@@ -113,40 +103,60 @@ class Site:
             seconds=time.perf_counter() - started,
         )
 
-    def test(self, task: Task) -> Reply:
-        """Evaluate the site's final model on its testing split."""
-        started = time.perf_counter()
-        flat.load(self._network, task.parameters, task.buffers)
-        return Reply(
-            round=task.round,
-            update=torch.empty(0),
-            buffers={},
-            num_samples=len(self._slices),
-            overlaps=self._evaluate("testing"),
-            seconds=time.perf_counter() - started,
-        )
+    def evaluate(self, task: Evaluation) -> Evaluated:
+        """Dice, and where asked for losses, of some models on one split."""
+        cases = self.folder.cases(task.split)
+        if not cases:
+            raise BadInput(
+                f"site {self.folder.name}: its {task.split} split is empty; prepare with --server-share, "
+                "or give the server a folder of its own with --server-sites"
+            )
+        return evaluate_models(self._network, cases, task, self.plan)
 
-    def _evaluate(self, split: str) -> tuple[Overlap, ...]:
-        cases = self.folder.cases(split)
-        return tuple(evaluate(self._network, cases, self.plan.network.labels, self.plan.training.amp))
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return self.plan.network.labels
 
-    def _report(self, task: Task) -> dict[str, float]:
-        """The method's site half, where the site's last update is part of the received model."""
-        memory = self._recall(task.round - 1)
+    @property
+    def _amp(self) -> bool:
+        return self.plan.training.amp
+
+    def _received(self, task: Task, memory: _Memory | None) -> Tensor:
+        """The model of a task (d,), on the CPU."""
+        if not isinstance(task.parameters, Patch):
+            return task.parameters
+        if memory is None:
+            raise MemoryLost(
+                f"site {self.folder.name}: {self._file(task.round - 1)} is missing, so that what changed since round "
+                f"{task.round - 1} cannot be applied; the server sends the whole model in the next round"
+            )
+        return task.parameters.apply(memory.received)
+
+    def _report(self, task: Task, received: Tensor, memory: _Memory | None) -> dict[str, float]:
+        """The method's site half."""
+        if not self.method.asks:
+            return {}
+
+        def training_losses() -> Tensor:
+            flat.load(self._network, received, task.buffers)
+            return image_losses(self._network, self._slices, self._amp)
+
+        own = None if memory is None else self._own_part(task, memory)
+        return self.method.report(SiteView(received.to(self.device), training_losses, own))
+
+    def _own_part(self, task: Task, memory: _Memory) -> OwnPart | None:
+        """The site's last update in the received model, where it is part of it and others are too."""
         weight, data_share = task.weight, task.data_share
-        if not self.method.asks or memory is None or weight is None or data_share is None:
-            return {}
-        if weight >= 1 or data_share >= 1:  # nobody else is in the model: there is no leaving out
-            return {}
+        if weight is None or data_share is None or weight >= 1 or data_share >= 1:
+            return None
         others = flat.buffers_without(task.buffers, memory.buffers, data_share)
 
         def validation_dice(parameters: Tensor) -> float:
             flat.load(self._network, parameters, others)
-            return mean_dice(self._evaluate("validation"))
+            return mean_dice(evaluate(self._network, self.folder.cases("validation"), self._labels, self._amp))
 
-        vectors = (task.parameters, memory.received, memory.trained)
-        received, previous, own_previous = (vector.to(self.device) for vector in vectors)
-        return self.method.report(SiteView(received, previous, own_previous, weight, validation_dice))
+        previous, trained = memory.received.to(self.device), memory.trained.to(self.device)
+        return OwnPart(previous, trained, weight, validation_dice)
 
     def _file(self, round: int) -> Path:
         return self.memory / f"round_{round:05d}.pt"
@@ -160,6 +170,19 @@ class Site:
     def _recall(self, round: int) -> _Memory | None:
         file = self._file(round)
         return _Memory(**torch.load(file, weights_only=True)) if file.exists() else None
+
+
+def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation, plan: Plan) -> Evaluated:
+    """Every model of ``task`` on ``cases``, one after the other in ``network``."""
+    started = time.perf_counter()
+    overlaps, losses = [], torch.zeros(len(task.mixtures), task.bins, dtype=torch.float64)
+    for row, (mixture, shares) in enumerate(zip(task.mixtures, task.shares, strict=True)):
+        flat.load(network, flat.mix(task.models, mixture), flat.average_buffers(task.buffers, shares))
+        overlaps.append(tuple(evaluate(network, cases, plan.network.labels, plan.training.amp)))
+        if task.bins:
+            of_images = image_losses(network, Slices(cases), plan.training.amp)
+            losses[row] = torch.histc(of_images, task.bins, 0.0, 1.0)
+    return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
 
 
 def pick_device(device: str, site: str) -> torch.device:

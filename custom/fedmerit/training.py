@@ -236,6 +236,28 @@ def evaluate(network: nn.Module, cases: Sequence[Case], labels: Sequence[str], a
 
 
 @torch.inference_mode()
+def image_losses(network: nn.Module, slices: Slices, amp: bool = False) -> Tensor:
+    """(images,) soft Dice loss of each image in eval mode, 0 to 1, the mean over labels; float64 on the CPU.
+
+    Where the reference of a label is empty, it is 0 if the prediction is empty too, else 1.
+    """
+    device = next(network.parameters()).device
+    precision = _precision(device, amp)
+    soft_dice = DiceLoss(sigmoid=True, reduction="none")
+    network.eval()
+    losses = []
+    for images, masks in DataLoader(slices, batch_size=EVALUATION_BATCH):
+        images, masks = images.to(device), masks.to(device)
+        with _autocast(device, precision):
+            logits = network(images)
+        loss = soft_dice(logits.float(), masks).flatten(start_dim=1)  # (batch, labels)
+        predicted = (logits > 0).flatten(start_dim=2).any(dim=2)
+        absent = ~masks.bool().flatten(start_dim=2).any(dim=2)
+        losses.append(loss.where(~absent, predicted.float()).mean(dim=1))
+    return torch.cat(losses).double().clamp(0, 1).cpu()
+
+
+@torch.inference_mode()
 def predict(network: nn.Module, image: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w)."""
     device = next(network.parameters()).device

@@ -128,6 +128,56 @@ def test_a_patient_in_two_splits(sites):
     assert found.endswith("stands in testing and in training")
 
 
+@pytest.fixture
+def served(sites):
+    """The sites, with a training case of HK set aside for the server."""
+
+    def set_aside(lists):
+        lists["server_validation"].append(lists["training"].pop())
+
+    def count(info):
+        for split, change in (("training", -1), ("server_validation", 1)):
+            info["counts"][split]["cases"] += change
+
+    edit(sites / "HK" / "datalist.json", set_aside)
+    edit(sites / "HK" / "site.json", count)
+    assert check(sites) == []
+    return sites
+
+
+def server_case(sites):
+    return json.loads((sites / "HK" / "datalist.json").read_text())["server_validation"][0]
+
+
+def test_a_patient_with_the_server_and_in_training(served):
+    def change(lists):
+        lists["server_validation"][0]["patient"] = lists["training"][0]["patient"]
+
+    edit(served / "HK" / "datalist.json", change)
+    (found,) = messages(served)
+    assert found.startswith("HK/datalist.json: patient HK-Case0")
+    assert found.endswith("stands in server_validation and in training")
+
+
+def test_labels_and_checksums_of_the_server_split(served):
+    name = server_case(served)["label"]
+    label = np.load(served / "HK" / name) * 2
+    np.save(served / "HK" / name, label)
+    assert [text.partition(": ")[2] for text in messages(served)] == [
+        "changed since it was prepared (its checksum differs); prepare it again",
+        "holds the label 2; a plane of a label holds 0 and 1",
+    ]
+
+
+def test_a_server_split_that_site_json_does_not_count(served):
+    edit(served / "HK" / "datalist.json", lambda lists: lists.pop("server_validation"))
+    found = messages(served)
+    assert "HK/datalist.json: split server_validation lists 0 cases, site.json 1" in found
+    assert len(found) == 3  # and its two files, which no list names
+    edit(served / "HK" / "site.json", lambda info: info["counts"].pop("server_validation"))
+    assert len(messages(served)) == 2
+
+
 def test_a_patient_in_two_sites(sites):
     def change(lists):
         lists["testing"][0]["patient"] = "HK-Case00"

@@ -3,10 +3,12 @@ import json
 import numpy as np
 import pytest
 from layouts import SHAPE, box, fundus_site, prostate_site, save_nifti, volume
+from typer.testing import CliRunner
 
 from data_prep.check import check
 from data_prep.prepare import KINDS, prepare
-from fedmerit.data import SPLITS, Slices, open_sites
+from fedmerit.cli import app
+from fedmerit.data import SERVER_SPLIT, SPLITS, SiteFolder, Slices, open_sites
 from fedmerit.errors import BadInput
 
 FIELD = {"size": 24, "field_of_view": 24.0}  # one pixel per millimetre: nothing is resized
@@ -79,6 +81,70 @@ def test_organ_slices_are_for_training_alone(source, tmp_path):
     assert check(tmp_path / "sites") == []
 
 
+def test_the_server_gets_whole_training_patients_and_nothing_else_moves(source, tmp_path):
+    prepare("prostate-multisite", tmp_path / "without", source=source, slices="organ", **FIELD)
+    prepare("prostate-multisite", tmp_path / "with", source=source, slices="organ", server_share=0.5, **FIELD)
+    assert check(tmp_path / "with") == check(tmp_path / "without") == []
+    for site, other in zip(open_sites(tmp_path / "with"), open_sites(tmp_path / "without"), strict=True):
+        held = [case.name for case in site.cases(SERVER_SPLIT)]
+        trained = [case.name for case in site.cases("training")]
+        before = [case.name for case in other.cases("training")]
+        assert len(held) == round(len(before) / 2)
+        assert sorted(held + trained) == before
+        assert [[case.name for case in site.cases(split)] for split in SPLITS[1:]] == [
+            [case.name for case in other.cases(split)] for split in SPLITS[1:]
+        ]
+        assert {case.slices for case in site.cases(SERVER_SPLIT)} == {None}
+        assert site.info["server_share"] == 0.5
+        assert site.info["counts"][SERVER_SPLIT] == {
+            "cases": len(held), "patients": len(held), "slices": 4 * len(held)
+        }  # fmt: skip
+        assert other.cases(SERVER_SPLIT) == ()
+        assert other.info["counts"][SERVER_SPLIT] == {"cases": 0, "patients": 0, "slices": 0}
+
+
+def test_both_eyes_go_to_the_server(tmp_path):
+    fundus_site(tmp_path / "raw" / "Domain1", train=[f"{n}-{eye}" for n in range(8) for eye in "LR"], test=("x-L",))
+    prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", size=32, server_share=0.01)
+    (site,) = open_sites(tmp_path / "sites")
+    assert site.info["counts"][SERVER_SPLIT]["patients"] == 1
+    (patient,) = {case.patient for case in site.cases(SERVER_SPLIT)}
+    assert patient not in {case.patient for split in SPLITS for case in site.cases(split)}
+    assert check(tmp_path / "sites") == []
+
+
+def test_a_site_with_one_training_patient_has_none_for_the_server(tmp_path):
+    prostate_site(tmp_path / "raw" / "UCL", cases=3)
+    with pytest.raises(BadInput, match=r"site UCL: 1 training patient, .*prepare with a server share of 0"):
+        prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", server_share=0.1, **FIELD)
+    assert not (tmp_path / "sites").exists()
+
+
+def test_folders_from_before_there_was_a_server_split_open(source, tmp_path):
+    (path, _) = prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
+    for name, keys in (("datalist.json", ()), ("site.json", ("counts",))):
+        content = json.loads((path / name).read_text())
+        inner = content
+        for key in keys:
+            inner = inner[key]
+        assert inner.pop(SERVER_SPLIT) in ([], {"cases": 0, "patients": 0, "slices": 0})
+        (path / name).write_text(json.dumps(content))
+    site = SiteFolder(path)
+    assert site.cases(SERVER_SPLIT) == ()
+    assert len(site.cases("training")) == 3
+    assert check(tmp_path / "sites") == []
+    with pytest.raises(BadInput, match="expected one of training, validation, testing, server_validation"):
+        site.cases("server")
+
+
+def test_the_arrays_of_the_server_split_are_required_too(source, tmp_path):
+    (path, _) = prepare("prostate-multisite", tmp_path / "sites", source=source, server_share=0.1, **FIELD)
+    (case,) = SiteFolder(path).cases(SERVER_SPLIT)
+    np.save(case.label_file, np.zeros((4, 2, 24, 24), np.uint8))
+    with pytest.raises(BadInput, match=rf"{case.label_file.name}: has shape \(4, 2, 24, 24\), expected"):
+        SiteFolder(path).require_arrays()
+
+
 def test_everything_used_or_left_out_is_accounted_for(source, tmp_path):
     save_nifti(source / "UCL" / "Case02_segmentation.nii.gz", box() * 0)
     save_nifti(source / "UCL" / "Case03_segmentation.nii.gz", box() * 3)
@@ -125,6 +191,9 @@ BAD_OPTIONS = {
     "seed": ({"seed": -1}, "seed -1: expected"),
     "slices": ({"slices": "some"}, "slices 'some': expected all or organ"),
     "field": ({"field_of_view": -5.0}, "field of view -5 mm: expected"),
+    "server share": ({"server_share": 0.6}, "server share 0.6: expected a share"),
+    "server share nan": ({"server_share": float("nan")}, "server share nan: expected"),
+    "server share negative": ({"server_share": -0.1}, "server share -0.1: expected"),
     "patients": ({"patients": 9}, "only synthetic kinds take it"),
     "source": ({"source": None}, "kind prostate-multisite: needs --source"),
 }
@@ -189,3 +258,14 @@ def test_real_images(real_data, tmp_path, kind, folder):
                 assert marked.any()
                 edge = np.concatenate([marked[0], marked[-1], marked[:, 0], marked[:, -1]])
                 assert KINDS[kind].task == "fundus" or not edge.any()
+
+
+@pytest.mark.parametrize("share", ["0", "0.1"])
+def test_the_command_tells_what_the_server_gets_where_it_gets_any(source, tmp_path, share):
+    options = ["prepare", "prostate-multisite", "--source", str(source), "--out", str(tmp_path / "sites")]
+    options += ["--size", "24", "--field-of-view", "24", "--server-share", share]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    rows = {words[0]: words[1:] for line in result.output.splitlines() if (words := line.split())}
+    assert ("server" in result.output) == (share == "0.1")
+    assert rows["UCL"] == (["3", "2", "2", "1", "12", "0"] if share == "0.1" else ["4", "2", "2", "16", "0"])

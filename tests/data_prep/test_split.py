@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.split import split_patients
-from fedmerit.data import SPLITS
+from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.errors import BadInput
 
 RATIOS = (0.5, 0.25, 0.25)
@@ -24,6 +24,35 @@ def test_shares_are_within_one_patient_of_the_ratios_and_never_empty(count, seed
         assert counted[split] >= 1
         assert counted[split] == 1 or abs(counted[split] - ratio * count) < 2
     assert split_patients("UCL", names(count)[::-1] * 2, ratios, seed) == splits
+
+
+@given(st.integers(3, 80), st.integers(0, 99), st.floats(0, 0.5))
+def test_the_server_takes_its_share_of_training_patients_alone(count, seed, share):
+    without = split_patients("UCL", names(count), (0.8, 0.1, 0.1), seed)
+    training = {name for name, split in without.items() if split == "training"}
+    if share > 0 and len(training) == 1:
+        with pytest.raises(BadInput, match="site UCL: 1 training patient, but the server share"):
+            split_patients("UCL", names(count), (0.8, 0.1, 0.1), seed, share)
+        return
+    splits = split_patients("UCL", names(count), (0.8, 0.1, 0.1), seed, share)
+    server = {name for name, split in splits.items() if split == SERVER_SPLIT}
+    assert server < training
+    assert {name: without[name] for name in splits if name not in server} == {
+        name: split for name, split in splits.items() if name not in server
+    }
+    if share == 0:
+        assert server == set()
+    else:
+        assert len(server) == 1 or abs(len(server) - share * len(training)) <= 0.5
+
+
+def test_who_is_set_aside_moves_with_the_seed():
+    def server(seed):
+        splits = split_patients("UCL", names(12), RATIOS, seed, 0.5)
+        return [name for name, split in splits.items() if split == SERVER_SPLIT]
+
+    assert server(0) == server(0) != server(1)
+    assert len(server(0)) == 3
 
 
 def test_seed_and_site_move_the_split():

@@ -34,6 +34,19 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def server_sites_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `sites`, with images set aside for the server; beside it ``server/site4``, a folder of the server's own."""
+    root = tmp_path_factory.mktemp("server_data") / "sites"
+    for folder in prepare("synthetic-prostate", root, size=32, patients=6, server_share=0.2):
+        if folder.name == "site4":
+            (root.parent / "server").mkdir()
+            folder.rename(root.parent / "server" / "site4")
+        elif folder.name not in NAMES:
+            shutil.rmtree(folder)
+    return root
+
+
 @pytest.fixture
 def own_sites(sites: Path, tmp_path: Path) -> Path:
     """A copy of `sites` that a test may spoil."""

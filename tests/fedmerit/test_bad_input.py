@@ -15,12 +15,12 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.errors import RunFailed
 from fedmerit.files import read_json, write_json
-from fedmerit.flare.messages import model_to_reply, model_to_task, reply_to_model, task_to_model
+from fedmerit.flare.messages import answer_to_model, model_to_reply, model_to_task, task_to_model
 from fedmerit.ledger import verify
+from fedmerit.messages import Evaluated, Failure, Reply
 from fedmerit.plan import TASKS, Plan, make_plan
 from fedmerit.results import read_results
-from fedmerit.server import Failure, Federation
-from fedmerit.site import Reply
+from fedmerit.server import Federation
 from fedmerit.training import Overlap, initial_network, random_seed
 
 # The command line: exit code 2, a message that names the culprit, and nothing written
@@ -308,8 +308,9 @@ def federate(
         if federation.round in rounds:
             answers["Birch"] = spoil(good_reply(federation, "Birch"))
         federation.aggregate({site: answer for site, answer in answers.items() if answer is not None})
-    tests = {site: replace(good_reply(federation, site), update=torch.empty(0), buffers={}) for site in SITES}
-    federation.finish(tests)
+    models = len(federation.tasks()["Birch"].mixtures)
+    overlaps = ((Overlap("000", "prostate", 5, 2, 1),),) * models
+    federation.finish({site: Evaluated(federation.round, overlaps, torch.zeros(models, 0)) for site in SITES})
     assert federation.finished
     return run
 
@@ -490,7 +491,7 @@ def test_reply_arrives_as_it_was_sent(federation, kind):
     reply = good_reply(federation, "Birch")
     if kind == "test":
         reply = replace(reply, update=torch.empty(0), buffers={}, values={})
-    arrived = model_to_reply(over_the_wire(reply_to_model(reply, federation.network)), federation.network)
+    arrived = model_to_reply(over_the_wire(answer_to_model(reply, federation.network)), federation.network)
     assert isinstance(arrived, Reply)
     assert torch.equal(arrived.update, reply.update)
     assert same(arrived.buffers, reply.buffers)
@@ -532,13 +533,13 @@ SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("spoiled", list(SPOILED_MODELS))
 def test_message_that_is_none_is_a_failure(federation, spoiled):
-    model = over_the_wire(reply_to_model(good_reply(federation, "Birch"), federation.network))
+    model = over_the_wire(answer_to_model(good_reply(federation, "Birch"), federation.network))
     SPOILED_MODELS[spoiled](model)
     assert isinstance(model_to_reply(model, federation.network), Failure)
 
 
 def test_message_in_double_precision_gets_no_further_than_the_server(federation):
-    model = reply_to_model(good_reply(federation, "Birch"), federation.network)
+    model = answer_to_model(good_reply(federation, "Birch"), federation.network)
     model.params = {name: value.astype(np.float64) for name, value in model.params.items()}
     answers = {site: good_reply(federation, site) for site in SITES}
     answers["Birch"] = model_to_reply(model, initial_network(tiny_plan().network, 0))

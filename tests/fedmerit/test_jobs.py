@@ -20,7 +20,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_one_job_per_method_and_task():
-    assert {"fedavg_fundus", "fedavg_prostate", "fedce_fundus", "fedce_prostate"} <= set(FOLDERS)
+    assert set(FOLDERS) == {
+        f"{method}_{task}" for method in ("cffl", "cgsv", "fedavg", "fedce") for task in ("fundus", "prostate")
+    }
 
 
 @pytest.mark.parametrize("name", FOLDERS)

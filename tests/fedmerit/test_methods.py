@@ -2,19 +2,45 @@
 
 import io
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from rounds import Rounds, assert_same, columns, make_rounds, outcomes, play
 
 from fedmerit.core import Reports, allowed
+from fedmerit.methods.cffl import CFFL
+from fedmerit.methods.cgsv import CGSV
+from fedmerit.methods.data_weighted import DataWeighted
+from fedmerit.methods.eci import ECI
+from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
+from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.qfedavg import QFedAvg
+from fedmerit.methods.rffl import RFFL
+from fedmerit.methods.round_robin import RoundRobin
 from fedmerit.registry import METHODS
 
 NAN = math.nan
 VARIANTS = [
     *(FedCE(combine, estimate) for combine, estimate in (("plus", "site"), ("times", "server"), ("plus", "server"))),
+    CFFL(theta=0.6, clip=0.5, reputation="released", aggregation="sum", keep_own=True),
+    CFFL(alpha=4.0, alpha_growth=3, reputation="released", aggregation="mean", keep_own=True, coef=0.9),
+    CFFL(coef=0.9),
+    CFFL(reward="global"),
+    FedAVE(tau=0.5, form="paper", bins=5),
+    FedAVE(form="released", mask="per_tensor"),
+    QFedAvg(q=5.0),
+    QFedAvg(q=2.0, rule="exact"),
+    FedCI(truncation=0.01),
+    ECI(truncation=0.01),
+    CGSV(contribution="exact"),
+    CGSV(reward="global"),
+    CGSV(alpha=0.5, beta=3.0, gamma=0.5, floor=0.0, mask="per_tensor"),
+    RFFL(coef=0.9, warmup=1),
+    RFFL(gamma=0.5, coef=0.9, warmup=0, boost=False, keep_own=True, mask="per_tensor"),
+    DataWeighted(ratio="share"),
+    RoundRobin(turns="one"),
 ]
 EVERY = [entry.method() for entry in METHODS.values()] + VARIANTS
 every_method = pytest.mark.parametrize(
@@ -64,6 +90,8 @@ def test_what_sites_report_is_what_the_method_asks_within_its_range(method):
 @every_method
 @pytest.mark.parametrize("absences", [False, True])
 def test_the_order_of_sites_does_not_matter(method, absences):
+    if isinstance(method, RoundRobin):
+        pytest.skip("turns are taken in the order of the sites: the later one downloads more")
     rounds = make_rounds(absences=absences)
     order = torch.tensor([2, 0, 3, 1])
     for ours, theirs in zip(outcomes(method, rounds), outcomes(method, rounds.of_sites(order)), strict=True):
@@ -75,6 +103,8 @@ def test_the_order_of_sites_does_not_matter(method, absences):
 
 @every_method
 def test_identical_sites_are_treated_alike(method):
+    if isinstance(method, RoundRobin):
+        pytest.skip("turns are taken in the order of the sites: the later one downloads more")
     rounds = make_rounds().of_sites(torch.tensor([0, 1, 1, 2]))
     for outcome in outcomes(method, rounds):
         for name, value in columns(outcome).items():
@@ -107,9 +137,19 @@ def test_a_round_changes_none_of_its_inputs(method):
         method.round(state, updates, reports)
         assert_same(given, kept)
     model = torch.ones(3)
-    state = method.start(model, 2, [len(model)])
-    method.round(state, torch.ones(2, 3), Reports(torch.ones(2), torch.tensor([True, True]), reports_of(method, 2)))
+    state, updates = method.start(model, 2, [len(model)]), torch.ones(2, 3)
+    reports = Reports(torch.ones(2), torch.tensor([True, True]), reports_of(method, 2))
+    trials = make_rounds(n=2, d=3).evaluate(method.trials(state, updates, reports))
+    method.round(state, updates, replace(reports, trials=trials))
     assert model.tolist() == [1, 1, 1]
+    assert (updates == 1).all()
+
+
+def assert_same_trials(ours, theirs):
+    assert (ours is None) == (theirs is None)
+    if ours is not None:
+        assert ours.bins == theirs.bins
+        assert all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in ("models", "mixtures", "shares"))
 
 
 def reports_of(method, n):
@@ -146,7 +186,9 @@ def test_what_an_absent_site_says_does_not_matter(method):
         for junk in (0.0, NAN, math.inf, -1e30, 0.5):
             values = {name: value.where(reports.present, junk) for name, value in reports.values.items()}
             samples = reports.num_samples.where(reports.present, junk)
-            spoilt = Reports(samples, reports.present, values)
+            spoilt = replace(reports, num_samples=samples, values=values)
+            trials = method.trials(states[number - 1], rounds.updates[number], spoilt)
+            assert_same_trials(trials, method.trials(states[number - 1], rounds.updates[number], reports))
             _, again = method.round(states[number - 1], rounds.updates[number], spoilt)
             present = {name: value[reports.present] for name, value in columns(outcome).items()}
             assert_same({n: v[reports.present] for n, v in columns(again).items()}, present)
@@ -174,7 +216,8 @@ def test_one_site_alone(method):
     for number, outcome in enumerate(outcomes(method, rounds)):
         model = model + rounds.updates[number, 0]
         assert outcome.weights.tolist() == [1]
-        assert torch.allclose(outcome.models, model, atol=1e-6)
+        if method == type(method)():  # other parameters may scale, cut or prune its own update
+            assert torch.allclose(outcome.models, model, atol=1e-6)
 
 
 @every_method

@@ -80,8 +80,8 @@ STOPS: dict[str, tuple[Any, ...]] = {
     "between results and ledger": (Ledger, "append", 2),
     "ledger line half written": (Ledger, "append", 2, half_a_line),
     "before the checkpoint": (Federation, "_checkpoint", 2),
-    "before the test": (Site, "test", 1),
-    "in the middle of the test": (Site, "test", 3),
+    "before the test": (Site, "evaluate", 1),
+    "in the middle of the test": (Site, "evaluate", 3),
     "before the models are saved": (Federation, "finish", 1),
     "before the test's rows": (ResultsFile, "append", 4),
     "test's rows half written": (ResultsFile, "append", 4, half_the_rows),
@@ -172,7 +172,7 @@ def test_resume_of_a_finished_run_trains_nothing(fedmerit, trained, tmp_path, as
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     before = contents(run)
     monkeypatch.setattr(Site, "train", None)
-    monkeypatch.setattr(Site, "test", None)
+    monkeypatch.setattr(Site, "evaluate", None)
     monkeypatch.setattr(subprocess, "Popen", None)
     result = fedmerit("run", "--resume", "--out", run)
     assert result.exit_code == 0, result.output

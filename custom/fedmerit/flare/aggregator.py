@@ -6,10 +6,11 @@ from typing import Any
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
-from fedmerit.flare.messages import model_to_reply, task_to_model
+from fedmerit.flare.messages import model_to_evaluated, model_to_reply, task_to_model
+from fedmerit.messages import TRAIN, Evaluated, Failure, Reply
+from fedmerit.place import server_sites
 from fedmerit.plan import Plan
-from fedmerit.server import Failure, Federation
-from fedmerit.site import Reply
+from fedmerit.server import Federation
 
 
 class MeritAggregator(ModelAggregator):
@@ -22,11 +23,11 @@ class MeritAggregator(ModelAggregator):
     def __init__(self, plan: dict[str, Any]):
         super().__init__()
         self.plan = plan
-        self._answers: dict[str, Reply | Failure] = {}
+        self._answers: dict[str, Reply | Evaluated | Failure] = {}
 
     def open(self, sites: list[str], run: Path) -> Federation:
         """Begin the run in folder ``run``, or go on from its last complete round."""
-        self.federation = Federation(Plan.from_dict(self.plan), sites, run)
+        self.federation = Federation(Plan.from_dict(self.plan), sites, run, server_sites=server_sites())
         return self.federation
 
     def models(self) -> dict[str, FLModel]:
@@ -38,17 +39,15 @@ class MeritAggregator(ModelAggregator):
         }
 
     def accept_model(self, model: FLModel) -> None:
-        """Keep one site's reply; what is wrong with it is found when the round ends."""
-        self._answers[model.meta["client_name"]] = model_to_reply(model, self.federation.network)
+        """Keep one site's answer; what is wrong with it is found when the exchange ends."""
+        read = model_to_reply if self.federation.work == TRAIN else model_to_evaluated
+        self._answers[model.meta["client_name"]] = read(model, self.federation.network)
 
     def aggregate_model(self) -> FLModel:
-        """End the round: aggregate after training, record test Dice after the last round."""
-        if self.federation.training:
-            self.federation.aggregate(self._answers)
-        else:
-            self.federation.finish(self._answers)
+        """End the exchange: aggregate after training, record test Dice after the last round."""
+        self.federation.take(self._answers)
         return FLModel(params_type=ParamsType.FULL, params={}, current_round=self.federation.round)
 
     def reset_stats(self) -> None:
-        """Forget the replies of the last round."""
+        """Forget the answers of the last exchange."""
         self._answers = {}

@@ -1,5 +1,6 @@
 """The server's workflow on NVFlare: send each site its model, collect replies, round by round."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -8,11 +9,11 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.place import run_folder
 
-TRAIN, TEST = "train", "test"
+TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
 
 
 class MeritController(ModelController):
-    """Trains the planned rounds, then has every site test its final model.
+    """Has the sites do what there is to do, until the final models are tested.
 
     Args:
         aggregator_id: of the `MeritAggregator` component.
@@ -30,18 +31,18 @@ class MeritController(ModelController):
         """NVFlare's entry point; an exception in here ends the job with its message."""
         aggregator: MeritAggregator = self.get_component(self.aggregator_id)
         federation = aggregator.open(self.sample_clients(), run_folder(Path(self.get_run_dir())))
-        while federation.training:
-            self._exchange(TRAIN, aggregator)
-        if not federation.finished:
-            self._exchange(TEST, aggregator)
+        while work := federation.work:
+            self._exchange(work, aggregator)
 
     def _exchange(self, task: str, aggregator: MeritAggregator) -> None:
-        """One message to every site, its reply to the aggregator, and the end of the round."""
+        """One message to every site that is asked, its answer to the aggregator, and the end of the exchange."""
         aggregator.reset_stats()
         for site, model in aggregator.models().items():
             self.send_model(task, model, targets=[site], timeout=self.round_timeout, callback=aggregator.accept_model)
         while self.get_num_standing_tasks():
             if self.abort_signal.triggered:
                 raise RuntimeError("the job was aborted")
+            if not any(thread.name == TASK_MONITOR for thread in threading.enumerate()):
+                raise RuntimeError("NVFlare's task monitor ended with an error, nothing would ever end this round")
             time.sleep(self.task_check_period)
         aggregator.aggregate_model()

@@ -1,5 +1,6 @@
 """A site's work on NVFlare: a message in, `Site` at work, a message out."""
 
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,24 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit.flare.controller import TEST, TRAIN
-from fedmerit.flare.messages import model_to_task, reply_to_model
+from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_task
+from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Task
 from fedmerit.place import device_of, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
 
+READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Task | Evaluation]] = {
+    TRAIN: model_to_task,
+    EVALUATE: model_to_evaluation,
+}
+
 
 class MeritExecutor(Executor):
-    """Trains and tests one site.
+    """Trains and evaluates at one site.
 
     Args:
         plan: `Plan.to_dict`, the same as the aggregator's.
@@ -47,12 +54,11 @@ class MeritExecutor(Executor):
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """One task. What goes wrong is told in the site's own log; the server learns that it did."""
-        work = {TRAIN: Site.train, TEST: Site.test}.get(task_name)
-        if work is None:
+        if task_name not in READERS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
-            task = model_to_task(FLModelUtils.from_shareable(shareable), self._network)
-            return FLModelUtils.to_shareable(reply_to_model(work(self._open(fl_ctx), task), self._network))
+            task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
+            return FLModelUtils.to_shareable(answer_to_model(self._open(fl_ctx).do(task), self._network))
         except Exception as error:
             self.log_exception(fl_ctx, f"round failed at this site: {error}")
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)

@@ -14,8 +14,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.server import Failure
-from fedmerit.site import Reply, Task
+from fedmerit.messages import Evaluated, Evaluation, Failure, Patch, Reply, Task
 from fedmerit.training import Overlap
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -29,11 +28,31 @@ def _tensors(arrays: Arrays) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
-def task_to_model(task: Task, network: nn.Module, rounds: int) -> FLModel:
+def task_to_model(task: Task | Evaluation, network: nn.Module, rounds: int) -> FLModel:
     """What the server sends one site."""
+    if isinstance(task, Evaluation):
+        return FLModel(
+            params_type=ParamsType.FULL,
+            params={
+                f"{place}/{name}": array
+                for place, model in enumerate(task.models)
+                for name, array in _arrays(flat.named(network, model)).items()
+            },
+            current_round=task.round,
+            total_rounds=rounds,
+            meta={
+                "split": task.split,
+                "mixtures": task.mixtures.numpy(),
+                "shares": task.shares.numpy(),
+                "buffers": [_arrays(buffers) for buffers in task.buffers],
+                "bins": task.bins,
+            },
+        )
+    patched = isinstance(task.parameters, Patch)
+    params = vars(task.parameters) if isinstance(task.parameters, Patch) else flat.named(network, task.parameters)
     return FLModel(
-        params_type=ParamsType.FULL,
-        params=_arrays(flat.named(network, task.parameters)),
+        params_type=ParamsType.DIFF if patched else ParamsType.FULL,
+        params=_arrays(params),
         current_round=task.round,
         total_rounds=rounds,
         meta={"buffers": _arrays(task.buffers), "weight": task.weight, "data_share": task.data_share},
@@ -41,34 +60,58 @@ def task_to_model(task: Task, network: nn.Module, rounds: int) -> FLModel:
 
 
 def model_to_task(model: FLModel, network: nn.Module) -> Task:
-    """What the site makes of it."""
+    """What the site makes of a training task."""
+    params = _tensors(model.params)
+    whole = model.params_type == ParamsType.FULL
     return Task(
         round=model.current_round,
-        parameters=flat.flatten(_tensors(model.params), list(flat.trainable(network))),
+        parameters=flat.flatten(params, list(flat.trainable(network))) if whole else Patch(**params),
         buffers=_tensors(model.meta["buffers"]),
         weight=model.meta["weight"],
         data_share=model.meta["data_share"],
     )
 
 
-def reply_to_model(reply: Reply, network: nn.Module) -> FLModel:
-    """What a site sends back."""
-    parts = ("num_samples", "values", "train_loss", "seconds")
-    return FLModel(
-        params_type=ParamsType.DIFF,
-        params=_arrays(flat.named(network, reply.update)) if len(reply.update) else {},
-        current_round=reply.round,
-        meta={name: getattr(reply, name) for name in parts}
-        | {"buffers": _arrays(reply.buffers), "overlaps": [asdict(overlap) for overlap in reply.overlaps]},
+def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation:
+    """What the site makes of an evaluation."""
+    params, names = _tensors(model.params), list(flat.trainable(network))
+    count = len(params) // len(names)
+    return Evaluation(
+        round=model.current_round,
+        split=model.meta["split"],
+        models=torch.stack([flat.flatten(params, [f"{place}/{name}" for name in names]) for place in range(count)]),
+        mixtures=torch.from_numpy(np.array(model.meta["mixtures"])),
+        buffers=tuple(_tensors(buffers) for buffers in model.meta["buffers"]),
+        shares=torch.from_numpy(np.array(model.meta["shares"])),
+        bins=model.meta["bins"],
     )
 
 
+def answer_to_model(answer: Reply | Evaluated, network: nn.Module) -> FLModel:
+    """What a site sends back."""
+    if isinstance(answer, Evaluated):
+        overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
+        meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
+        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
+    parts = ("num_samples", "values", "train_loss", "seconds")
+    return FLModel(
+        params_type=ParamsType.DIFF,
+        params=_arrays(flat.named(network, answer.update)),
+        current_round=answer.round,
+        meta={name: getattr(answer, name) for name in parts}
+        | {"buffers": _arrays(answer.buffers), "overlaps": [asdict(overlap) for overlap in answer.overlaps]},
+    )
+
+
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+
+
 def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
-    """What the server makes of it; a `Failure` where a part is missing or of another kind."""
+    """What the server makes of a reply; a `Failure` where a part is missing or of another kind."""
     parts = flat.trainable(network)
     try:
         params = _tensors(model.params)
-        if params and set(params) != set(parts):
+        if set(params) != set(parts):
             return Failure("update with other parameter names than the model's")
         for name, value in params.items():
             if value.shape != parts[name].shape:
@@ -77,7 +120,7 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
         meta = model.meta
         return Reply(
             round=int(model.current_round),
-            update=flat.flatten(params, list(parts)) if params else torch.empty(0),
+            update=flat.flatten(params, list(parts)),
             buffers=_tensors(meta["buffers"]),
             num_samples=meta["num_samples"],
             overlaps=tuple(Overlap(**overlap) for overlap in meta["overlaps"]),
@@ -85,5 +128,19 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             train_loss=float(meta["train_loss"]),
             seconds=float(meta["seconds"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+    except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
+
+
+def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Failure:
+    """What the server makes of an evaluation, likewise."""
+    try:
+        meta = model.meta
+        return Evaluated(
+            round=int(model.current_round),
+            overlaps=tuple(tuple(Overlap(**overlap) for overlap in of_model) for of_model in meta["overlaps"]),
+            losses=torch.from_numpy(np.array(meta["losses"], dtype=np.float64)),
+            seconds=float(meta["seconds"]),
+        )
+    except UNREADABLE as error:
+        return Failure(f"evaluation cannot be read ({type(error).__name__})")

@@ -9,8 +9,9 @@ from nvflare.recipe.spec import Recipe
 
 from fedmerit.errors import BadInput
 from fedmerit.flare.aggregator import MeritAggregator
-from fedmerit.flare.controller import TEST, TRAIN, MeritController
+from fedmerit.flare.controller import MeritController
 from fedmerit.flare.executor import MeritExecutor
+from fedmerit.messages import EVALUATE, TRAIN
 from fedmerit.plan import Plan
 
 
@@ -30,7 +31,7 @@ class MeritRecipe(Recipe):
         job.set_app_packages(["fedmerit"])
         job.to_server(MeritController())
         job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
-        job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, TEST])
+        job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, EVALUATE])
         super().__init__(job)
 
 

@@ -34,6 +34,7 @@ def run_simulator(
     devices: str,
     on_round: Callable[[Mapping[str, Any]], None],
     lock: int,
+    server_sites: str | None = None,
 ) -> None:
     """Run, or go on with, ``run`` on NVFlare's simulator.
 
@@ -47,6 +48,7 @@ def run_simulator(
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
             even where this process is killed.
+        server_sites: folder of the server's own site folders, where it has any.
 
     Raises:
         RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.
@@ -62,6 +64,8 @@ def run_simulator(
     if not is_finished(run, plan.rounds):
         log, workspace = run / "nvflare.log", run / "nvflare"
         here = {place.SITES: str(root), place.RUN: str(run.resolve()), place.DEVICES: devices}
+        if server_sites:
+            here[place.SERVER_SITES] = server_sites
         command = [sys.executable, "-m", "fedmerit.flare.simulation", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
             process = subprocess.Popen(

@@ -1,0 +1,91 @@
+"""What can be wrong with an answer: nothing wrong gets further than here."""
+
+import math
+
+from torch import Tensor
+
+from fedmerit.core import Method, allowed
+from fedmerit.messages import Buffers, Evaluated, Evaluation, Failure, Reply
+from fedmerit.training import Overlap
+
+
+def fault_of_reply(
+    answer: object, round: int, model: Tensor, buffers: Buffers, labels: tuple[str, ...], method: Method
+) -> str | None:
+    """Why the answer to a training task cannot be used, or None.
+
+    Args:
+        answer: what came, or a `Failure`.
+        round: that is being played.
+        model: (d,) that the update has to be like.
+        buffers: that its BatchNorm statistics have to be like.
+        labels: of the task.
+        method: of the run; it knows what it asked for.
+    """
+    if not isinstance(answer, Reply):
+        return _no_answer(answer)
+    if answer.round != round:
+        return f"reply of round {answer.round} in round {round}"
+    if answer.update.shape != model.shape or answer.update.dtype != model.dtype:
+        return (
+            f"update of shape {tuple(answer.update.shape)} and {answer.update.dtype}, "
+            f"expected {tuple(model.shape)} and {model.dtype}"
+        )
+    if not answer.update.isfinite().all():
+        return "update with NaN or infinite entries"
+    kinds = [{name: (value.shape, value.dtype) for name, value in some.items()} for some in (answer.buffers, buffers)]
+    if kinds[0] != kinds[1]:
+        return "buffers of other names, shapes or types than the model's"
+    if not all(value.isfinite().all() for value in answer.buffers.values()):
+        return "buffers with NaN or infinite entries"
+    if any((value < 0).any() for name, value in answer.buffers.items() if name.endswith("running_var")):
+        return "buffers with a negative variance"
+    if not _is_count(answer.num_samples) or not answer.num_samples:
+        return f"num_samples {answer.num_samples!r}, expected a positive integer"
+    if fault := _fault_of_overlaps(answer.overlaps, labels):
+        return fault
+    for name, value in answer.values.items():
+        if name not in method.asks:
+            return f"value {name!r}, which the method does not ask for"
+        low, high = allowed(name)
+        if not low <= value <= high:
+            return f"{name} {value}, expected {low:g} to {high:g}"
+    return None
+
+
+def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]) -> str | None:
+    """Why the answer to ``task`` cannot be used, or None."""
+    if not isinstance(answer, Evaluated):
+        return _no_answer(answer)
+    if answer.round != task.round:
+        return f"evaluation of round {answer.round} in round {task.round}"
+    if len(answer.overlaps) != len(task.mixtures):
+        return f"evaluation of {len(answer.overlaps)} models, expected {len(task.mixtures)}"
+    cases = [[(overlap.case, overlap.label) for overlap in overlaps] for overlaps in answer.overlaps]
+    if any(fault := _fault_of_overlaps(overlaps, labels) for overlaps in answer.overlaps):
+        return fault
+    if any(of_model != cases[0] for of_model in cases):
+        return "evaluation of other cases for one model than for another"
+    if answer.losses.shape != (len(task.mixtures), task.bins):
+        return f"losses of shape {tuple(answer.losses.shape)}, expected {(len(task.mixtures), task.bins)}"
+    if not all(math.isfinite(count) and count >= 0 for count in answer.losses.flatten().tolist()):
+        return "counts of losses that are no counts"
+    return None
+
+
+def _no_answer(answer: object) -> str:
+    return answer.reason if isinstance(answer, Failure) else f"no answer to what was asked ({type(answer).__name__})"
+
+
+def _fault_of_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...]) -> str | None:
+    for overlap in overlaps:
+        counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
+        if overlap.label not in labels or not all(_is_count(count) for count in counts):
+            return "overlaps of another label, or with counts that are no counts"
+        if not (isinstance(overlap.case, str) and overlap.case.isdecimal()):
+            return "overlaps whose case is no position in the split"
+    return None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,107 @@
+"""What server and sites send each other, whatever carries it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedmerit.errors import MemoryLost
+from fedmerit.training import Overlap
+
+Buffers = Mapping[str, Tensor]
+
+TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A model (d,) as its difference to the one the site received the round before: exact, bit for bit."""
+
+    indices: Tensor  # (k,) int32, where they differ
+    values: Tensor  # (k,) float32, what stands there now
+
+    @classmethod
+    def between(cls, changed: Tensor, model: Tensor) -> "Patch | None":
+        """The entries of ``model`` (d,) where ``changed`` (d,) is true; None where the whole model is no larger."""
+        if int(changed.sum()) * 8 >= model.numel() * 4:
+            return None
+        places = changed.nonzero().flatten()
+        return cls(places.to(torch.int32), model[places])
+
+    def apply(self, previous: Tensor) -> Tensor:
+        """The model (d,), from ``previous`` (d,); `MemoryLost` where that is another one."""
+        if len(self.indices) and int(self.indices.max()) >= len(previous):
+            raise MemoryLost("the model of the round before, as it lies on disk, is not the one this patch belongs to")
+        model = previous.clone()
+        model[self.indices.long()] = self.values
+        return model
+
+
+@dataclass(frozen=True)
+class Task:
+    """Train: the model to start round ``round`` from, and the site's part in it."""
+
+    round: int
+    parameters: Tensor | Patch  # (d,) float32, or what changed since the round before
+    buffers: Buffers
+    weight: float | None = None  # of its last update in this model; None: it has no part in it
+    data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What training gave. Nothing else leaves the site."""
+
+    round: int
+    update: Tensor  # (d,) float32, trained minus received
+    buffers: Buffers
+    num_samples: int  # training images
+    overlaps: tuple[Overlap, ...]  # of the received model, on the validation split
+    values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, where available
+    train_loss: float = float("nan")
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Evaluate k models on one split, each a mixture of m vectors with a mixture of b sets of BatchNorm statistics."""
+
+    round: int
+    split: str
+    models: Tensor  # (m, d) float32
+    mixtures: Tensor  # (k, m) float64
+    buffers: tuple[Buffers, ...]  # (b,)
+    shares: Tensor  # (k, b) float64, rows sum to 1
+    bins: int = 0  # of a histogram of losses per image; 0: none is wanted
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What the evaluation gave. Nothing else leaves the site."""
+
+    round: int
+    overlaps: tuple[tuple[Overlap, ...], ...]  # (k,) one tuple per model
+    losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """In place of an answer: why a site sent none."""
+
+    reason: str
+
+
+Answers = Mapping[str, Reply | Evaluated | Failure]
+
+
+def payload(message: Task | Reply | Evaluation) -> int:
+    """Bytes of the models and statistics in a message."""
+    if isinstance(message, Evaluation):
+        tensors = [message.models, *(value for buffers in message.buffers for value in buffers.values())]
+    else:
+        vector = message.parameters if isinstance(message, Task) else message.update
+        parts = [vector.indices, vector.values] if isinstance(vector, Patch) else [vector]
+        tensors = [*parts, *message.buffers.values()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

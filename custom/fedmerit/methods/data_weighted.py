@@ -1,0 +1,47 @@
+"""DW, dataset weighted download: a baseline of Xu et al., Gradient Driven Rewards, NeurIPS 2021 (Sec. 4.1).
+
+The global update is FedAvg's; the more training images a site has, the more entries of it the site downloads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Method, Outcome, Reports, aggregate, reward
+
+
+@dataclass(frozen=True)
+class DataWeightedState:
+    """One model per site."""
+
+    models: Tensor  # (n, d)
+
+
+@dataclass(frozen=True)
+class DataWeighted(Method):
+    """Weights and contribution are sample shares among the sites present, and so are the downloads.
+
+    Raises:
+        ValueError: ``ratio`` is none of its choices.
+    """
+
+    ratio: str = "max"  # q_i: "max" n_i / max n; or "share" n_i / Σ n, so that nobody downloads all
+
+    def __post_init__(self) -> None:
+        if self.ratio not in ("max", "share"):
+            raise ValueError(f"ratio={self.ratio!r}: expected one of max, share")
+
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> DataWeightedState:
+        """All sites start from one model (d,)."""
+        return DataWeightedState(model.repeat(num_sites, 1))
+
+    def round(self, state: DataWeightedState, updates: Tensor, reports: Reports) -> tuple[DataWeightedState, Outcome]:
+        """``updates`` (n, d): u_N = Σ p_i Δ_i, of which a site gets the q_i largest (Eq. 5, Xu et al. 2021)."""
+        weights = reports.data_share
+        u_N = aggregate(torch.zeros_like(updates[0]), weights, updates)
+        quota = weights / weights.max() if self.ratio == "max" else weights
+        models = reward(state.models, u_N, quota)
+        contribution = weights.where(reports.present, torch.nan)
+        return DataWeightedState(models), Outcome(contribution, weights, weights, models, {"quota": quota})

@@ -1,0 +1,71 @@
+"""ECI: the contribution index of Song et al., Profit Allocation for Federated Learning, 2019, as download quota.
+
+The baseline of Xu et al. 2021: the index is that of FedCI, valued at the server's model, and a site downloads as
+large a part of the aggregate as its index is of the best site's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import (
+    Method,
+    Outcome,
+    Reports,
+    Trials,
+    aggregate,
+    coalition_trials,
+    coalition_values,
+    require_coalitions,
+    reward,
+    share,
+)
+
+
+@dataclass(frozen=True)
+class ECIState:
+    """What ECI remembers."""
+
+    server: Tensor  # (d,) the server's model, where coalitions are valued
+    models: Tensor  # (n, d) the sites' models
+    index: Tensor  # (n,) Σ_t CI_i
+
+
+@dataclass(frozen=True)
+class ECI(Method):
+    """Sites download by the contribution index so far; everything while no present site's is positive.
+
+    Raises:
+        ValueError: a parameter is outside its range.
+    """
+
+    truncation: float = 0.0  # a round with |U(all) - U(nobody)| up to it counts 0; TMR: 0.01
+
+    def __post_init__(self) -> None:
+        if not self.truncation >= 0:
+            raise ValueError(f"truncation={self.truncation}: expected 0 or more")
+
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> ECIState:
+        """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""
+        require_coalitions(num_sites)
+        return ECIState(model, model.repeat(num_sites, 1), torch.zeros(num_sites, dtype=torch.float64))
+
+    def trials(self, state: ECIState, updates: Tensor, reports: Reports) -> Trials:
+        """The server's model plus the aggregated updates of every coalition of the present sites."""
+        return coalition_trials(state.server, updates, reports)
+
+    def round(self, state: ECIState, updates: Tensor, reports: Reports) -> tuple[ECIState, Outcome]:
+        """``updates`` (n, d): u = Σ p_i Δ_i; the floor(d CI_i / max CI) largest entries of u to site i."""
+        present, weights = reports.present, reports.data_share
+        values = coalition_values(reports, self.truncation)
+        index = state.index + values.where(present, 0.0)
+        positive = index.clamp(min=0)
+        earned = positive * present
+        quota = earned / earned.max() if earned.any() else present.double()
+        update = aggregate(torch.zeros_like(state.server), weights, updates)
+        models = reward(state.models, update, quota)
+        reputation = share(positive, torch.ones_like(present)) if positive.any() else weights
+        outcome = Outcome(values, reputation, weights, models, {"quota": quota.where(present, torch.nan)})
+        return ECIState(state.server + update, models, index), outcome

@@ -1,0 +1,163 @@
+"""FedAVE: Wang et al., Adaptive Data Value Evaluation Framework for Collaborative Fairness in FL, 2024.
+
+A site's data are worth the validation Dice of what it trained, the more the nearer its losses are distributed to the
+server's. Its download grows with the reputation that remembers this and with that nearness.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import (
+    Method,
+    Outcome,
+    Reports,
+    SiteView,
+    Trials,
+    aggregate,
+    gram,
+    norms,
+    remember,
+    reshare,
+    reward,
+    to_sites,
+    trained_models,
+)
+
+
+@dataclass(frozen=True)
+class FedAVEState:
+    """What FedAVE remembers."""
+
+    models: Tensor  # (n, d)
+    reputation: Tensor  # (n,) r, 0 before a site's first round
+    tensor_sizes: Tensor  # (tensors,) int64
+
+
+@dataclass(frozen=True)
+class FedAVE(Method):
+    """FedAVE's server half, and with `report` its site half.
+
+    KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
+    released code takes it between two lists of batch losses in the order they happen to come, which is not offered:
+    ``form="released"`` is its score and its quota alone. The first reputation is the first score, and already rewarded.
+    Sums and maxima go over the sites present; absent ones keep reputation and model.
+
+    Raises:
+        ValueError: a parameter is outside its range or none of its choices.
+    """
+
+    tau: float | None = None  # norm of every upload; None: Σ p_i ‖Δ_i‖, which keeps the scale of a step
+    alpha: float = 0.95  # memory of the reputation, in [0, 1]
+    beta: float = 1.5  # of the tanh, positive: larger makes quotas more alike
+    bins: int = 10  # of a histogram of losses, on [0, 1]
+    smoothing: float = 1.0  # added to the count of every bin, positive
+    kl_floor: float = 1e-3  # positive
+    floor: float = 1e-3  # of the reputation before it is normalised, positive
+    form: str = "resolved"  # score Acc·K, quota tanh·K; "paper": Acc/KL, tanh/KL; "released": Acc·K², tanh·K
+    mask: str = "global"  # the largest entries of the whole aggregate; or "per_tensor"
+
+    def __post_init__(self) -> None:
+        for name, choices in (("form", ("resolved", "paper", "released")), ("mask", ("global", "per_tensor"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
+        for name in ("beta", "smoothing", "kl_floor", "floor"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected above 0")
+        if self.tau is not None and not self.tau > 0:
+            raise ValueError(f"tau={self.tau}: expected above 0")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha={self.alpha}: expected 0 to 1")
+        if self.bins < 1:
+            raise ValueError(f"bins={self.bins}: expected 1 or more")
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """Images of the site by the loss of the model it received, bin by bin."""
+        return tuple(f"loss_bin_{number}" for number in range(self.bins))
+
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedAVEState:
+        """The state before round 0; ``model`` is (d,)."""
+        reputation = torch.zeros(num_sites, dtype=torch.float64)
+        return FedAVEState(model.repeat(num_sites, 1), reputation, torch.tensor(list(tensor_sizes)))
+
+    def trials(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Trials:
+        """What the k present sites trained, for their Dice, then what they received, for its losses: 2k models."""
+        present = reports.present
+        trained = trained_models(state.models, updates, present)
+        own = torch.eye(len(present), dtype=torch.float64)[present]
+        return Trials(
+            models=torch.cat([trained, state.models[present]]),
+            mixtures=torch.eye(2 * len(trained), dtype=torch.float64),
+            shares=torch.cat([own, torch.zeros_like(own)]),
+            bins=self.bins,
+        )
+
+    def round(self, state: FedAVEState, updates: Tensor, reports: Reports) -> tuple[FedAVEState, Outcome]:
+        """``updates`` (n, d): the aggregate (Eqs. 6-7), reputations (Eqs. 8-9), quotas (Eq. 10) and rewards."""
+        assert reports.trials is not None
+        present, weights = reports.present, reports.data_share
+        count = int(present.sum())
+        accuracy = to_sites(reports.trials.dice[:count], present)
+        own = torch.stack([reports.values[name] for name in self.asks], dim=1)[present]  # (k, bins)
+        kl = to_sites(self._divergence(own, reports.trials.losses[count:]), present)
+        nearness = (kl[present].min() / kl).where(present, 0.0)  # K
+
+        score = {"resolved": accuracy * nearness, "paper": accuracy / kl, "released": accuracy * nearness**2}
+        new = score[self.form].where(present, 0.0)
+        known = remember(state.reputation, new, self.alpha, present)
+        reputation = torch.where(state.reputation > 0, known, new).clamp(min=self.floor)
+        reputation = reshare(state.reputation, reputation, present)
+
+        bounded = torch.tanh(self.beta * reputation) * present
+        quota = bounded / bounded.max() * (1 / kl if self.form == "paper" else nearness)
+        quota = quota.clamp(max=1).where(present, 0.0)
+        update = self.weighted_uploads(weights, updates)
+        per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
+        models = reward(state.models, update, quota, per_tensor)
+        outcome = Outcome(
+            contribution=new.where(present, torch.nan),
+            reputation=reputation,
+            weights=weights,
+            models=models,
+            quantities={
+                "utility": accuracy,
+                "divergence": kl,
+                "quota": quota.where(present, torch.nan),
+            },
+        )
+        return FedAVEState(models, reputation, state.tensor_sizes), outcome
+
+    def report(self, view: SiteView) -> dict[str, float]:
+        """The histogram of the site's losses, of the model it received."""
+        return dict(zip(self.asks, histogram(view.training_losses(), self.bins).tolist(), strict=True))
+
+    def _divergence(self, own: Tensor, validation: Tensor) -> Tensor:
+        """(k,) KL of the rows of two (k, bins) histograms; one that is not available counts as even."""
+        own = distribution(own.nan_to_num(0.0), self.smoothing)
+        return divergence(own, distribution(validation, self.smoothing)).clamp(min=self.kl_floor)
+
+    def weighted_uploads(self, weights: Tensor, updates: Tensor) -> Tensor:
+        """(d,) Σ p_i τ Δ_i / ‖Δ_i‖, a zero update staying zero; ``weights`` p (n,), ``updates`` (n, d)."""
+        lengths = norms(gram(updates))
+        tau = (weights * lengths).sum() if self.tau is None else self.tau
+        factors = torch.where(lengths > 0, weights * tau / lengths.where(lengths > 0, 1.0), 0.0)
+        return aggregate(torch.zeros_like(updates[0]), factors, updates)
+
+
+def histogram(losses: Tensor, bins: int) -> Tensor:
+    """(bins,) how many of ``losses`` (images,) lie in each of as many equal bins on [0, 1], the last one closed."""
+    return torch.histc(losses.double().cpu(), bins, 0.0, 1.0)
+
+
+def distribution(counts: Tensor, smoothing: float) -> Tensor:
+    """(k, bins) shares of the images in each bin, ``smoothing`` added to every count."""
+    smoothed = counts.double() + smoothing
+    return smoothed / smoothed.sum(dim=1, keepdim=True)
+
+
+def divergence(p: Tensor, q: Tensor) -> Tensor:
+    """(k,) KL(p ‖ q) = Σ p ln(p/q) of the rows of two (k, bins) tensors of positive shares."""
+    return (p * (p / q).log()).sum(dim=1)

@@ -1,0 +1,66 @@
+"""FedCI: the contribution index of Song et al., Profit Allocation for Federated Learning, 2019, as weights.
+
+A site's index is the sum over rounds of its exact Shapley value in the game whose utility is the validation Dice of
+a coalition's aggregate; as aggregation weights it is a baseline of Jiang et al. 2023.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import (
+    Method,
+    Outcome,
+    Reports,
+    Trials,
+    aggregate,
+    coalition_trials,
+    coalition_values,
+    require_coalitions,
+    share,
+)
+
+
+@dataclass(frozen=True)
+class FedCIState:
+    """What FedCI remembers."""
+
+    model: Tensor  # (d,)
+    index: Tensor  # (n,) Σ_t CI_i
+
+
+@dataclass(frozen=True)
+class FedCI(Method):
+    """Weights are the contribution indices so far, this round's included; sample shares while none is positive.
+
+    Raises:
+        ValueError: a parameter is outside its range.
+    """
+
+    truncation: float = 0.0  # a round with |U(all) - U(nobody)| up to it counts 0; TMR: 0.01
+
+    def __post_init__(self) -> None:
+        if not self.truncation >= 0:
+            raise ValueError(f"truncation={self.truncation}: expected 0 or more")
+
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedCIState:
+        """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""
+        require_coalitions(num_sites)
+        return FedCIState(model, torch.zeros(num_sites, dtype=torch.float64))
+
+    def trials(self, state: FedCIState, updates: Tensor, reports: Reports) -> Trials:
+        """The aggregates of all coalitions of the present sites."""
+        return coalition_trials(state.model, updates, reports)
+
+    def round(self, state: FedCIState, updates: Tensor, reports: Reports) -> tuple[FedCIState, Outcome]:
+        """``updates`` (n, d): this round's Shapley values, added to the index, weigh the aggregate."""
+        present = reports.present
+        values = coalition_values(reports, self.truncation)
+        index = state.index + values.where(present, 0.0)
+        earned = index.clamp(min=0)
+        weights = share(earned, present) if earned[present].any() else reports.data_share
+        model = aggregate(state.model, weights, updates)
+        reputation = share(earned, torch.ones_like(present)) if earned.any() else reports.data_share
+        return FedCIState(model, index), Outcome(values, reputation, weights, model)

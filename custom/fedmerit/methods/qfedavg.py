@@ -1,0 +1,84 @@
+"""q-FedAvg: Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020.
+
+A site weighs as much as the model it received errs on its training images, to the power of q. It makes sites equally
+well served; what they contribute is no part of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, gram, share
+
+EPSILON = 1e-10  # added to every loss
+
+
+@dataclass(frozen=True)
+class QFedAvgState:
+    """What q-FedAvg remembers: the global model."""
+
+    model: Tensor  # (d,)
+
+
+@dataclass(frozen=True)
+class QFedAvg(Method):
+    """q-FedAvg's server half, and with `report` its site half; F_i is the soft Dice loss at site i.
+
+    ``rule="exact"`` divides by Σ h_i, whose term q F^(q-1) ‖LΔ‖² is that of SGD with step 1/L. After Adam on millions
+    of parameters ‖Δ‖² is far from the squared step times a gradient's, and L = 1/lr would shrink a round's step some
+    10⁵-fold; L is therefore a parameter of its own, and ``rule="weights"`` drops the term.
+
+    Raises:
+        ValueError: a parameter is outside its range or none of its choices.
+    """
+
+    q: float = 1.0  # 0: every site alike
+    rule: str = "weights"  # w + Σ (F^q / Σ F^q) Δ; or "exact"
+    L: float = 1e-3  # Lipschitz constant of rule="exact", positive
+
+    asks: ClassVar[tuple[str, ...]] = ("loss",)
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("weights", "exact"):
+            raise ValueError(f"rule={self.rule!r}: expected one of weights, exact")
+        if not self.q >= 0:
+            raise ValueError(f"q={self.q}: expected 0 or more")
+        if not self.L > 0:
+            raise ValueError(f"L={self.L}: expected above 0")
+
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> QFedAvgState:
+        """The state before round 0; ``model`` is (d,)."""
+        return QFedAvgState(model)
+
+    def round(self, state: QFedAvgState, updates: Tensor, reports: Reports) -> tuple[QFedAvgState, Outcome]:
+        """``updates`` (n, d): w ← w + Σ F^q LΔ / Σ h, h = q F^(q-1) ‖LΔ‖² + L F^q (Algorithm 2)."""
+        present = reports.present
+        loss = mean_where_unknown(reports.values["loss"], present) + EPSILON
+        weights = share((loss / loss.max()) ** self.q, present)  # the maximum: F^q underflows
+        step = 1.0
+        if self.rule == "exact":
+            squared_norms = gram(updates).diagonal()
+            step = 1 / float(1 + (weights * self.q * self.L * squared_norms / loss).sum())  # Σ L F^q / Σ h
+        model = aggregate(state.model, weights * step, updates)
+        outcome = Outcome(
+            contribution=weights.where(present, torch.nan),
+            reputation=weights,
+            weights=weights,
+            models=model,
+            quantities={"loss": reports.values["loss"].where(present, torch.nan)},
+        )
+        return QFedAvgState(model), outcome
+
+    def report(self, view: SiteView) -> dict[str, float]:
+        """F_i, the mean loss of the received model on the site's training images."""
+        return {"loss": float(view.training_losses().double().mean())}
+
+
+def mean_where_unknown(losses: Tensor, present: Tensor) -> Tensor:
+    """(n,) the present sites' ``losses``, the mean of those known where they are not finite; 0 for absent sites."""
+    known = present & losses.isfinite()
+    mean = losses[known].mean() if known.any() else losses.new_tensor(1.0)
+    return losses.where(known, mean) * present

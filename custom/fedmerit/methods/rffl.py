@@ -1,0 +1,119 @@
+"""RFFL: Xu and Lyu, A Reputation Mechanism Is All You Need: Collaborative Fairness and Adversarial Robustness in
+Federated Learning, 2021.
+
+As in CGSV, reputation is a remembered cosine to the aggregate and decides how much of it a site downloads. A site
+whose reputation falls below a fraction of the mean is expelled for good.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import (
+    Method,
+    Outcome,
+    Reports,
+    aggregate,
+    cosine_to_sum,
+    gram,
+    norms,
+    remember,
+    reshare,
+    reward,
+    share,
+)
+
+
+@dataclass(frozen=True)
+class RFFLState:
+    """What RFFL remembers."""
+
+    models: Tensor  # (n, d) one per site
+    reputation: Tensor  # (n,) r of the last round; 0 before a site's first and once it is removed
+    removed: Tensor  # (n,) bool: expelled
+    rounds: Tensor  # (n,) rounds a site took part in
+    tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector (mask="per_tensor")
+
+
+@dataclass(frozen=True)
+class RFFL(Method):
+    """Clip, aggregate by reputation, remember cosines, expel, reward.
+
+    Sums and maxima go over the sites R that are present and not removed; the first round aggregates by their sample
+    shares. A removed site trains on alone: its update has weight 0 and stays in its own model, and no reward comes.
+    With ``coef`` below 1 the best of R is never removed. Where all sites present were removed before, the weights are
+    their sample shares, but nobody downloads anything. The defaults repair the released code, which is ``keep_own``,
+    ``clamp=False`` (negative reputations then are negative weights), ``boost=False`` and ``mask="per_tensor"``.
+
+    Raises:
+        ValueError: a parameter is none of its choices or out of its range.
+    """
+
+    alpha: float = 0.95  # weight of the past in the reputation, 0 to 1
+    gamma: float | None = None  # Γ, the norm that longer updates are clipped to; None: Σ p_i ||Δ_i|| of the round
+    coef: float = 1 / 3  # removed is who falls below coef / |R|, 0 to below 1
+    warmup: int = 10  # rounds a site takes part in before it can be removed
+    boost: bool = True  # quotas tanh(2 r / max r) / tanh(2), which the published numbers need; or r / max r
+    clamp: bool = True  # negative reputations count as 0
+    keep_own: bool = False  # the reward is added to the model after the (clipped) own update, not before training
+    mask: str = "global"  # the largest entries of all, or "per_tensor": of each tensor
+
+    def __post_init__(self) -> None:
+        if self.mask not in ("global", "per_tensor"):
+            raise ValueError(f"mask={self.mask!r}: expected one of global, per_tensor")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha={self.alpha}: expected 0 to 1")
+        if self.gamma is not None and not 0 < self.gamma < math.inf:
+            raise ValueError(f"gamma={self.gamma}: expected a positive number")
+        if not 0 <= self.coef < 1:
+            raise ValueError(f"coef={self.coef}: expected 0 to below 1")
+        if self.warmup < 0:
+            raise ValueError(f"warmup={self.warmup}: expected a number of rounds")
+
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> RFFLState:
+        """The state before round 0; ``model`` is (d,)."""
+        return RFFLState(
+            models=model.repeat(num_sites, 1),
+            reputation=torch.zeros(num_sites, dtype=torch.float64),
+            removed=torch.zeros(num_sites, dtype=torch.bool),
+            rounds=torch.zeros(num_sites, dtype=torch.long),
+            tensor_sizes=torch.tensor(tensor_sizes),
+        )
+
+    def round(self, state: RFFLState, updates: Tensor, reports: Reports) -> tuple[RFFLState, Outcome]:
+        """``updates`` (n, d), each relative to its site's model: one round of the class's text."""
+        present = reports.present
+        here = present & ~state.removed  # R
+        data_share = share(reports.num_samples, here if here.any() else present)
+        known = state.reputation[here].sum() > 0
+        weights = share(state.reputation, here) if known else data_share
+
+        products = gram(updates)
+        sizes = norms(products)
+        gamma = self.gamma if self.gamma is not None else data_share @ sizes
+        clip = torch.where(sizes > gamma, gamma / sizes, 1.0)
+        u_N = aggregate(torch.zeros_like(updates[0]), clip * weights, updates)
+        phi = cosine_to_sum(products, clip * weights)
+
+        memory = remember(state.reputation, phi, self.alpha, here)
+        if self.clamp:
+            memory = memory.clamp(min=0)
+        late = state.rounds >= self.warmup
+        below = here & late & (share(memory, here) < self.coef / here.sum())
+        removed = state.removed | below
+        reputation = reshare(state.reputation, memory.masked_fill(removed, 0.0), here)
+
+        relative = reputation.where(here, 0.0).clamp(min=0)
+        relative = relative / relative.max() if relative.any() else relative
+        quota = torch.tanh(2 * relative) / math.tanh(2) if self.boost else relative
+        models = reward(state.models, u_N, quota, state.tensor_sizes.tolist() if self.mask == "per_tensor" else None)
+        own = clip if self.keep_own else removed.double()
+        for i in (present & (own > 0)).nonzero().flatten():
+            models[i] += own[i] * updates[i]
+
+        quantities = {"cosine": phi.where(present, torch.nan), "quota": quota, "removed": removed.double()}
+        state = RFFLState(models, reputation, removed, state.rounds + present, state.tensor_sizes)
+        return state, Outcome(quantities["cosine"], reputation, weights, models, quantities)

@@ -1,0 +1,59 @@
+"""RR, round robin: a baseline of Xu et al., Gradient Driven Rewards, NeurIPS 2021 (Sec. 4.1).
+
+Sites take turns in a fixed order: each one's turn ends with a download of the whole server model. It estimates no
+contribution.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Method, Outcome, Reports, aggregate
+
+
+@dataclass(frozen=True)
+class RoundRobinState:
+    """What the server and the sites have."""
+
+    server: Tensor  # (d,)
+    models: Tensor  # (n, d)
+    served: Tensor  # (n,) turn at which a site was last served, from 1; 0: never (turns="one")
+
+
+@dataclass(frozen=True)
+class RoundRobin(Method):
+    """Weights are sample shares of the sites present; contributions are zero.
+
+    Raises:
+        ValueError: ``turns`` is none of its choices.
+    """
+
+    turns: str = "pass"  # per round: "pass" each site adds p_i Δ_i, then downloads; "one" all add, one downloads
+
+    def __post_init__(self) -> None:
+        if self.turns not in ("pass", "one"):
+            raise ValueError(f"turns={self.turns!r}: expected one of pass, one")
+
+    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> RoundRobinState:
+        """All start from one model (d,)."""
+        return RoundRobinState(model, model.repeat(num_sites, 1), torch.zeros(num_sites, dtype=torch.long))
+
+    def round(self, state: RoundRobinState, updates: Tensor, reports: Reports) -> tuple[RoundRobinState, Outcome]:
+        """``updates`` (n, d): the turns of one round, of the sites present; of "one", that which waits longest."""
+        present, weights = reports.present, reports.data_share
+        server, models, served = state.server, state.models.clone(), state.served.clone()
+        here = present.nonzero().flatten().tolist()
+        if self.turns == "pass":
+            for i in here:
+                server = aggregate(server, weights[i : i + 1], updates[i : i + 1])
+                models[i] = server
+        else:
+            server = aggregate(server, weights, updates)
+            turn = min(here, key=served.tolist().__getitem__)
+            models[turn] = server
+            served[turn] = served.max() + 1
+        nothing = torch.zeros_like(weights)
+        state = RoundRobinState(server, models, served)
+        return state, Outcome(nothing.where(present, torch.nan), nothing, weights, models)

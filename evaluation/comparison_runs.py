@@ -1,0 +1,220 @@
+"""The runs of a comparison: which there are to be, which of them are missing, and what they gave."""
+
+import os
+import re
+import shutil
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from evaluation import compare
+from evaluation.formats import Table, csv_text, latex_text
+from evaluation.runs import open_run
+from fedmerit import runs
+from fedmerit.data import open_sites
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import write_json, write_text
+from fedmerit.registry import METHODS
+from fedmerit.results import COLUMNS, read_run
+from fedmerit.server import is_finished
+
+
+@dataclass(frozen=True)
+class Item:
+    """What is compared: a method with settings of its own. ``label`` is how it was asked for."""
+
+    label: str
+    method: str
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a comparison."""
+
+    label: str
+    seed: int
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is trained and tested."""
+        return is_finished(self.folder, int(read_run(self.folder)["rounds"]))
+
+
+def parse_methods(text: str) -> list[Item]:
+    """The items of ``fedavg,fedce:combine=plus``; ``all`` is every method at its defaults.
+
+    Raises:
+        BadInput: an item is empty, not of this form, of an unknown method, or there twice.
+    """
+    items: list[Item] = []
+    for label in text.split(","):
+        items += [Item(name, name, {}) for name in METHODS] if label.strip() == "all" else [_item(label.strip())]
+    for number, item in enumerate(items):
+        for earlier in items[:number]:
+            if (earlier.method, earlier.settings) == (item.method, item.settings):
+                raise BadInput(f"--methods: {item.label} is given twice; name each once")
+            if _folder(earlier.label) == _folder(item.label):
+                raise BadInput(f"--methods: {earlier.label} and {item.label} need the same run folder; compare apart")
+    return items
+
+
+def _item(label: str) -> Item:
+    method, *parts = label.split(":")
+    if method not in METHODS:
+        raise BadInput(f"--methods: method {method!r}: unknown; expected all, or some of {', '.join(METHODS)}")
+    settings: dict[str, str] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not name or not equals:
+            raise BadInput(f"--methods {label}: {part!r}: expected METHOD:NAME=VALUE")
+        if name in settings:
+            raise BadInput(f"--methods {label}: {name} is given twice")
+        settings[name] = value
+    return Item(label, method, settings)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """The seeds of ``0,1,2``; `BadInput` where one is no whole number from 0, or there twice."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadInput(f"--seeds {text}: expected whole numbers such as 0,1,2")
+    seeds = [int(part) for part in parts]
+    if len(set(seeds)) < len(seeds):
+        raise BadInput(f"--seeds {text}: one is given twice")
+    return seeds
+
+
+def prepare(
+    out: Path, items: Sequence[Item], seeds: Sequence[int], settings: Mapping[str, str], options: Mapping[str, Any]
+) -> list[Planned]:
+    """Check every run, then create those that are missing. Nothing is left behind where one cannot be.
+
+    Args:
+        out: the folder of the run folders.
+        items: what to compare.
+        seeds: of every item.
+        settings: of every run.
+        options: further ones of `fedmerit.runs.create`, for every run; ``sites`` and ``rounds`` among them.
+
+    Returns:
+        The runs, in the order to do them: all items for one seed, then for the next.
+
+    Raises:
+        BadInput: a run cannot be created, or is there already with other options or sites.
+    """
+    names = [site.name for site in open_sites(Path(options["sites"]))]
+    planned = []
+    with _scratch(out) as new:
+        for seed in seeds:
+            for item in items:
+                if both := sorted(set(settings) & set(item.settings)):
+                    raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
+                folder = out / f"{_folder(item.label)}_seed{seed}"
+                asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **item.settings}}
+                if (folder / "run.json").exists():
+                    _require_same(folder, asked, names)
+                elif folder.exists() and any(folder.iterdir()):
+                    raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
+                else:
+                    runs.create(new / folder.name, **asked)
+                planned.append(Planned(item.label, seed, folder))
+        for folder in sorted(new.glob("*")):
+            folder.rename(out / folder.name)
+    asked_for = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
+    places = {name: str(value.resolve()) for name, value in options.items() if isinstance(value, Path)}
+    write_json(out / "compare.json", {**asked_for, **options, **places, "site_names": names})
+    return planned
+
+
+def _folder(label: str) -> str:
+    """A label as the name of a folder: `fedce:combine=plus` as `fedce_combine-plus`."""
+    return re.sub(r"[^\w.+-]", "_", label.replace("=", "-"))
+
+
+@contextmanager
+def _scratch(out: Path) -> Iterator[Path]:
+    """A folder in ``out`` for runs in the making, gone afterwards; and with it ``out``, where that is then empty."""
+    new = out / f".new.{os.getpid()}"
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        with suppress(OSError):
+            out.rmdir()
+
+
+def _require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -> None:
+    try:
+        runs.require_same(folder, asked)
+    except BadInput as error:
+        raise BadInput(f"{error}, or compare in another --out") from None
+    recorded = read_run(folder)
+    if recorded["sites"] != names:
+        raise BadInput(
+            f"{folder}: was started with the sites {', '.join(recorded['sites'])}, {asked['sites']} now holds "
+            f"{', '.join(names)}; give it the same sites, or compare in another --out"
+        )
+    if recorded["server_sites"] and "server_sites" not in asked:
+        raise BadInput(
+            f"{folder}: was started with --server-sites {recorded['server_sites']}; "
+            "give it the same, or compare in another --out"
+        )
+
+
+def work_off(
+    planned: Sequence[Planned], execute: Callable[[Planned], None], on_end: Callable[[], None]
+) -> dict[Planned, str]:
+    """Execute the runs that are not finished; a run that fails does not stop the others.
+
+    What is no `RunFailed` leaves its traceback in ``failed.log`` of the run folder.
+
+    Args:
+        planned: the runs.
+        execute: trains and tests a run from its last complete round.
+        on_end: called after every run, also one that was finished before or failed.
+
+    Returns:
+        The runs that failed, and why, with the place of the log where there is one.
+
+    Raises:
+        BadInput: a run cannot go on, as when another process is at work on it.
+    """
+    failed: dict[Planned, str] = {}
+    for run in planned:
+        if not run.finished:
+            try:
+                execute(run)
+            except RunFailed as error:
+                failed[run] = str(error)
+            except BadInput:
+                raise
+            except Exception as error:  # such as a GPU out of memory: it would end a night's work at the first run
+                log = run.folder / "failed.log"
+                write_text(log, traceback.format_exc())
+                failed[run] = f"{type(error).__name__}: {error}\nlog: {log}"
+        on_end()
+    return failed
+
+
+def results_of(planned: Sequence[Planned]) -> pd.DataFrame:
+    """The results of the finished runs in one table; column ``method`` holds their labels."""
+    finished = [open_run(run.folder).results.assign(method=run.label) for run in planned if run.finished]
+    return pd.concat(finished, ignore_index=True) if finished else pd.DataFrame(columns=COLUMNS)
+
+
+def write_tables(out: Path, planned: Sequence[Planned]) -> list[Table]:
+    """The tables of `evaluation.compare.tables`, written below ``out/tables`` as CSV and LaTeX."""
+    labels, seeds = dict.fromkeys(run.label for run in planned), dict.fromkeys(run.seed for run in planned)
+    found = compare.tables(results_of(planned), list(labels), list(seeds))
+    for table in found:
+        write_text(out / "tables" / f"{_folder(table.name)}.csv", csv_text(table))
+        write_text(out / "tables" / f"{_folder(table.name)}.tex", latex_text(table))
+    return found

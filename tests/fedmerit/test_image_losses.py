@@ -1,0 +1,79 @@
+"""The soft Dice loss of single images, which some methods compare sites by."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmerit.data import Case, Slices
+from fedmerit.training import image_losses
+
+SMOOTHING = 1e-5  # MONAI's, in numerator and denominator
+
+
+class AsTheyAre(nn.Module):
+    """Takes the image's channels for logits; anything but eval mode spoils them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.batches: list[int] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.batches.append(len(images))
+        return images * self.scale if not self.training else images * float("nan")
+
+
+def stored(folder: Path, name: str, image: np.ndarray, label: np.ndarray, slices=None) -> Case:
+    np.save(folder / f"{name}_image.npy", image.astype(np.float32))
+    np.save(folder / f"{name}_label.npy", label.astype(np.uint8))
+    return Case(name, name, folder / f"{name}_image.npy", folder / f"{name}_label.npy", slices)
+
+
+def literal(logits: np.ndarray, reference: np.ndarray) -> float:
+    """Of one image, (labels, h, w) each: label by label, then the mean."""
+    losses = []
+    for z, g in zip(logits.astype(np.float64), reference.astype(np.float64), strict=True):
+        p = 1 / (1 + np.exp(-z))
+        if g.any():
+            losses.append(1 - (2 * (p * g).sum() + SMOOTHING) / (p.sum() + g.sum() + SMOOTHING))
+        else:
+            losses.append(1.0 if (z > 0).any() else 0.0)
+    return sum(losses) / len(losses)
+
+
+def test_losses_are_soft_dice_image_by_image(tmp_path):
+    random = np.random.default_rng(0)
+    image, label = random.normal(size=(21, 2, 6, 5)), random.integers(0, 2, size=(21, 2, 6, 5))
+    label[3], label[7, 1] = 0, 0  # no reference at all, and none of one label
+    label[8, 0], image[8, 0] = 0, -1  # neither reference nor prediction
+    cases = [
+        stored(tmp_path, "long", image[:19], label[:19]),  # more than go into a batch
+        stored(tmp_path, "short", image[19:], label[19:], slices=(1,)),
+    ]
+    network = AsTheyAre()
+    losses = image_losses(network.train(), Slices(cases))
+    expected = [literal(image[place], label[place]) for place in (*range(19), 20)]
+    assert losses.dtype == torch.float64
+    assert losses.tolist() == pytest.approx(expected, abs=1e-6)  # the logits are float32
+    assert network.batches == [16, 4]
+    assert not losses.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("logit", "reference", "loss"),
+    [(-9.0, 0, 0.0), (-1e-3, 0, 0.0), (0.0, 0, 0.0), (1e-3, 0, 1.0), (80.0, 1, 0.0), (-80.0, 1, 1.0)],
+    ids=["nothing", "nearly something", "at the threshold", "one voxel too many", "all found", "nothing found"],
+)
+def test_extreme_images(tmp_path, logit, reference, loss):
+    image = np.full((1, 1, 4, 4), min(logit, -9.0))
+    image[0, 0, 0, 0] = logit
+    label = np.full((1, 1, 4, 4), 0)
+    label[0, 0, 0, 0] = reference
+    if reference:  # everything else is as it should be
+        image[0, 0, 1:], image[0, 0, 0, 1:] = -80.0, -80.0
+    found = image_losses(AsTheyAre(), Slices([stored(tmp_path, "case", image, label)]))
+    assert found.tolist() == pytest.approx([loss], abs=1e-4)
+    assert 0 <= float(found) <= 1
