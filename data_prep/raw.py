@@ -17,8 +17,9 @@ class RawCase:
 
     name: str
     patient: str
-    image: Path
-    label: Path
+    image: Path  # a file, or the folder of one DICOM series
+    label: Path  # its mask, or the first of the files that the mask is made of
+    more: tuple[Path, ...] = ()  # the others of these
 
 
 @dataclass(frozen=True)

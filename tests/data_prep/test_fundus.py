@@ -3,7 +3,7 @@ import pytest
 from layouts import fundus_site, rings, save_png
 from PIL import Image
 
-from data_prep import fundus
+from data_prep.readers import fundus_rois as fundus
 from fedmerit.errors import BadInput
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from layouts import AXIAL, SHAPE, box, prostate_site, save_nifti, volume
 
-from data_prep import prostate
+from data_prep.readers import prostate_multisite as prostate
 from fedmerit.errors import BadInput
 
 

@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import fundus, prostate, synthetic_fundus, synthetic_prostate
+from data_prep import synthetic_fundus, synthetic_prostate
+from data_prep.readers import fundus_rois as fundus
+from data_prep.readers import prostate_multisite as prostate
 from data_prep.check import check
 from data_prep.prepare import prepare
 from fedmerit.data import SPLITS, open_sites
