@@ -1,7 +1,7 @@
-"""Folders that are either whole or absent."""
+"""Folders that are either whole or absent, and the partial ones in which they come into being."""
 
+import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,23 +9,42 @@ from pathlib import Path
 from fedmerit.errors import BadInput
 
 
+def holds_something(folder: Path) -> bool:
+    """Whether ``folder`` is there and no empty folder."""
+    return folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
+
+
 def require_free(folder: Path) -> None:
     """`BadInput` unless ``folder`` is absent or empty: nothing is ever overwritten or mixed."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if holds_something(folder):
         raise BadInput(f"{folder}: already holds something; name a new folder or remove this one first")
 
 
+def partial_of(folder: Path) -> Path:
+    """The hidden sibling in which ``folder`` comes into being; it outlives an interruption."""
+    return folder.absolute().with_name(f".{folder.absolute().name}.partial")
+
+
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A temporary sibling to fill, renamed to ``folder`` when the block ends and removed if it fails."""
-    require_free(folder)
-    temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}.tmp")
+def partial_folder(folder: Path) -> Iterator[Path]:
+    """`partial_of` ``folder``, made where it is absent, for this process alone until the block ends.
+
+    Raises:
+        BadInput: it cannot be made, or another process is at work in it.
+    """
+    partial = partial_of(folder)
     try:
+        partial.mkdir(parents=True, exist_ok=True)
+        lock = (partial / "lock").open("w")
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be made ({error}); name a folder where you may write") from error
+    with lock:
         try:
-            temporary.mkdir(parents=True)
-        except OSError as error:
-            raise BadInput(f"{folder}: cannot be made ({error}); name a folder where you may write") from error
-        yield temporary
-        temporary.replace(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between opening and locking, another process may have come to its end and removed the folder.
+            mine = os.path.samestat(os.fstat(lock.fileno()), (partial / "lock").stat())
+        except OSError:
+            mine = False
+        if not mine:
+            raise BadInput(f"{folder}: another process is preparing it; wait for that one or name another folder")
+        yield partial

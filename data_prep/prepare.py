@@ -1,28 +1,39 @@
 """Raw public data sets and generated sites to site folders: ``fedmerit prepare``."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from data_prep.folders import whole_folder
-from data_prep.frame import frame
+from data_prep.cases import Finished, Unusable, Work, raw_files, work_off
+from data_prep.folders import holds_something, partial_folder, partial_of, require_free
 from data_prep.kinds import KINDS, Kind
-from data_prep.raw import RawSite
+from data_prep.raw import RawCase, RawSite
 from data_prep.split import split_patients
 from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.errors import BadInput
-from fedmerit.files import sha256, write_json
+from fedmerit.files import read_json, write_json
 
 Report = Callable[[str, int, int], None]  # site, cases done, cases in all
+Outcome = tuple[Work, Finished | Unusable]
+OVERVIEW = "overview"  # the folder of pictures beside the site folders
+TOLD = 10  # bad cases to name at once
+DISC_MULTIPLE = 3.0
 
 
 def prepare(
@@ -35,11 +46,19 @@ def prepare(
     seed: int = 0,
     slices: str = "all",
     field_of_view: float | None = None,
+    crop: str | None = None,
+    crop_multiple: float | None = None,
     patients: int | None = None,
     server_share: float = 0.0,
+    skip_unreadable: bool = False,
+    jobs: int = 1,
+    pictures: bool = False,
     progress: Report | None = None,
 ) -> list[Path]:
     """Write one site folder per site below ``out`` and return them, sorted by name; all of them or none.
+
+    Cases are finished one by one in a hidden folder beside ``out``, which outlives an interruption or a bad case:
+    the same call then goes on from there. What is written does not depend on ``jobs``.
 
     Args:
         kind: A key of `KINDS`.
@@ -51,17 +70,25 @@ def prepare(
         seed: Moves the split, and what synthetic kinds generate.
         slices: ``organ`` trains only on slices that show the organ; validation and testing stay whole.
         field_of_view: Side in mm of the central square that is kept; the kind's own where not given.
+        crop: ``disc``, a square about the disc's middle, or ``whole``; the kind's own where not given.
+        crop_multiple: Side of that square in larger extents of the disc, 1 to 20; 3 where not given.
         patients: Mean number of patients per site, for synthetic kinds alone.
         server_share: Share of each site's training patients, 0 to 0.5, set aside as the split that the server
             evaluates models on; where it is positive, at least one patient per site.
+        skip_unreadable: Leave cases out whose files cannot be read, and say so in site.json, instead of stopping.
+        jobs: Processes to share the cases among. A script that asks for more than one has to guard its own start
+            by ``if __name__ == "__main__"``, since they import it.
+        pictures: Draw ``out``/overview, which shows images and is as private as they are.
         progress: Called with site, cases done and cases in all; bars on the terminal where not given.
 
     Raises:
-        BadInput: an argument or a raw file is unusable.
+        BadInput: an argument or a raw file is unusable, or an interrupted call had other options.
     """
     chosen = _choose(kind, source, patients)
-    _require_options(chosen, ratios, size, seed, slices, field_of_view, server_share)
+    _require_options(chosen, ratios, size, seed, slices, field_of_view, server_share, jobs)
+    crop, crop_multiple = _crop(kind, crop, crop_multiple)
     out = Path(out)
+    raw = out.with_name(f"{out.name}-raw") if source is None else Path(source)
     fields: dict[str, Any] = {
         "source": kind,
         "ratios": list(ratios),
@@ -69,21 +96,114 @@ def prepare(
         "slices": slices,
         "server_share": server_share,
         "field_of_view": chosen.field_of_view if field_of_view is None else field_of_view,
+        "crop": crop,
+        "crop_multiple": crop_multiple,
     }
-    with ExitStack() as stack:
-        folder = stack.enter_context(whole_folder(out))
-        if chosen.generate is not None:
-            keep = out.with_name(f"{out.name}-raw") if source is None else Path(source)
-            _require_apart(keep, out)
-            source = stack.enter_context(whole_folder(keep))
-            chosen.generate(source, seed, patients)
-        assert source is not None
-        sites = chosen.find_sites(Path(source))
-        report = stack.enter_context(_bars(progress))
-        stack.enter_context(_one_thread())
-        for site in sites:
-            _write_site(chosen, site, folder / site.name, size, fields, report)
-    return [out / site.name for site in sites]
+    shaping = {name: fields[name] for name in ("source", "field_of_view", "crop", "crop_multiple")} | {"size": size}
+    if chosen.generate is not None:
+        _require_apart(raw, out)
+        shaping |= {"seed": seed, "patients": patients, "raw": str(raw.resolve())}
+    shaping |= {"fedmerit_version": version("fedmerit")}
+    if not partial_of(out).exists():
+        require_free(out)
+    with partial_folder(out) as folder:
+        if not _published(folder, out, fields, size):
+            require_free(out)
+            resumed = _begin(folder, out, shaping)
+            with _kept_if_worth_it(folder) as new:
+                if chosen.generate is not None and not (resumed and holds_something(raw)):
+                    _generate(chosen, raw, seed, patients)
+                    new.append(raw)
+                sites = chosen.find_sites(raw)
+                for site in sites:
+                    _split(site, site.cases, fields)  # too few patients: better told now than after hours
+                works = [
+                    Work(chosen, raw, site.name, case, folder, size, fields["field_of_view"], crop_multiple)
+                    for site in sites
+                    for case in site.cases
+                ]
+                outcomes = _work_off_all(works, jobs, skip_unreadable, progress)
+                _sweep(folder / "sites", works, outcomes)
+                for site in sites:
+                    _write_lists(chosen, site, [step for step in outcomes if step[0].site == site.name], size, fields)
+                if pictures:
+                    from data_prep.pictures import draw  # imports matplotlib
+
+                    draw(folder / "sites", folder / "sites" / OVERVIEW)
+            (folder / "sites").replace(out)
+        shutil.rmtree(folder)
+    return sorted(file.parent for file in out.glob("*/site.json"))
+
+
+def finished_cases(out: Path) -> int:
+    """How many cases an interrupted `prepare` of ``out`` has finished: its next call does not do them again."""
+    return sum(1 for _ in _notes(partial_of(Path(out))))
+
+
+def _notes(folder: Path) -> Iterator[Path]:
+    return folder.glob("done/*/*.json")
+
+
+def _published(folder: Path, out: Path, fields: Mapping[str, Any], size: int) -> bool:
+    """Whether an earlier call was cut off between its last rename and its end: ``out`` is whole, and as asked for."""
+    asked = {**fields, "image_size": [size, size], "fedmerit_version": version("fedmerit")}
+    infos = [read_json(file) for file in out.glob("*/site.json")]
+    as_asked = all(info.get(name) == value for info in infos for name, value in asked.items())
+    return bool(infos) and as_asked and not (folder / "sites").exists()
+
+
+def _begin(folder: Path, out: Path, shaping: Mapping[str, Any]) -> bool:
+    """Note the options that shape the stored arrays; True where an earlier preparation with the same goes on.
+
+    Raises:
+        BadInput: it finished cases with others.
+    """
+    file = folder / "options.json"
+    before = read_json(file) if file.exists() else {}
+    if before != shaping and (done := sum(1 for _ in _notes(folder))):
+        changed = [
+            f"{name.replace('_', ' ')} {before.get(name)} then, {shaping.get(name)} now"
+            for name in {**before, **shaping}
+            if before.get(name) != shaping.get(name)
+        ]
+        raise BadInput(
+            f"{out}: {done} finished cases of an interrupted preparation with other options are kept in {folder} "
+            f"({'; '.join(changed)}); go on with those, remove that folder to begin anew or name another folder"
+        )
+    (folder / "sites").mkdir(exist_ok=True)
+    write_json(file, shaping)
+    return bool(before == shaping)
+
+
+@contextmanager
+def _kept_if_worth_it(folder: Path) -> Iterator[list[Path]]:
+    """After a failure, keep what holds finished cases and say so; else remove it and the folders noted as new."""
+    new: list[Path] = []
+    try:
+        yield new
+    except BaseException as error:
+        done = sum(1 for _ in _notes(folder))
+        if not done:
+            for path in (folder, *new):
+                shutil.rmtree(path, ignore_errors=True)
+        elif isinstance(error, (BadInput, OSError)):
+            kept = f"{done} finished cases are kept in {folder}; the same command goes on from there"
+            raise BadInput(f"{error}\n{kept}") from error
+        raise
+
+
+def _generate(kind: Kind, raw: Path, seed: int, patients: int | None) -> None:
+    """Write a synthetic kind's raw files, all of them or none."""
+    assert kind.generate is not None
+    require_free(raw)
+    with partial_folder(raw) as folder:
+        try:
+            shutil.rmtree(folder / "files", ignore_errors=True)
+            (folder / "files").mkdir()
+            kind.generate(folder / "files", seed, patients)
+            (folder / "files").replace(raw)
+        finally:
+            shutil.rmtree(folder)
 
 
 def _require_apart(raw: Path, out: Path) -> None:
@@ -112,6 +232,7 @@ def _require_options(
     slices: str,
     field_of_view: float | None,
     server_share: float,
+    jobs: int,
 ) -> None:
     if len(ratios) != 3 or not all(ratio > 0 for ratio in ratios) or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         shares = ",".join(f"{ratio:g}" for ratio in ratios)
@@ -124,46 +245,163 @@ def _require_options(
         raise BadInput(f"slices {slices!r}: expected all or organ")
     if not 0 <= server_share <= 0.5:
         raise BadInput(f"server share {server_share:g}: expected a share of the training patients from 0 to 0.5")
+    if jobs < 1:
+        raise BadInput(f"jobs {jobs}: expected 1 or more")
     if field_of_view is not None and kind.field_of_view is None:
         raise BadInput(f"field of view {field_of_view:g} mm: {kind.task} images know no millimetres; leave it out")
     if field_of_view is not None and not 10 <= field_of_view <= 1000:
         raise BadInput(f"field of view {field_of_view:g} mm: expected 10 to 1000")
 
 
-def _write_site(kind: Kind, site: RawSite, folder: Path, size: int, fields: Mapping[str, Any], report: Report) -> None:
-    """Decode, frame and store every case of a site, one at a time, then its datalist.json and site.json."""
-    (folder / "cases").mkdir(parents=True)
-    patients = [case.patient for case in site.cases]
-    splits = split_patients(site.name, patients, tuple(fields["ratios"]), fields["seed"], fields["server_share"])
+def _crop(kind: str, crop: str | None, multiple: float | None) -> tuple[str, float | None]:
+    """The crop, and the multiple of a disc crop alone; the kind's defaults where not given."""
+    allowed = KINDS[kind].crops
+    if crop is None:
+        crop = allowed[0]
+    if crop not in allowed:
+        raise BadInput(f"crop {crop!r}: kind {kind} allows {' or '.join(allowed)}")
+    if crop != "disc":
+        if multiple is not None:
+            raise BadInput(f"crop multiple {multiple:g}: says how large a disc crop is, but the crop is {crop}")
+        return crop, None
+    multiple = DISC_MULTIPLE if multiple is None else multiple
+    if not 1 <= multiple <= 20:
+        raise BadInput(f"crop multiple {multiple:g}: expected 1 to 20 extents of the disc")
+    return crop, multiple
+
+
+def _split(site: RawSite, cases: Sequence[RawCase], fields: Mapping[str, Any]) -> dict[str, str]:
+    names = Counter(case.name for case in cases)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise BadInput(f"site {site.name}: {twice[0]} is the name of {names[twice[0]]} cases; keep one of their files")
+    patients = [case.patient for case in cases]
+    return split_patients(site.name, patients, tuple(fields["ratios"]), fields["seed"], fields["server_share"])
+
+
+def _work_off_all(works: Sequence[Work], jobs: int, skip: bool, progress: Report | None) -> list[Outcome]:
+    """Every case with what came of it, in the order of ``works``; ``skip`` lets unreadable ones pass.
+
+    Raises:
+        BadInput: names the bad cases, up to `TOLD` of them.
+    """
+    outcomes: dict[int, Outcome] = {}
+    bad: dict[int, Unusable] = {}
+    done: Counter[str] = Counter()
+    totals = Counter(work.site for work in works)
+    with _bars(progress) as report, closing(_alone(works) if jobs == 1 else _shared(works, jobs)) as steps:
+        for site, total in totals.items():
+            report(site, 0, total)
+        for position, outcome in steps:
+            work = works[position]
+            outcomes[position] = work, outcome
+            done[work.site] += 1
+            report(work.site, done[work.site], totals[work.site])
+            if isinstance(outcome, Unusable) and (outcome.readable or not skip):
+                bad[position] = outcome
+                if len(bad) == TOLD:
+                    break
+    if bad:
+        reasons = [bad[position].reason for position in sorted(bad)]
+        text = reasons[0]
+        if len(reasons) > 1:
+            first = "the first " if len(outcomes) < len(works) else ""
+            text = "\n  ".join([f"{first}{len(reasons)} cases that cannot be used:", *reasons])
+        if not skip and not any(unusable.readable for unusable in bad.values()):
+            text += "\n--skip-unreadable leaves out such cases and says so"
+        raise BadInput(text)
+    return [outcomes[position] for position in range(len(works))]
+
+
+def _alone(works: Sequence[Work]) -> Generator[tuple[int, Finished | Unusable], None, None]:
+    with _one_thread():
+        for position, work in enumerate(works):
+            yield position, work_off(work)
+
+
+def _shared(works: Sequence[Work], jobs: int) -> Generator[tuple[int, Finished | Unusable], None, None]:
+    """Cases as they come from a pool of processes, each given out only when a process is free for it."""
+    context = multiprocessing.get_context("forkserver")  # a fork of this process would copy its threads' locks
+    context.set_forkserver_preload(["data_prep.cases"])
+    running: dict[Future[Finished | Unusable], int] = {}
+    waiting = iter(enumerate(works))
+    with ProcessPoolExecutor(min(jobs, len(works)), context, initializer=_serve) as pool:
+        try:
+            while True:
+                for position, work in islice(waiting, jobs - len(running)):
+                    running[pool.submit(work_off, work)] = position
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    outcome = future.result()
+                    yield running.pop(future), outcome
+        except BrokenProcessPool as error:
+            candidates = ", ".join(str(works[position].case.image) for position in sorted(running.values()))
+            raise BadInput(
+                f"a process died over one of {candidates}; if memory ran out, use fewer jobs, else fetch these "
+                "files again"
+            ) from error
+
+
+def _serve() -> None:
+    """Begin a process of the pool: one thread, deaf to Ctrl-C (it ends the case at hand), gone with its parent."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _sweep(folder: Path, works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
+    """Remove what an interrupted preparation left: halves, lists, cases that are no longer in the source."""
+    wanted = {
+        work.array(name) for work, finished in outcomes if isinstance(finished, Finished) for name in finished.checksums
+    }
+    names = {work.site for work in works}
+    for site in folder.iterdir():
+        if site.name not in names:
+            shutil.rmtree(site)
+        else:
+            for path in site.rglob("*"):
+                if path.is_file() and path not in wanted:
+                    path.unlink()
+
+
+def _write_lists(kind: Kind, site: RawSite, outcomes: Sequence[Outcome], size: int, fields: Mapping[str, Any]) -> None:
+    """A site's datalist.json and site.json."""
+    usable = [(work, outcome) for work, outcome in outcomes if isinstance(outcome, Finished)]
+    skipped = [(work, outcome) for work, outcome in outcomes if isinstance(outcome, Unusable)]
+    splits = _split(site, [work.case for work, _ in usable], fields)
     entries: dict[str, list[dict[str, Any]]] = {split: [] for split in (*SPLITS, SERVER_SPLIT)}
     counts = {split: {"cases": 0, "patients": 0, "slices": 0} for split in entries}
     for patient_split in splits.values():
         counts[patient_split]["patients"] += 1
-    remarks: list[dict[str, str]] = []
-    checksums: dict[str, str] = {}
-    for done, case in enumerate(site.cases):
-        report(site.name, done, len(site.cases))
-        decoded = kind.decode(case)
-        try:
-            image, label = frame(decoded, size, fields["field_of_view"], kind.normalise)
-        except BadInput as error:
-            raise BadInput(f"{case.label}: {error}") from error
-        split = splits[case.patient]
-        entry: dict[str, Any] = {"case": case.name, "patient": case.patient}
-        for key, array in (("image", image), ("label", label)):
-            entry[key] = f"cases/{case.name}_{key}.npy"
-            np.save(folder / entry[key], array)
-            checksums[entry[key]] = sha256(folder / entry[key])
-        used = list(range(len(image)))
+    for work, finished in usable:
+        split = splits[work.case.patient]
+        entry: dict[str, Any] = {
+            "case": work.case.name,
+            "patient": work.case.patient,
+            **work.arrays,
+            "crop": finished.crop,
+        }
+        used = finished.slices
         if split == "training" and fields["slices"] == "organ":
-            used = entry["slices"] = np.flatnonzero(label.any(axis=(1, 2, 3))).tolist()
+            entry["slices"] = finished.organ
+            used = len(finished.organ)
         entries[split].append(entry)
         counts[split]["cases"] += 1
-        counts[split]["slices"] += len(used)
-        remarks += [{"case": case.name, "remark": text} for text in (*decoded.remarks, *_empty(kind, label))]
-    report(site.name, len(site.cases), len(site.cases))
+        counts[split]["slices"] += used
     if not counts["training"]["slices"]:
         raise BadInput(f"site {site.name}: no training slice shows the organ; prepare with slices=all or add cases")
+    folder = outcomes[0][0].array("")
+    left_out = [*site.left_out]
+    for work, unusable in skipped:
+        reason = unusable.reason.replace(f"{work.source}/", "")
+        left_out += [(path.as_posix(), f"unreadable case: {reason}") for path in raw_files(work)]
     write_json(folder / "datalist.json", entries)
     spacing = None if fields["field_of_view"] is None else [fields["field_of_view"] / size] * 2
     write_json(
@@ -179,19 +417,14 @@ def _write_site(kind: Kind, site: RawSite, folder: Path, size: int, fields: Mapp
             "licence": kind.licence,
             "citation": kind.citation,
             "counts": counts,
-            "left_out": [{"case": name, "reason": reason} for name, reason in site.left_out],
-            "remarks": remarks,
-            "checksums": checksums,
+            "used": {"cases": len(usable), "files": len({path for _, finished in usable for path in finished.raw})},
+            "unreadable_cases": len(skipped),
+            "left_out": [{"file": name, "reason": reason} for name, reason in left_out],
+            "remarks": [{"case": work.case.name, "remark": text} for work, done in usable for text in done.remarks],
+            "checksums": {name: known for _, finished in usable for name, known in finished.checksums.items()},
             "fedmerit_version": version("fedmerit"),
         },
     )
-
-
-def _empty(kind: Kind, label: NDArray[np.uint8]) -> Iterator[str]:
-    """A remark for each label that the whole case lacks: such a case is kept, and counted by `check`."""
-    for position, name in enumerate(kind.labels):
-        if not label[:, position].any():
-            yield f"no {name} in its mask"
 
 
 @contextmanager
@@ -201,7 +434,8 @@ def _bars(progress: Report | None) -> Iterator[Report]:
         yield progress
         return
     console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as bars:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         tasks: dict[str, Any] = {}
 
         def report(site: str, done: int, total: int) -> None:

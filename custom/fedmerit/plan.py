@@ -15,6 +15,7 @@ STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 TASKS: Mapping[str, Mapping[str, Any]] = {
     "prostate": {"in_channels": 1, "labels": ("prostate",)},
     "fundus": {"in_channels": 3, "labels": ("disc", "cup")},
+    "fundus-disc": {"in_channels": 3, "labels": ("disc",)},
 }
 
 

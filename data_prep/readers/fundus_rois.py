@@ -1,18 +1,12 @@
 """Reader of the DoFE/FedDG fundus layout: ``<site>/{train,test}/ROIs/{image,mask}/*.png``."""
 
-import re
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-
-from data_prep.raw import Decoded, RawCase, RawSite, files_in, pair, remember, require_same_shape, site_folders
-from fedmerit.errors import BadInput
-
-CUP, RIM, BACKGROUND = 0, 128, 255
-TOLERANCE = 5  # grey levels that a mask may stray, as from another 8-bit encoder
-EYE = re.compile(r"-[LR]$")
+from data_prep.photographs import BACKGROUND as BACKGROUND
+from data_prep.photographs import CUP as CUP
+from data_prep.photographs import EYE, decoded, load, load_rings
+from data_prep.photographs import RIM as RIM
+from data_prep.raw import Decoded, RawCase, RawSite, files_in, pair, remember, site_folders
 
 
 def find_sites(source: Path) -> list[RawSite]:
@@ -51,20 +45,5 @@ def decode(case: RawCase) -> Decoded:
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape, or the mask holds another value.
     """
-    image = _load(case.image, "RGB")
-    grey = _load(case.label, "L")
-    require_same_shape(case, image[..., 0], grey)
-    cup, rim, background = (np.abs(grey.astype(np.int16) - value) <= TOLERANCE for value in (CUP, RIM, BACKGROUND))
-    stray = grey[~(cup | rim | background)]
-    if stray.size:
-        raise BadInput(f"{case.label}: holds the value {stray[0]}; expected 0 (cup), 128 (disc rim), 255 (background)")
-    label = np.stack([~background, cup]).astype(np.uint8)
-    return Decoded(image.transpose(2, 0, 1)[None].astype(np.float32), label[None])
-
-
-def _load(path: Path, mode: str) -> NDArray[np.uint8]:
-    try:
-        with Image.open(path) as file:
-            return np.asarray(file.convert(mode))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise BadInput(f"{path}: not a readable image ({error}); fetch the file again") from error
+    image = load(case.image, "RGB")
+    return decoded(image, *load_rings(case, image))

@@ -1,24 +1,15 @@
 """Reader of the multi-site prostate MRI release: ``<site>/CaseNN.nii.gz`` + ``CaseNN_segmentation.nii.gz``."""
 
 import re
-import zlib
 from pathlib import Path
-from typing import Any
 
-import nibabel as nib
-import numpy as np
-from monai.data import MetaTensor
-from monai.transforms import Orientation
-from nibabel.filebasedimages import ImageFileError
-from nibabel.spatialimages import HeaderDataError
-from numpy.typing import NDArray
-
-from data_prep.raw import Decoded, RawCase, RawSite, files_in, pair, remember, require_same_shape, site_folders
+from data_prep.raw import Decoded, RawCase, RawSite, pair, remember, site_folders
+from data_prep.volumes import axial, read_nifti, visible
 from fedmerit.errors import BadInput
 
-ALIASES = {"ISBI": "RUNMC", "ISBI_1.5": "BMC", "HCRUDB": "I2CVB"}
-FILE = re.compile(r"(?P<case>case\d+)(?P<mask>_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
-SAME_PLACE = 0.1  # mm that corners of image and mask may lie apart
+SITES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
+ALIASES = {"ISBI": "RUNMC", "ISBI_1.5": "BMC", "HCRUDB": "I2CVB", **{name: name for name in SITES}}
+FILE = re.compile(r"(?P<case>case\d+)(?P<mask>[ _-]*segmentation)?\.nii(\.gz)?", re.IGNORECASE)
 
 
 def find_sites(source: Path) -> list[RawSite]:
@@ -38,11 +29,11 @@ def find_sites(source: Path) -> list[RawSite]:
 
 
 def _read_site(folder: Path) -> RawSite:
-    name = ALIASES.get(folder.name, folder.name)
+    name = ALIASES.get(folder.name.upper(), folder.name)
     images: dict[str, Path] = {}
     masks: dict[str, Path] = {}
     left_out = []
-    for path in files_in(folder):
+    for path in visible(folder):
         match = FILE.fullmatch(path.name)
         if match:
             remember(masks if match["mask"] else images, match["case"].capitalize(), path)
@@ -54,63 +45,9 @@ def _read_site(folder: Path) -> RawSite:
 
 
 def decode(case: RawCase) -> Decoded:
-    """Axial slices from foot to head, rows from anterior to posterior, columns from the patient's right to left.
+    """The T2 slices and the whole gland, oriented as `axial` has it; labels above 1 count as 1.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is no label.
     """
-    image, affine, located = _load(case.image)
-    label, label_affine, _ = _load(case.label)
-    require_same_shape(case, image, label)
-    _require_same_place(case, affine, label_affine, image.shape)
-    if not np.isfinite(image).all():
-        raise BadInput(f"{case.image}: holds values that are not finite; export the image again")
-    whole = np.rint(label)
-    if not np.abs(label - whole).max() < 1e-3 or whole.min() < 0:
-        raise BadInput(f"{case.label}: holds labels other than 0, 1, 2, ...; expected a mask, 0 where no prostate is")
-    remarks = []
-    if whole.max() > 1:
-        remarks.append(f"labels up to {int(whole.max())} clipped to 1")
-
-    stack = MetaTensor(np.stack([image, np.minimum(whole, 1)]), affine=affine)
-    if located and nib.aff2axcodes(affine)[2] in "SI":
-        stack = Orientation(axcodes="LPS", labels=(("L", "R"), ("P", "A"), ("I", "S")))(stack)
-    else:
-        remarks.append("header does not place the third axis along the body: axes kept as stored")
-    spacing = np.linalg.norm(np.asarray(stack.affine)[:3, :3], axis=0)
-    image, label = stack.numpy().transpose(0, 3, 2, 1)  # each (slices, height, width)
-    return Decoded(
-        image[:, None].astype(np.float32),
-        label[:, None].astype(np.uint8),
-        (float(spacing[1]), float(spacing[0])),
-        tuple(remarks),
-    )
-
-
-def _load(path: Path) -> tuple[NDArray[np.float32], NDArray[np.float64], bool]:
-    """Voxels, affine, and whether the header states where the voxels lie."""
-    try:
-        file: Any = nib.load(path)
-        voxels = np.asarray(file.dataobj, dtype=np.float32)
-    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error) as error:
-        raise BadInput(f"{path}: not a readable NIfTI volume ({error}); fetch the file again") from error
-    if voxels.ndim == 4 and voxels.shape[3] == 1:
-        voxels = voxels[..., 0]
-    if voxels.ndim != 3 or 0 in voxels.shape:
-        raise BadInput(f"{path}: shape {voxels.shape}; expected one volume of three axes")
-    if not np.isfinite(file.affine).all() or np.linalg.det(file.affine) == 0:
-        raise BadInput(f"{path}: its header places no voxel (affine {file.affine.tolist()}); export the file again")
-    located = bool(file.header["sform_code"] > 0 or file.header["qform_code"] > 0)
-    return voxels, np.asarray(file.affine, dtype=np.float64), located
-
-
-def _require_same_place(
-    case: RawCase, affine: NDArray[np.float64], label_affine: NDArray[np.float64], shape: tuple[int, ...]
-) -> None:
-    corners = np.array([[x, y, z, 1] for x in (0, shape[0]) for y in (0, shape[1]) for z in (0, shape[2])])
-    apart = np.abs(corners @ (affine - label_affine).T).max()
-    if apart > SAME_PLACE:
-        raise BadInput(
-            f"{case.label}: lies up to {apart:.1f} mm from its image {case.image.name} (the affines differ); "
-            "they have to have one geometry"
-        )
+    return axial(case, read_nifti(case.image), read_nifti(case.label))

@@ -39,7 +39,7 @@ def rewrite(sites, site, name, array):
 
 
 def messages(sites, **options):
-    return [str(problem).removeprefix(f"{sites}/") for problem in check(sites, **options)]
+    return [str(finding).removeprefix(f"{sites}/") for finding in check(sites, **options)]
 
 
 def test_nothing_wrong(sites):
@@ -48,9 +48,9 @@ def test_nothing_wrong(sites):
 
 def test_no_sites(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
-        (problem,) = check(folder)
-        assert problem.file == folder
-        assert "no site folders" in problem.message
+        (finding,) = check(folder)
+        assert finding.file == folder
+        assert "no site folders" in finding.message
 
 
 def test_site_json_missing_or_broken(sites):

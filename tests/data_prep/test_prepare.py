@@ -1,12 +1,14 @@
 import json
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from layouts import SHAPE, box, fundus_site, prostate_site, save_nifti, volume
+from layouts import SHAPE, box, fundus_site, prostate_site, rings, save_nifti, save_png, volume
 from typer.testing import CliRunner
 
 from data_prep.check import check
-from data_prep.prepare import KINDS, prepare
+from data_prep.prepare import KINDS, finished_cases, prepare
 from fedmerit.cli import app
 from fedmerit.data import SERVER_SPLIT, SPLITS, SiteFolder, Slices, open_sites
 from fedmerit.errors import BadInput
@@ -152,7 +154,9 @@ def test_everything_used_or_left_out_is_accounted_for(source, tmp_path):
     (source / "README.txt").write_text("")
     prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
     info = json.loads((tmp_path / "sites" / "UCL" / "site.json").read_text())
-    assert [entry["case"] for entry in info["left_out"]] == ["protocol.pdf"]
+    assert [entry["file"] for entry in info["left_out"]] == ["protocol.pdf"]
+    assert info["used"] == {"cases": 8, "files": 16}
+    assert info["unreadable_cases"] == 0
     assert info["remarks"] == [
         {"case": "Case02", "remark": "no prostate in its mask"},
         {"case": "Case03", "remark": "labels up to 3 clipped to 1"},
@@ -160,18 +164,110 @@ def test_everything_used_or_left_out_is_accounted_for(source, tmp_path):
     assert sum(info["counts"][split]["cases"] for split in SPLITS) == 8
 
 
-def test_one_bad_site_leaves_nothing(source, tmp_path):
+def test_a_bad_case_keeps_the_finished_ones_and_out_absent(source, tmp_path):
     path = source / "UCL" / "Case07_segmentation.nii.gz"
+    sound = path.read_bytes()
     save_nifti(path, box((24, 20, 3)))
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(BadInput, match=r"Case07_segmentation.nii.gz: mask of shape"):
+    with pytest.raises(BadInput, match=r"Case07_segmentation.nii.gz: mask of shape") as raised:
         prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
-    assert sorted(tmp_path.iterdir()) == before
+    assert "12 finished cases are kept in" in str(raised.value)
+    assert "--skip-unreadable leaves out such cases" in str(raised.value)
+    assert not (tmp_path / "sites").exists()
+    assert finished_cases(tmp_path / "sites") == 12
+    path.write_bytes(sound)
+    prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
+    prepare("prostate-multisite", tmp_path / "undisturbed", source=source, **FIELD)
+    assert snapshot(tmp_path / "sites") == snapshot(tmp_path / "undisturbed")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw", "sites", "undisturbed"]
 
 
-def test_a_cut_mask_is_named(source, tmp_path):
-    with pytest.raises(BadInput, match=r"Case00_segmentation.nii.gz: the central 10 mm cut off"):
-        prepare("prostate-multisite", tmp_path / "sites", source=source, field_of_view=10)
+def test_up_to_ten_bad_cases_are_named_at_once(tmp_path):
+    prostate_site(tmp_path / "raw" / "UCL", cases=12)
+    for case in range(12):
+        (tmp_path / "raw" / "UCL" / f"Case{case:02d}.nii.gz").write_bytes(b"")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(BadInput, match="the first 10 cases that cannot be used") as raised:
+        prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", **FIELD)
+    for case in range(12):
+        assert (f"Case{case:02d}.nii.gz: not a readable" in str(raised.value)) == (case < 10)
+    assert sorted(tmp_path.iterdir()) == before  # none was finished: nothing is kept
+
+
+@pytest.fixture
+def two_unreadable(source):
+    (source / "UCL" / "Case02.nii.gz").write_bytes(b"")
+    save_nifti(source / "UCL" / "Case05_segmentation.nii.gz", box((24, 20, 3)))
+    return source
+
+
+def test_unreadable_cases_are_left_out_on_request_and_counted(two_unreadable, tmp_path):
+    with pytest.raises(BadInput, match=r"(?s)^2 cases that cannot be used:.*Case02.nii.gz: .*Case05_segmentation"):
+        prepare("prostate-multisite", tmp_path / "sites", source=two_unreadable, **FIELD)
+    prepare("prostate-multisite", tmp_path / "sites", source=two_unreadable, skip_unreadable=True, **FIELD)
+    _, site = open_sites(tmp_path / "sites")
+    names = {case.name for split in SPLITS for case in site.cases(split)}
+    assert names == {f"Case{case:02d}" for case in (0, 1, 3, 4, 6, 7)}
+    assert site.info["used"] == {"cases": 6, "files": 12}
+    assert site.info["unreadable_cases"] == 2
+    assert [entry["file"] for entry in site.info["left_out"]] == [
+        f"UCL/Case{case}{mask}.nii.gz" for case in ("02", "05") for mask in ("", "_segmentation")
+    ]
+    for entry in site.info["left_out"]:
+        assert entry["reason"].startswith("unreadable case: UCL/Case0")
+    assert check(tmp_path / "sites") == []
+
+
+def test_too_many_unreadable_cases_are_too_many(source, tmp_path):
+    for case in range(6):
+        (source / "UCL" / f"Case{case:02d}.nii.gz").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"site UCL: 2 patient\(s\)"):
+        prepare("prostate-multisite", tmp_path / "sites", source=source, skip_unreadable=True, **FIELD)
+
+
+def test_a_cut_mask_is_named_and_not_skipped(source, tmp_path):
+    for skip in (False, True):
+        with pytest.raises(BadInput, match=r"Case00_segmentation.nii.gz: the central 10 mm cut off") as raised:
+            prepare("prostate-multisite", tmp_path / "sites", source=source, field_of_view=10, skip_unreadable=skip)
+        assert "--skip-unreadable" not in str(raised.value)
+
+
+def test_whatever_a_decoder_raises_names_the_file(source, tmp_path, monkeypatch):
+    def broken(case):
+        raise IndexError("list index out of range")
+
+    monkeypatch.setitem(KINDS, "prostate-multisite", replace(KINDS["prostate-multisite"], decode=broken))
+    with pytest.raises(BadInput, match=r"Case00.nii.gz: not readable with its mask \(IndexError: list index"):
+        prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_crop_about_the_disc_is_recorded(tmp_path):
+    fundus_site(tmp_path / "raw" / "Domain1", train=("a", "b", "c"), test=())
+    blank = tmp_path / "raw" / "Domain1" / "train" / "ROIs" / "mask" / "b.png"
+    save_png(blank, np.full((32, 32), 255, np.uint8))
+    prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", size=36, crop="disc", crop_multiple=2.0)
+    (site,) = open_sites(tmp_path / "sites")
+    lists = json.loads((site.path / "datalist.json").read_text())
+    entries = {entry["case"]: entry for split in SPLITS for entry in lists[split]}
+    # The disc of rings() fills rows 6 to 21 and columns 8 to 25.
+    assert entries["a"]["crop"] == entries["c"]["crop"] == {"top": -4, "left": -1, "height": 36, "width": 36}
+    assert entries["b"]["crop"] == {"top": 0, "left": 0, "height": 32, "width": 32}
+    stored = np.load(site.path / entries["a"]["label"])
+    np.testing.assert_array_equal(stored[0, 0, 4:, 1:33], rings() < 255)
+    assert (site.info["crop"], site.info["crop_multiple"]) == ("disc", 2.0)
+    assert {entry["remark"] for entry in site.info["remarks"] if entry["case"] == "b"} == {
+        "no disc in its mask",
+        "no cup in its mask",
+        "whole frame kept: no disc to crop about",
+    }
+    assert {entry["case"] for entry in site.info["remarks"]} == {"b"}
+
+
+def test_kinds_that_crop_know_a_disc():
+    for kind in KINDS.values():
+        assert set(kind.crops) <= {"whole", "disc"}
+        assert "disc" not in kind.crops or "disc" in kind.labels
+        pickle.loads(pickle.dumps(kind))  # as the processes of a preparation get it
 
 
 def test_no_organ_to_train_on(tmp_path):
@@ -194,6 +290,9 @@ BAD_OPTIONS = {
     "server share": ({"server_share": 0.6}, "server share 0.6: expected a share"),
     "server share nan": ({"server_share": float("nan")}, "server share nan: expected"),
     "server share negative": ({"server_share": -0.1}, "server share -0.1: expected"),
+    "jobs": ({"jobs": 0}, "jobs 0: expected 1 or more"),
+    "crop": ({"crop": "disc"}, "crop 'disc': kind prostate-multisite allows whole$"),
+    "crop multiple": ({"crop_multiple": 3.0}, "crop multiple 3: says how large a disc crop is, but the crop is whole"),
     "patients": ({"patients": 9}, "only synthetic kinds take it"),
     "source": ({"source": None}, "kind prostate-multisite: needs --source"),
 }
@@ -208,11 +307,13 @@ def test_bad_options(source, tmp_path, option):
 
 
 def test_unknown_kind_and_millimetres_of_photographs(tmp_path):
-    with pytest.raises(BadInput, match="kind 'cardiac': expected one of prostate-multisite, fundus-rois"):
+    with pytest.raises(BadInput, match="kind 'cardiac': expected one of prostate-multisite, "):
         prepare("cardiac", tmp_path / "sites")
     fundus_site(tmp_path / "raw" / "Domain1")
     with pytest.raises(BadInput, match="fundus images know no millimetres"):
         prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", field_of_view=100)
+    with pytest.raises(BadInput, match=r"crop multiple 0\.5: expected 1 to 20"):
+        prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", crop="disc", crop_multiple=0.5)
     with pytest.raises(BadInput, match="patients 3: expected at least 5"):
         prepare("synthetic-fundus", tmp_path / "sites", patients=3)
 
@@ -263,9 +364,34 @@ def test_real_images(real_data, tmp_path, kind, folder):
 @pytest.mark.parametrize("share", ["0", "0.1"])
 def test_the_command_tells_what_the_server_gets_where_it_gets_any(source, tmp_path, share):
     options = ["prepare", "prostate-multisite", "--source", str(source), "--out", str(tmp_path / "sites")]
-    options += ["--size", "24", "--field-of-view", "24", "--server-share", share]
+    options += ["--size", "24", "--field-of-view", "24", "--server-share", share, "--jobs", "1", "--no-pictures"]
     result = CliRunner().invoke(app, options)
     assert result.exit_code == 0, result.output
     rows = {words[0]: words[1:] for line in result.output.splitlines() if (words := line.split())}
     assert ("server" in result.output) == (share == "0.1")
-    assert rows["UCL"] == (["3", "2", "2", "1", "12", "0"] if share == "0.1" else ["4", "2", "2", "16", "0"])
+    numbers = ["3", "2", "2", "1", "12"] if share == "0.1" else ["4", "2", "2", "16"]
+    assert rows["UCL"] == [*numbers, "16", "0"]
+    assert "pictures" not in result.output
+    assert not (tmp_path / "sites" / "overview").exists()
+
+
+def test_the_command_counts_reasons(two_unreadable, tmp_path):
+    for name in ("protocol.pdf", "notes.txt"):
+        (two_unreadable / "UCL" / name).write_text("")
+    for case in (0, 1, 3):
+        save_nifti(two_unreadable / "UCL" / f"Case{case:02d}_segmentation.nii.gz", box() * 3)
+    options = ["prepare", "prostate-multisite", "--source", str(two_unreadable), "--out", str(tmp_path / "sites")]
+    options += ["--size", "24", "--field-of-view", "24", "--jobs", "1", "--skip-unreadable"]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    assert any(line.startswith("UCL 2 not named CaseNN.nii.gz or") for line in lines)
+    assert any(line.startswith("UCL 2 unreadable case: UCL/Case02.nii.gz: not a readable") for line in lines)
+    assert "UCL 3 labels up to 3 clipped to 1" in lines
+    assert "2 unreadable cases left out, as --skip-unreadable asks" in lines
+    assert "overview; private, they show images of patients" in result.output.replace("\n", " ")
+    assert sorted(path.name for path in (tmp_path / "sites" / "overview").iterdir()) == [
+        "intensities.png",
+        "montage.png",
+    ]
+    assert [site.name for site in open_sites(tmp_path / "sites")] == ["RUNMC", "UCL"]

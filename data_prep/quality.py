@@ -1,0 +1,262 @@
+"""What is readable and yet not plausible: leaks, sizes, borders, flips, intensities, label conventions."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import imagehash
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from data_prep.findings import Finding, Located
+from fedmerit.data import SPLITS, SiteFolder
+
+# Of 256 bits, two patients differed in 76 or more (595 pairs of real prostate volumes) and 68 or more (28,920 pairs
+# of disc crops), an image and itself at 3/4 size, brighter and as a JPEG of quality 60 in 24 or less.
+HASH_SIDE = 16
+SAME_IMAGE = 48
+# Largest cross-section in cm² where the pixel is known in mm, else share of the frame: beyond these no organ is drawn.
+SIZES_CM2: Mapping[str, tuple[float, float]] = {"prostate": (3, 70)}
+SHARES: Mapping[str, tuple[float, float]] = {"prostate": (0.001, 0.6), "disc": (0.002, 0.8), "cup": (0.0002, 0.6)}
+WITHIN = {"cup": "disc"}
+ASTRAY = 0.05
+# How many robust deviations from the median are too many, and the least deviation: of the logarithm of sizes, and of
+# intensities, which have deviation 1 in each case.
+SIZE_OUTLIER, SIZE_SPREAD = 6.0, 0.1
+LEVEL_OUTLIER, LEVEL_SPREAD = 8.0, 0.1
+# By how much a volume has to agree better with its site's others when flipped. Of 35 real volumes none did by chance;
+# flipped ones were found upside down in 35 and with their slices reversed in 34 cases. Left and right of a pelvis, and
+# upside down in photographs, which are alike, are not told apart; nor do masks alone tell: they are too symmetric.
+FLIPPED = 0.05
+FLIPS = {"slices in reverse order": 0, "upside down": 1}
+COMPARABLE = 5  # cases of a site, below which no case can be called unlike the others
+FEW_PATIENTS = 3
+GRID = (8, 16, 16)  # slices, height, width of thumbnails
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the checks need to know of one case; sizes are per label."""
+
+    where: Located
+    hashed: NDArray[np.bool_] | None  # None: a flat image
+    sizes: NDArray[np.float64]  # largest cross-section, as a share of the frame
+    at_border: NDArray[np.bool_]
+    at_end: NDArray[np.bool_]
+    thumbnail: NDArray[np.float64] | None  # of shape GRID; None for photographs
+    levels: NDArray[np.float64]  # percentiles of all intensities
+    astray: Mapping[tuple[str, str], float]  # share of the inner label that lies outside the outer one
+
+    @property
+    def disordered(self) -> bool:
+        """Whether a label lies outside the one that it should be part of."""
+        return any(share > ASTRAY for share in self.astray.values())
+
+    @property
+    def flat(self) -> bool:
+        """Whether there is next to nothing to see."""
+        return bool(self.levels[0] == self.levels[-1])
+
+
+def plausibility(
+    sites: Sequence[SiteFolder], cases: Sequence[Located], checksums: Mapping[Path, str]
+) -> Iterator[Finding]:
+    """Findings about ``cases``, whose arrays are readable and of the stated shape, and their ``sites``."""
+    measured = [_measure(case) for case in cases]
+    yield from _few_patients(sites)
+    yield from _duplicates(measured, checksums)
+    yield from _sizes(measured)
+    yield from _conventions(measured)
+    yield from _borders(measured)
+    for _, group in groupby(measured, key=lambda item: item.where.site.path):
+        site = list(group)
+        yield from _flat(site)
+        if len(site) >= COMPARABLE:
+            yield from _flips(site)
+            yield from _intensities(site)
+
+
+def _measure(where: Located) -> Measured:
+    image, label = np.asarray(where.case.image), np.asarray(where.case.label).astype(bool)
+    names = where.site.labels
+    middle = image[len(image) // 2].mean(axis=0)
+    volume = len(image) > 1
+    return Measured(
+        where=where,
+        hashed=_hash(middle),
+        sizes=label.mean(axis=(2, 3)).max(axis=0),
+        at_border=label[..., [0, -1], :].any(axis=(0, 2, 3)) | label[..., [0, -1]].any(axis=(0, 2, 3)),
+        at_end=label[[0, -1]].any(axis=(0, 2, 3)) & volume,
+        thumbnail=_thumbnail(image) if volume else None,
+        levels=np.percentile(image, (5, 25, 50, 75, 95)),
+        astray={
+            (inner, outer): _astray(label[:, names.index(inner)], label[:, names.index(outer)])
+            for inner, outer in WITHIN.items()
+            if inner in names and outer in names
+        },
+    )
+
+
+def _hash(plane: NDArray[np.float32]) -> NDArray[np.bool_] | None:
+    """Perceptual hash of one slice (height, width): alike for images that look alike, whatever their contrast."""
+    low, high = np.percentile(plane, (1, 99))
+    if not high > low:
+        return None
+    grey = np.rint(np.clip((plane - low) / (high - low), 0, 1) * 255).astype(np.uint8)
+    bits: NDArray[np.bool_] = imagehash.phash(Image.fromarray(grey), HASH_SIDE).hash.ravel()
+    return bits
+
+
+def _thumbnail(image: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Slices at even distances from the first to the last, each averaged down to a few pixels."""
+    taken = image[np.linspace(0, len(image) - 1, GRID[0]).round().astype(int)].mean(axis=1, dtype=np.float64)
+    for axis in (1, 2):
+        parts = np.array_split(taken, GRID[axis], axis=axis)
+        taken = np.stack([part.mean(axis=axis) for part in parts], axis=axis)
+    return taken
+
+
+def _astray(inner: NDArray[np.bool_], outer: NDArray[np.bool_]) -> float:
+    return float((inner & ~outer).sum() / max(inner.sum(), 1))
+
+
+def _few_patients(sites: Sequence[SiteFolder]) -> Iterator[Finding]:
+    for site in sites:
+        for split in SPLITS:
+            patients = len({case.patient for case in site.cases(split)})
+            if 0 < patients < FEW_PATIENTS:
+                detail = f"{patients} patient(s)"
+                message = f"split {split} has {detail}; below {FEW_PATIENTS} its results say little"
+                yield Finding("few patients", site.name, site.path / "datalist.json", message, split, detail=detail)
+
+
+def _duplicates(cases: Sequence[Measured], checksums: Mapping[Path, str]) -> Iterator[Finding]:
+    """Pairs that look the same without being the same bytes, which `check` tells of."""
+    hashed = [(case.where, case.hashed) for case in cases if case.hashed is not None]
+    if not hashed:
+        return
+    bits = np.stack([hash for _, hash in hashed])
+    for later in range(1, len(hashed)):
+        distances = (bits[:later] != bits[later]).sum(axis=1)
+        ours = hashed[later][0]
+        for earlier in np.flatnonzero(distances < SAME_IMAGE):
+            theirs = hashed[earlier][0]
+            if checksums[ours.case.image_file] == checksums[theirs.case.image_file]:
+                continue
+            together = ours.site is theirs.site and ours.split == theirs.split
+            measure = f"{distances[earlier]} of {bits.shape[1]} bits differ"
+            yield ours.finding(
+                "near-duplicate" if together else "leak",
+                f"looks the same as {theirs} ({measure}); keep one of them, or give both one patient and split",
+                detail=f"as {theirs.shareable}; {measure}",
+            )
+
+
+def _sizes(cases: Sequence[Measured]) -> Iterator[Finding]:
+    """Absolute bounds per label, then outliers among the cases of all sites that show the label."""
+    by_label: dict[str, list[tuple[Located, float, str, tuple[float, float]]]] = defaultdict(list)
+    for case in cases:
+        if case.disordered:
+            continue  # told by `_conventions`; sizes of labels that are mixed up follow from that
+        site = case.where.site
+        spacing = site.info.get("spacing")
+        for name, share in zip(site.labels, case.sizes, strict=True):
+            size, unit, bounds = share * 100, "% of the frame", tuple(100 * end for end in SHARES.get(name, (0, 1)))
+            if spacing and name in SIZES_CM2:
+                size = share * np.prod(site.image_size) * np.prod(spacing) / 100
+                unit, bounds = "cm²", SIZES_CM2[name]
+            if share > 0:
+                by_label[name].append((case.where, float(size), unit, (bounds[0], bounds[1])))
+    for name, found in by_label.items():
+        logarithms = np.log([size for _, size, _, _ in found])
+        unusual = _outlying(logarithms[:, None], SIZE_OUTLIER, SIZE_SPREAD)
+        usual = np.exp(np.median(logarithms))
+        for (where, size, unit, (low, high)), outlying in zip(found, unusual, strict=True):
+            if not low <= size <= high:
+                kind, expected = "implausible size", f"expected {low:g} to {high:g}"
+            elif outlying and len(found) >= COMPARABLE:
+                kind, expected = "unusual size", f"{usual:.3g} in the median case"
+            else:
+                continue
+            detail = f"largest {name} {size:.3g} {unit}, {expected}"
+            yield where.finding(kind, f"{detail}; look at the mask", file=where.case.label_file, detail=detail)
+
+
+def _outlying(values: NDArray[np.float64], most: float, least_spread: float) -> NDArray[np.bool_]:
+    """Which rows of (cases, values) lie far from the others in any column, by median and median deviation."""
+    away = np.abs(values - np.median(values, axis=0))
+    spread = np.maximum(1.4826 * np.median(away, axis=0), least_spread)
+    outlying: NDArray[np.bool_] = (away > most * spread).any(axis=1)
+    return outlying
+
+
+def _conventions(cases: Sequence[Measured]) -> Iterator[Finding]:
+    """Labels within others: a site where most are not has swapped them, else single cases are told."""
+    for _, group in groupby(cases, key=lambda item: item.where.site.path):
+        members = list(group)
+        site = members[0].where.site
+        for inner, outer in members[0].astray:
+            wrong = [case for case in members if case.astray[inner, outer] > ASTRAY]
+            if len(wrong) > len(members) / 2:
+                detail = f"{inner} not within {outer} in {len(wrong)} of {len(members)} cases"
+                message = f"{detail}; the two may be swapped, or {outer} drawn without the {inner}: check the label map"
+                yield Finding("label convention", site.name, site.path / "site.json", message, detail=detail)
+                continue
+            for case in wrong:
+                detail = f"{case.astray[inner, outer]:.0%} of the {inner} outside the {outer}"
+                yield case.where.finding("label order", detail, file=case.where.case.label_file, detail=detail)
+
+
+def _borders(cases: Sequence[Measured]) -> Iterator[Finding]:
+    for case in cases:
+        for kind, touching in (("mask at border", case.at_border), ("mask at end", case.at_end)):
+            names = [name for name, touches in zip(case.where.site.labels, touching, strict=True) if touches]
+            if names:
+                detail = ", ".join(names)
+                place = "border of the frame" if kind == "mask at border" else "first or last slice"
+                message = f"{detail} reaches the {place}"
+                yield case.where.finding(kind, message, file=case.where.case.label_file, detail=detail)
+
+
+def _flat(site: Sequence[Measured]) -> Iterator[Finding]:
+    for case in site:
+        if case.flat:
+            yield case.where.finding("flat image", "holds a single value; export the image again")
+
+
+def _flips(site: Sequence[Measured]) -> Iterator[Finding]:
+    """Volumes that agree better with the mean of the site's others when they are flipped."""
+    volumes = [(case.where, case.thumbnail) for case in site if case.thumbnail is not None]
+    if len(volumes) < COMPARABLE:
+        return
+    total = np.sum([thumbnail for _, thumbnail in volumes], axis=0)
+    for where, thumbnail in volumes:
+        others = total - thumbnail
+        upright = _correlation(thumbnail, others)
+        for how, axis in FLIPS.items():
+            flipped = _correlation(np.flip(thumbnail, axis), others)
+            if flipped - upright > FLIPPED:
+                detail = f"{how}: agreement with the site's others {upright:.2f}, flipped {flipped:.2f}"
+                yield where.finding("flipped", f"seems to be stored {detail}; look at it", detail=detail)
+
+
+def _correlation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    first, second = first - first.mean(), second - second.mean()
+    norm = np.sqrt((first**2).sum() * (second**2).sum())
+    return float((first * second).sum() / norm) if norm > 0 else 0.0
+
+
+def _intensities(site: Sequence[Measured]) -> Iterator[Finding]:
+    levels = np.stack([case.levels for case in site])
+    usual = np.median(levels, axis=0)
+    for case, outlying in zip(site, _outlying(levels, LEVEL_OUTLIER, LEVEL_SPREAD), strict=True):
+        if outlying and not case.flat:
+            detail = f"5, 25, 50, 75, 95% of intensities below {_list(case.levels)}; the site's median {_list(usual)}"
+            yield case.where.finding("unusual intensities", detail, detail=detail)
+
+
+def _list(values: NDArray[np.float64]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)

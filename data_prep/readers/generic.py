@@ -1,0 +1,203 @@
+"""Reader of anyone's own images: site folders, a Decathlon ``dataset.json`` or a table ``pairs.csv``.
+
+A label map says which values of a mask make up each label, ``{"disc": (1, 2), "cup": (2,)}``; a label without
+values is every value above 0.
+"""
+
+import csv
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep import volumes
+from data_prep.photographs import HALF, load
+from data_prep.raw import Decoded, RawCase, RawSite, files_in, pair, remember, require_same_shape, site_folders
+from fedmerit.errors import BadInput
+
+LabelMap = Mapping[str, tuple[int, ...]]
+
+ANY: LabelMap = {"mask": ()}
+EXPECTED = "folders <site>/{images,masks}, a Decathlon dataset.json, or pairs.csv with site,patient,image,label"
+COLUMNS = ("site", "patient", "image", "label")
+NIFTI, ITK = (".nii", ".nii.gz"), (".mhd", ".nrrd")
+JPEG = (".jpg", ".jpeg")
+PHOTOGRAPHS = (*JPEG, ".png", ".tif", ".tiff", ".bmp")
+DETACHED = (".raw", ".zraw")  # voxels that a .mhd file of the same name reads
+FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
+MASK = re.compile(r"[_-](mask|segmentation|seg|label)$", re.IGNORECASE)
+
+
+def find_sites(source: Path) -> list[RawSite]:
+    """The sites of ``dataset.json`` (one, named by it), of ``pairs.csv``, or else one per folder below ``source``.
+
+    In site folders an image and its mask have one name, but for an ending such as _mask or _seg of the mask's,
+    and each case is a patient; ``pairs.csv`` tells patients by name, with paths relative to it.
+
+    Raises:
+        BadInput: no site, an image or mask alone, a file of no known format, or a list that cannot be read.
+    """
+    if (source / "dataset.json").is_file():
+        return [_read_decathlon(source / "dataset.json")]
+    if (source / "pairs.csv").is_file():
+        return _read_pairs(source / "pairs.csv")
+    return [_read_folder(folder) for folder in site_folders(source, EXPECTED)]
+
+
+def _read_folder(folder: Path) -> RawSite:
+    found: dict[str, dict[str, Path]] = {"images": {}, "masks": {}}
+    left_out = [(path.name, "neither in images nor in masks") for path in files_in(folder)]
+    for part, files in found.items():
+        for path in files_in(folder / part) if (folder / part).is_dir() else ():
+            stem, suffix = _split(path)
+            if suffix in (*NIFTI, *ITK, *PHOTOGRAPHS):
+                remember(files, MASK.sub("", stem) if part == "masks" else stem, path)
+            elif suffix not in DETACHED or not path.with_suffix(".mhd").exists():
+                left_out.append((f"{part}/{path.name}", "of no format that is read"))
+    cases = (
+        RawCase(case, f"{folder.name}-{case}", image, mask)
+        for case, image, mask in pair(found["images"], found["masks"], folder)
+    )
+    return RawSite(folder.name, tuple(cases), tuple(left_out))
+
+
+def _read_decathlon(path: Path) -> RawSite:
+    try:
+        content = json.loads(path.read_text())
+        name = str(content["name"])
+        pairs = [(str(entry["image"]), str(entry["label"])) for entry in content["training"]]
+        tests = [str(entry["image"] if isinstance(entry, dict) else entry) for entry in content.get("test", [])]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"{path}: not a readable Decathlon list ({error!r}); expected name and training") from error
+    if not re.fullmatch(r"\w[\w .-]*", name):
+        raise BadInput(f"{path}: its name {name!r} names no site; expected letters, digits, spaces, _, . or -")
+    cases = _cases(path, [(name, "", image, mask) for image, mask in pairs])
+    return RawSite(name, cases, tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests))
+
+
+def _read_pairs(path: Path) -> list[RawSite]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            table = csv.DictReader(file)
+            rows = [{key: (row.get(key) or "").strip() for key in COLUMNS} for row in table]
+            missing = [key for key in COLUMNS if key not in (table.fieldnames or ())]
+    except (OSError, ValueError, csv.Error) as error:
+        raise BadInput(f"{path}: not a readable table ({error}); expected the columns {', '.join(COLUMNS)}") from error
+    if missing:
+        raise BadInput(f"{path}: has no column {missing[0]}; expected the columns {', '.join(COLUMNS)}")
+    sites: dict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
+    for number, row in enumerate(rows, 1):
+        if not all(row.values()) or not re.fullmatch(r"\w[\w .-]*", row["site"]):
+            raise BadInput(f"{path}: row {number} lacks a value, or its site is no plain name; complete the table")
+        sites[row["site"]].append((row["site"], row["patient"], row["image"], row["label"]))
+    if not sites:
+        raise BadInput(f"{path}: holds no rows; expected one image and mask each")
+    return [RawSite(site, _cases(path, sites[site])) for site in sorted(sites)]
+
+
+def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[RawCase, ...]:
+    """Cases of (site, patient, image, mask), named by the image; without a patient each case is one."""
+    images: dict[str, Path] = {}
+    cases = []
+    for site, patient, image, mask in entries:
+        files = listing.parent / image, listing.parent / mask
+        for path in files:
+            if not path.is_file():
+                raise BadInput(f"{listing}: names {path}, which is no file; correct the list or add the file")
+            if _split(path)[1] not in (*NIFTI, *ITK, *PHOTOGRAPHS):
+                raise BadInput(f"{path}: of no format that is read; expected one of {(*NIFTI, *ITK, *PHOTOGRAPHS)}")
+        case = _split(files[0])[0]
+        remember(images, case, files[0])
+        cases.append(RawCase(case, f"{site}-{patient or case}", *files))
+    return tuple(sorted(cases, key=lambda case: case.name))
+
+
+def _split(path: Path) -> tuple[str, str]:
+    match = FILE.fullmatch(path.name)
+    return (match["stem"], match["suffix"].lower()) if match else (path.name, "")
+
+
+def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1) -> Decoded:
+    """One volume as its axial slices, or one photograph as one slice; labels in the order of the map.
+
+    Values of the mask that no label takes count as background, with a remark. Of a JPEG mask, which knows no
+    exact values, those above 127 are 255 and the others 0.
+
+    Args:
+        case: Image and mask, both volumes or both photographs.
+        labels: Name and mask values of each label.
+        channels: Of a photograph 1 (grey) or 3 (colours); of a volume the numbers per voxel.
+
+    Raises:
+        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask holds fractions.
+    """
+    if all(_split(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
+        return _photograph(case, labels, channels)
+    if any(_split(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
+        raise BadInput(f"{case.label}: one of it and {case.image.name} is a volume, the other a photograph")
+    return _volume(case, labels, channels)
+
+
+def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
+    if channels not in (1, 3):
+        raise BadInput(f"{case.image}: a photograph has 1 or 3 channels, not {channels}")
+    image = np.atleast_3d(load(case.image, "L" if channels == 1 else "RGB"))
+    index, remarks = load(case.label, None), []
+    if index.ndim == 3:
+        if (index != index[..., :1]).any():
+            raise BadInput(f"{case.label}: a mask in colours; expected grey levels or a palette")
+        index = index[..., 0]
+    require_same_shape(case, image[..., 0], index)
+    if _split(case.label)[1] in JPEG:
+        index = np.where(index > HALF, 255, 0).astype(np.uint8)
+        remarks.append("JPEG mask: levels above 127 taken as 255, others as 0")
+    masks = _masks(case, index, labels)
+    return Decoded(
+        image.transpose(2, 0, 1)[None].astype(np.float32),
+        np.stack(list(masks.values())).astype(np.uint8)[None],
+        remarks=(*remarks, *_unmapped(index, labels)),
+    )
+
+
+def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
+    images = [_read(case.image, channel if channels > 1 else None) for channel in range(channels)]
+    mask = _read(case.label, None)
+    # Each label on its own: what `axial` turns and checks is a mask of 0 and 1.
+    masks = [replace(mask, voxels=part.astype(np.float32)) for part in _masks(case, mask.voxels, labels).values()]
+    sliced = [volumes.axial(case, image, masks[0]) for image in images]
+    label = [sliced[0].label, *(volumes.axial(case, images[0], part).label for part in masks[1:])]
+    return Decoded(
+        np.concatenate([part.image for part in sliced], axis=1),
+        np.concatenate(label, axis=1),
+        sliced[0].spacing,
+        (*sliced[0].remarks, *_unmapped(mask.voxels, labels)),
+    )
+
+
+def _read(path: Path, channel: int | None) -> volumes.Volume:
+    if _split(path)[1] in NIFTI:
+        return volumes.read_nifti(path, channel)
+    if channel is not None:
+        raise BadInput(f"{path}: several channels are read from NIFTI files alone")
+    return volumes.read_itk(path)
+
+
+def _masks(case: RawCase, index: NDArray[Any], labels: LabelMap) -> dict[str, NDArray[np.bool_]]:
+    whole = np.rint(index)
+    if not (np.isfinite(index).all() and np.abs(index - whole).max(initial=0) < 1e-3 and whole.min(initial=0) >= 0):
+        raise BadInput(f"{case.label}: holds values other than 0, 1, 2, ...; expected a mask")
+    return {name: np.isin(whole, values) if values else whole > 0 for name, values in labels.items()}
+
+
+def _unmapped(index: NDArray[Any], labels: LabelMap) -> list[str]:
+    if not all(labels.values()):
+        return []
+    known = {0, *(value for values in labels.values() for value in values)}
+    others = sorted({int(value) for value in np.unique(np.rint(index))} - known)
+    return [f"values {', '.join(map(str, others))} belong to no label: background"] if others else []

@@ -1,0 +1,78 @@
+"""Reader of NCI-ISBI 2013: DICOM ``{Prostate-3T,PROSTATE-DIAGNOSIS}/<ID>/*/*`` + masks ``<ID>.nrrd`` (zones 1, 2)."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from data_prep.raw import Decoded, RawCase, RawSite, pair, remember
+from data_prep.volumes import (
+    axial,
+    by_site,
+    files_below,
+    is_slice,
+    one_series,
+    read_itk,
+    read_series,
+    require_folder,
+)
+
+SITES = ("PROSTATE-DIAGNOSIS", "Prostate-3T")
+DROPPED = {"ProstateDx-01-0055": "its mask has 23 slices, its image 34"}
+MASK = re.compile(r"(?P<case>Prostate(Dx|3T)-\d+-\d+)(?P<corrected>_correctedLabels)?(_truth)?\.nrrd")
+T2 = re.compile("t2", re.IGNORECASE)
+
+
+def find_sites(source: Path) -> list[RawSite]:
+    """The collections, whichever of the two ``source`` holds at any depth, sorted by name.
+
+    A corrected mask stands before the one that it corrects. Patients without a mask are no part of the challenge
+    and left out.
+
+    Raises:
+        BadInput: no case, a mask without an image or twice, or a patient with several series that could be the T2.
+    """
+    require_folder(source, "the manifest folder of the DICOM files and the masks of Training, Test and Leaderboard")
+    series: dict[str, set[Path]] = defaultdict(set)
+    collection: dict[str, str] = {}
+    masks: dict[bool, dict[str, Path]] = {True: {}, False: {}}
+    left_out = []
+    for path in files_below(source):
+        parts = path.relative_to(source).parts
+        match = MASK.fullmatch(path.name)
+        site = next((part for part in parts[:-2] if part in SITES), None)
+        if match:
+            remember(masks[bool(match["corrected"])], match["case"], path)
+        elif site and is_slice(path):
+            patient = parts[parts.index(site) + 1]
+            collection[patient] = site
+            series[patient].add(path.parent)
+        else:
+            left_out.append(("/".join(parts), "neither a DICOM slice of a patient nor a mask"))
+    for case in masks[True].keys() & masks[False].keys():
+        left_out.append((masks[False][case].relative_to(source).as_posix(), "its corrected mask is used"))
+    used = masks[False] | masks[True]
+    for patient, reason in DROPPED.items():
+        if patient in series:
+            left_out.append((f"{collection[patient]}/{patient}", reason))
+        if patient in used:
+            left_out.append((used.pop(patient).relative_to(source).as_posix(), reason))
+    for patient in series.keys() - used.keys() - DROPPED.keys():
+        left_out.append((f"{collection[patient]}/{patient}", "no mask: no part of the challenge"))
+    images = {patient: one_series(series[patient], T2) for patient in sorted(series.keys() & used.keys())}
+    for patient, chosen in images.items():
+        for folder in series[patient] - {chosen}:
+            left_out.append((folder.relative_to(source).as_posix(), "not the T2 series"))
+    cases = (
+        (collection[case], RawCase(case, f"{collection[case]}-{case}", image, mask))
+        for case, image, mask in pair(images, used, source)
+    )
+    return by_site(cases, left_out)
+
+
+def decode(case: RawCase) -> Decoded:
+    """The T2 slices and the gland, both zones merged, oriented as `axial` has it.
+
+    Raises:
+        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is not 0 to 2.
+    """
+    return axial(case, read_series(case.image), read_itk(case.label), zones=2)

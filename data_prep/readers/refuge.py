@@ -1,0 +1,37 @@
+"""Reader of REFUGE: Training400, Validation400 and Test400, masks below ``Disc_Cup_Masks``; one site."""
+
+from pathlib import Path
+
+from data_prep.photographs import decoded, load, load_rings, one_site
+from data_prep.raw import Decoded, RawCase, RawSite
+
+EXPECTED = (
+    "Training400/{Glaucoma,Non-Glaucoma}/*.jpg, REFUGE-Validation400/*.jpg or Test400/*.jpg, and their masks in "
+    "{Annotation-Training400,REFUGE-Validation400-GT,REFUGE-Test-GT}/Disc_Cup_Masks"
+)
+
+
+def find_sites(source: Path) -> list[RawSite]:
+    """The images of all parts that are there as one site; g, n, V or T before the number tells the parts apart.
+
+    Raises:
+        BadInput: no such folder, no cases, an image or mask alone, or two files of one case.
+    """
+    return [one_site("REFUGE", source, EXPECTED, _role)]
+
+
+def _role(path: Path) -> tuple[str, str]:
+    suffix = path.suffix.lower()
+    if "Disc_Cup_Masks" in path.parts:
+        return ("mask", path.stem) if suffix in (".bmp", ".png") else ("", "not a .bmp or .png mask")
+    return ("image", path.stem) if suffix == ".jpg" else ("", "neither a .jpg image nor below Disc_Cup_Masks")
+
+
+def decode(case: RawCase) -> Decoded:
+    """One photograph as a case of one slice, labels disc and cup; the disc includes the cup.
+
+    Raises:
+        BadInput: a file is unreadable, image and mask differ in shape, or the mask holds another value.
+    """
+    image = load(case.image, "RGB")
+    return decoded(image, *load_rings(case, image))
