@@ -4,10 +4,10 @@ import pytest
 from PIL import Image
 
 from data_prep import synthetic_fundus, synthetic_prostate
-from data_prep.readers import fundus_rois as fundus
-from data_prep.readers import prostate_multisite as prostate
 from data_prep.check import check
 from data_prep.prepare import prepare
+from data_prep.readers import fundus_rois as fundus
+from data_prep.readers import prostate_multisite as prostate
 from fedmerit.data import SPLITS, open_sites
 from fedmerit.errors import BadInput
 

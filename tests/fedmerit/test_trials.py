@@ -27,7 +27,9 @@ from fedmerit.training import evaluate, image_losses, initial_network, load_netw
 NAMES = ["site1", "site2", "site3"]
 TINY = {"width": "4", "depth": "3"}
 WITH_TRIALS = [
-    name for name in METHODS if needs_server_set(make_plan(name, "prostate", 1, 0, {"in_channels": 1, "labels": ("a",)}, {}))
+    name
+    for name in METHODS
+    if needs_server_set(make_plan(name, "prostate", 1, 0, {"in_channels": 1, "labels": ("a",)}, {}))
 ]
 
 
