@@ -388,7 +388,9 @@ def methods() -> None:
     for header in ("method", "contribution", "weights", "download", "site work", "parameters", "paper"):
         table.add_column(header, no_wrap=header == "parameters")
     for name, entry in METHODS.items():
-        values = {key: f"{value:g}" if isinstance(value, float) else value for key, value in vars(entry.method()).items()}
+        values = {
+            key: f"{value:g}" if isinstance(value, float) else value for key, value in vars(entry.method()).items()
+        }
         parameters = "\n".join(f"{key}={value}" for key, value in values.items())
         table.add_row(
             name, entry.contribution, entry.weights, entry.download, entry.site_work, parameters or "none", entry.paper

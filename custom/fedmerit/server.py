@@ -144,7 +144,7 @@ class Federation:
         elif not self.server_cases:
             self._pending = played, self._evaluation(trials, replies)
         else:
-            network = build_network(self.plan.network).to(pick_device("auto", "the server"))
+            network = build_network(self.plan.network, pick_device("auto", "the server"))
             evaluated = evaluate_models(network, self.server_cases, self._evaluation(trials, replies), self.plan)
             self._end_round(played, _pooled([evaluated]))
 
@@ -326,7 +326,7 @@ def _listed(rejected: Mapping[str, str]) -> str:
 def require_sites(plan: Plan, sites: Sequence[str]) -> None:
     """`BadInput` where a method cannot work with so many sites, or has fewer than two to share models."""
     method = plan.build_method()
-    if len(sites) < 2 and method.shares_buffers:
+    if len(sites) < 2 and method.needs_others:
         raise BadInput(
             f"sites {', '.join(sites) or '(none)'}: {plan.method} needs at least two; "
             "add a site, or train alone with --method standalone"

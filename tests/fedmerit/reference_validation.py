@@ -18,7 +18,7 @@ def cffl(
     clip=None,
     alpha=None,
     growth=0,
-    coef=1 / 3,
+    coef=1 / 6,
     released=False,
     aggregation="share",
     keep_own=False,

@@ -433,9 +433,7 @@ def play(federation: Federation, exchanges: int = 99) -> None:
 
 @pytest.mark.parametrize("method", ["cffl", "fedci"])
 @pytest.mark.parametrize("exchanges", [1, 3, 5, 6])
-def test_server_replaced_in_the_middle_of_trials_starts_the_round_again(
-    tmp_path, assert_same_run, method, exchanges
-):
+def test_server_replaced_in_the_middle_of_trials_starts_the_round_again(tmp_path, assert_same_run, method, exchanges):
     whole, run = tmp_path / "whole/run", tmp_path / "stopped/run"
     play(Federation(tiny_plan(method), SITES, whole))
     first = Federation(tiny_plan(method), SITES, run)
