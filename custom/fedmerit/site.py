@@ -18,7 +18,7 @@ from fedmerit.core import OwnPart, SiteView
 from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
-from fedmerit.messages import Evaluated, Evaluation, Patch, Reply, Task
+from fedmerit.messages import Evaluated, Evaluation, Failure, Patch, Reply, Task
 from fedmerit.plan import Plan
 from fedmerit.training import (
     build_network,
@@ -54,13 +54,7 @@ class Site:
     """
 
     def __init__(self, folder: SiteFolder, plan: Plan, memory: Path, device: str = "auto"):
-        expected = (plan.task, plan.network.in_channels, plan.network.labels)
-        if (folder.task, folder.channels, folder.labels) != expected:
-            raise BadInput(
-                f"site {folder.name}: task, channels and labels are {(folder.task, folder.channels, folder.labels)}, "
-                f"the run expects {expected}"
-            )
-        check_image_size(plan.network, folder.image_size)
+        require_fit(plan, folder)
         self.folder, self.plan, self.memory = folder, plan, memory
         self.device = pick_device(device, folder.name)
         self.method = plan.build_method()
@@ -73,9 +67,12 @@ class Site:
     def _slices(self) -> Slices:
         return Slices(self.folder.cases("training"))
 
-    def do(self, task: Task | Evaluation) -> Reply | Evaluated:
-        """Whatever the server asks for."""
-        return self.train(task) if isinstance(task, Task) else self.evaluate(task)
+    def answer(self, task: Task | Evaluation) -> Reply | Evaluated | Failure:
+        """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
+        try:
+            return self.train(task) if isinstance(task, Task) else self.evaluate(task)
+        except MemoryLost as error:
+            return Failure(str(error))
 
     def train(self, task: Task) -> Reply:
         """Validate the received model, report what the method asks for, train for a round, remember it."""
@@ -183,6 +180,17 @@ def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation,
             of_images = image_losses(network, Slices(cases), plan.training.amp)
             losses[row] = torch.histc(of_images, task.bins, 0.0, 1.0)
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
+
+
+def require_fit(plan: Plan, folder: SiteFolder) -> None:
+    """`BadInput` where the images of ``folder`` do not fit the plan's network."""
+    expected = (plan.task, plan.network.in_channels, plan.network.labels)
+    if (folder.task, folder.channels, folder.labels) != expected:
+        raise BadInput(
+            f"site {folder.name}: task, channels and labels are {(folder.task, folder.channels, folder.labels)}, "
+            f"the run expects {expected}"
+        )
+    check_image_size(plan.network, folder.image_size)
 
 
 def pick_device(device: str, site: str) -> torch.device:

@@ -97,7 +97,7 @@ class CFFL(Method):
         return CFFLState(models, zeros, zeros.bool(), torch.zeros((), dtype=torch.float64))
 
     def trials(self, state: CFFLState, updates: Tensor, reports: Reports) -> Trials:
-        """What every present site trained, with its own BatchNorm statistics."""
+        """What every present site trained, neither clipped nor cut, with its own BatchNorm statistics."""
         present = reports.present
         own = torch.eye(len(present), dtype=torch.float64)[present]
         trained = trained_models(state.models, updates, present)
