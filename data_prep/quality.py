@@ -84,12 +84,15 @@ def _measure(where: Located) -> Measured:
     names = where.site.labels
     middle = image[len(image) // 2].mean(axis=0)
     volume = len(image) > 1
+    top_or_bottom: NDArray[np.bool_] = label[..., [0, -1], :].any(axis=(0, 2, 3))
+    left_or_right: NDArray[np.bool_] = label[..., [0, -1]].any(axis=(0, 2, 3))
+    first_or_last: NDArray[np.bool_] = label[[0, -1]].any(axis=(0, 2, 3))
     return Measured(
         where=where,
         hashed=_hash(middle),
         sizes=label.mean(axis=(2, 3)).max(axis=0),
-        at_border=label[..., [0, -1], :].any(axis=(0, 2, 3)) | label[..., [0, -1]].any(axis=(0, 2, 3)),
-        at_end=label[[0, -1]].any(axis=(0, 2, 3)) & volume,
+        at_border=np.logical_or(top_or_bottom, left_or_right),
+        at_end=np.logical_and(first_or_last, volume),
         thumbnail=_thumbnail(image) if volume else None,
         levels=np.percentile(image, (5, 25, 50, 75, 95)),
         astray={
@@ -112,7 +115,8 @@ def _hash(plane: NDArray[np.float32]) -> NDArray[np.bool_] | None:
 
 def _thumbnail(image: NDArray[np.float32]) -> NDArray[np.float64]:
     """Slices at even distances from the first to the last, each averaged down to a few pixels."""
-    taken = image[np.linspace(0, len(image) - 1, GRID[0]).round().astype(int)].mean(axis=1, dtype=np.float64)
+    places = np.linspace(0, len(image) - 1, GRID[0]).round().astype(int)
+    taken: NDArray[np.float64] = image[places].mean(axis=1, dtype=np.float64)
     for axis in (1, 2):
         parts = np.array_split(taken, GRID[axis], axis=axis)
         taken = np.stack([part.mean(axis=axis) for part in parts], axis=axis)
@@ -189,7 +193,8 @@ def _outlying(values: NDArray[np.float64], most: float, least_spread: float) -> 
     """Which rows of (cases, values) lie far from the others in any column, by median and median deviation."""
     away = np.abs(values - np.median(values, axis=0))
     spread = np.maximum(1.4826 * np.median(away, axis=0), least_spread)
-    outlying: NDArray[np.bool_] = (away > most * spread).any(axis=1)
+    far: NDArray[np.bool_] = np.greater(away, most * spread)
+    outlying: NDArray[np.bool_] = far.any(axis=1)
     return outlying
 
 

@@ -19,6 +19,7 @@ from fedmerit import runs
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_json, write_text
+from fedmerit.plan import make_plan
 from fedmerit.registry import METHODS
 from fedmerit.results import COLUMNS, read_run
 from fedmerit.server import is_finished
@@ -157,6 +158,14 @@ def _require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) 
     except BadInput as error:
         raise BadInput(f"{error}, or compare in another --out") from None
     recorded = read_run(folder)
+    plan = recorded["plan"]
+    network = {name: plan["network"][name] for name in ("in_channels", "labels")}
+    now = make_plan(asked["method"], plan["task"], asked["rounds"], asked["seed"], network, asked["settings"])
+    if now.to_dict() != plan:
+        raise BadInput(
+            f"{folder}: was started with parameters that are not today's defaults (fedmerit "
+            f"{recorded['fedmerit_version']} wrote it); compare in another --out"
+        )
     if recorded["sites"] != names:
         raise BadInput(
             f"{folder}: was started with the sites {', '.join(recorded['sites'])}, {asked['sites']} now holds "

@@ -452,7 +452,7 @@ def report(
 @_reports_bad_input
 def figure(
     name: Annotated[PaperFigure, typer.Argument(help="Which.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder to write the CSV and the PNG into.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the CSV and the PNG into.")] = Path("figures"),
     repeats: Annotated[int, typer.Option(help="Draws of random updates to average over.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     largest_sites: Annotated[int, typer.Option(help="Largest N; exact values take 2^N coalitions.")] = 20,

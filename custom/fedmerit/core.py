@@ -47,7 +47,9 @@ class Trials:
 
     models: Tensor  # (m, d)
     mixtures: Tensor  # (k, m) float64, rows sum to 1: what is evaluated is ``mixtures @ models``
-    shares: Tensor  # (k, n) float64: whose trained BatchNorm statistics it gets, averaged; a row of 0: those sent out
+    shares: (
+        Tensor  # (k, n) float64: whose trained BatchNorm statistics it gets, averaged; a row of 0: the mean sent out
+    )
     bins: int = 0  # of the histogram of losses per image; 0: none is wanted
 
 
@@ -94,7 +96,12 @@ def allowed(name: str) -> tuple[float, float]:
 class Method(Protocol):
     """One paper's mechanism: frozen parameters, a pure server half, and what it asks of sites."""
 
-    shares_buffers: ClassVar[bool] = True  # False where sites keep their own BatchNorm statistics
+    needs_others: ClassVar[bool] = True  # False where a site may train all alone
+
+    @property
+    def shares_buffers(self) -> bool:
+        """Whether all sites get the mean of the sites' BatchNorm statistics; if not, each keeps its own."""
+        return True
 
     @property
     def asks(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """A network's state as one flat vector of trainable parameters, with the buffers kept aside.
 
-Methods see the vector alone. Buffers (BatchNorm statistics) follow one rule, the same for every method:
-floating ones are averaged by sample share, counters take the maximum.
+Methods see the vector alone. Buffers (BatchNorm statistics) that sites share follow one rule: floating ones are
+averaged by sample share, counters take the maximum.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,12 +1,13 @@
 """What can be wrong with an answer: nothing wrong gets further than here."""
 
-import math
-
 from torch import Tensor
 
 from fedmerit.core import Method, allowed
 from fedmerit.messages import Buffers, Evaluated, Evaluation, Failure, Reply
 from fedmerit.training import Overlap
+
+LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
+MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 
 
 def fault_of_reply(
@@ -33,6 +34,8 @@ def fault_of_reply(
         )
     if not answer.update.isfinite().all():
         return "update with NaN or infinite entries"
+    if answer.update.abs().max() > LARGEST:
+        return f"update with entries beyond {LARGEST:g}"
     kinds = [{name: (value.shape, value.dtype) for name, value in some.items()} for some in (answer.buffers, buffers)]
     if kinds[0] != kinds[1]:
         return "buffers of other names, shapes or types than the model's"
@@ -40,8 +43,8 @@ def fault_of_reply(
         return "buffers with NaN or infinite entries"
     if any((value < 0).any() for name, value in answer.buffers.items() if name.endswith("running_var")):
         return "buffers with a negative variance"
-    if not _is_count(answer.num_samples) or not answer.num_samples:
-        return f"num_samples {answer.num_samples!r}, expected a positive integer"
+    if not _is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
+        return f"num_samples {str(answer.num_samples):.20}, expected a whole number from 1 to {MOST_IMAGES}"
     if fault := _fault_of_overlaps(answer.overlaps, labels):
         return fault
     for name, value in answer.values.items():
@@ -66,10 +69,16 @@ def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]
         return fault
     if any(of_model != cases[0] for of_model in cases):
         return "evaluation of other cases for one model than for another"
+    references = [[o.true_positives + o.false_negatives for o in overlaps] for overlaps in answer.overlaps]
+    if any(of_model != references[0] for of_model in references):
+        return "evaluation with another reference for one model than for another"
     if answer.losses.shape != (len(task.mixtures), task.bins):
         return f"losses of shape {tuple(answer.losses.shape)}, expected {(len(task.mixtures), task.bins)}"
-    if not all(math.isfinite(count) and count >= 0 for count in answer.losses.flatten().tolist()):
+    low, high = allowed("loss_bin")
+    if not all(low <= count <= high for count in answer.losses.flatten().tolist()):
         return "counts of losses that are no counts"
+    if len(set(answer.losses.sum(dim=1).tolist())) > 1:
+        return "losses of more images for one model than for another"
     return None
 
 
@@ -80,12 +89,16 @@ def _no_answer(answer: object) -> str:
 def _fault_of_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...]) -> str | None:
     for overlap in overlaps:
         counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
-        if overlap.label not in labels or not all(_is_count(count) for count in counts):
+        if overlap.label not in labels or not all(_is_count(count, MOST_VOXELS) for count in counts):
             return "overlaps of another label, or with counts that are no counts"
         if not (isinstance(overlap.case, str) and overlap.case.isdecimal()):
             return "overlaps whose case is no position in the split"
+    pairs = {(overlap.case, overlap.label) for overlap in overlaps}
+    cases = {overlap.case for overlap in overlaps}
+    if len(pairs) < len(overlaps) or len(pairs) < len(cases) * len(labels):
+        return "overlaps of a case twice, or of some of its labels only"
     return None
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from fedmerit.data import SiteFolder
-from fedmerit.errors import MemoryLost
-from fedmerit.messages import Evaluated, Evaluation, Failure, Reply, Task
+from fedmerit.place import SERVER
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
 from fedmerit.site import Site
@@ -31,14 +30,16 @@ def run_local(
         plan: the run.
         folders: the sites.
         run: the run folder.
-        devices: by site name; "auto" for those not named.
+        devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.
         on_round: called with every round's ledger record.
         threads: sites at work at a time; as many as the machine has cores for by default.
         server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
     """
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
-    federation = Federation(plan, [folder.name for folder in folders], run, on_round, server_sites)
+    federation = Federation(
+        plan, [folder.name for folder in folders], run, on_round, server_sites, devices.get(SERVER, "auto")
+    )
     sites = {
         folder.name: Site(folder, plan, run / "sites" / folder.name, devices.get(folder.name, "auto"))
         for folder in folders
@@ -48,13 +49,5 @@ def run_local(
     with ThreadPoolExecutor(threads) as pool:
         while federation.work:
             tasks = federation.tasks()
-            answers = pool.map(lambda name, task: _answer(sites[name], task), tasks.keys(), tasks.values())
+            answers = pool.map(lambda name, task: sites[name].answer(task), tasks.keys(), tasks.values())
             federation.take(dict(zip(tasks, answers, strict=True)))
-
-
-def _answer(site: Site, task: Task | Evaluation) -> Reply | Evaluated | Failure:
-    """What the site makes of a task. Any other error than a lost memory ends the run."""
-    try:
-        return site.do(task)
-    except MemoryLost as error:
-        return Failure(str(error))

@@ -12,6 +12,7 @@ from fedmerit.errors import BadInput
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
 RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace where not set
+SERVER = "server"  # in the place of a site's name, for the server's own evaluation
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
 
@@ -29,6 +30,8 @@ def site_folder(site: str) -> SiteFolder:
 def server_sites() -> list[SiteFolder]:
     """The server's own site folders, for methods that have models evaluated there; none where not set."""
     root = os.environ.get(SERVER_SITES)
+    if root and not Path(root).is_absolute():
+        raise BadInput(f"{SERVER_SITES} is {root!r}; expected an absolute path")
     return open_sites(Path(root)) if root else []
 
 

@@ -17,7 +17,7 @@ from fedmerit.data import SERVER_SPLIT, SiteFolder, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.local import run_local
-from fedmerit.place import device_of, require_known, spread
+from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
 from fedmerit.results import read_run
 from fedmerit.server import needs_server_set, require_sites
@@ -177,7 +177,7 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None]) -> None:
     device = info["device"] or spread(names, torch.cuda.device_count())
     with _held(run) as lock:
         if info["engine"] == "local":
-            devices = {name: device_of(name, device) for name in names}
+            devices = {name: device_of(name, device) for name in (*names, SERVER)}
             own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
             run_local(plan, folders, run, devices, on_round, info["threads"], own)
         else:

@@ -31,11 +31,12 @@ from fedmerit.messages import (
 )
 from fedmerit.plan import Plan
 from fedmerit.recorder import Recorder, Replies, or_none
-from fedmerit.site import evaluate_models, pick_device
+from fedmerit.site import evaluate_models, pick_device, require_fit
 from fedmerit.training import build_network, initial_network, mean_dice, save_network
 
 CHECKPOINT = "checkpoint.pt"
 NO_REPLY = Failure("no reply")
+LONGEST_REASON = 200  # characters; a site may have written them
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,11 @@ class Federation:
         on_round: called with every round's ledger record, those of earlier processes included.
         server_sites: folders of the server's own images, to evaluate on what otherwise the sites evaluate on the
             images set aside for it.
+        device: on which the server evaluates on its own images.
 
     Raises:
-        BadInput: too few or too many sites for the method, or another set of sites than the checkpoint's.
+        BadInput: ``server_sites`` are of another task, there are too few or too many sites for the method, or
+            others than the checkpoint's.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Federation:
         run: Path,
         on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
         server_sites: Sequence[SiteFolder] = (),
+        device: str = "auto",
     ):
         self.plan, self.sites, self.run, self.on_round = plan, sorted(sites), run, on_round
         self.method = plan.build_method()
@@ -80,6 +84,9 @@ class Federation:
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(plan, self.sites, run)
         self.network = initial_network(plan.network, plan.seed)
+        for folder in server_sites:
+            require_fit(plan, folder)
+        self.device = device
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
         self.models = flat.get_parameters(self.network)  # (d,), or (n, d)
@@ -89,6 +96,7 @@ class Federation:
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it received last; None: all
+        self._sent: dict[str, Task] | None = None  # this round's training tasks
         self._pending: tuple[_Round, Evaluation] | None = None  # waits for what the sites say of the method's trials
         self._resume()
 
@@ -112,7 +120,7 @@ class Federation:
     def tasks(self) -> Mapping[str, Task | Evaluation]:
         """What each site that is asked receives now."""
         if self.work == TRAIN:
-            return self._training_tasks()
+            return self._training_tasks
         if self._pending is None:
             return dict.fromkeys(self.sites, self._final_test())
         played, trials = self._pending
@@ -137,21 +145,23 @@ class Federation:
         if not any(replies):
             raise RunFailed(f"round {self.round}: no site sent a usable reply ({_listed(rejected)})")
         updates, reports = self._stack(replies)
-        played = _Round(replies, rejected, self._training_tasks(), updates, reports)
+        played = _Round(replies, rejected, self._training_tasks, updates, reports)
         trials = self.method.trials(self.state, updates, reports)
         if trials is None:
             self._end_round(played)
         elif not self.server_cases:
             self._pending = played, self._evaluation(trials, replies)
         else:
-            network = build_network(self.plan.network).to(pick_device("auto", "the server"))
+            network = build_network(self.plan.network, pick_device(self.device, "the server"))
             evaluated = evaluate_models(network, self.server_cases, self._evaluation(trials, replies), self.plan)
             self._end_round(played, _pooled([evaluated]))
 
     def finish(self, answers: Answers) -> None:
         """End the run: record the test Dice of the final models and save them."""
         test = self._final_test()
-        tested, _ = self._usable_evaluations(answers, test, self.sites)
+        tested, faults = self._usable_evaluations(answers, test, self.sites)
+        if not any(tested):
+            raise RunFailed(f"final test: no site sent a usable evaluation ({_listed(faults)})")
         names = ["global"] if self.models.ndim == 1 else self.sites
         for name, model, buffers in zip(names, test.models, test.buffers, strict=True):
             flat.load(self.network, model, buffers)
@@ -160,7 +170,14 @@ class Federation:
         self.round += 1
         self._checkpoint()
 
+    @property
     def _training_tasks(self) -> dict[str, Task]:
+        """Those of this round, made once."""
+        if self._sent is None:
+            self._sent = self._new_tasks()
+        return self._sent
+
+    def _new_tasks(self) -> dict[str, Task]:
         return {
             site: Task(
                 round=self.round,
@@ -216,7 +233,7 @@ class Federation:
             answer = answers.get(site, NO_REPLY)
             fault = fault_of_reply(answer, self.round, model, self.buffers[0], self.plan.network.labels, self.method)
             if fault:
-                faults[site] = fault
+                faults[site] = fault[:LONGEST_REASON]
             usable.append(answer if isinstance(answer, Reply) and not fault else None)
         return usable, faults
 
@@ -230,14 +247,17 @@ class Federation:
             answer = answers.get(site, NO_REPLY)
             fault = fault_of_evaluated(answer, task, self.plan.network.labels)
             if fault:
-                faults[site] = fault
+                faults[site] = fault[:LONGEST_REASON]
             usable.append(answer if isinstance(answer, Evaluated) and not fault else None)
         return usable, faults
 
     def _end_round(self, played: _Round, trials: TrialResults | None = None, trial_bytes: int = 0) -> None:
         """Hand everything to the method, record, checkpoint."""
         reports = replace(played.reports, trials=trials)
-        self.state, outcome = self.method.round(self.state, played.updates, reports)
+        state, outcome = self.method.round(self.state, played.updates, reports)
+        if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
+            raise RunFailed(f"round {self.round}: {self.plan.method} gave a model or weights that are not finite")
+        self.state = state
         absent = ~reports.present
         if outcome.models.ndim == 2:
             self.changed = outcome.models != self.models
@@ -249,7 +269,7 @@ class Federation:
 
         received = [payload(task) + trial_bytes for task in played.tasks.values()]
         self.recorder.training_round(self.round, played.replies, played.rejected, received, played.updates, outcome)
-        self.round += 1
+        self.round, self._sent = self.round + 1, None
         self._checkpoint()
         self.on_round(self.recorder.ledger.records[-1])
 
@@ -292,7 +312,7 @@ class Federation:
 
     def _resume(self) -> None:
         """Go on from the checkpoint; what was recorded after it belongs to an incomplete round and is dropped."""
-        content = _checkpoint(self.run)
+        content = _read_checkpoint(self.run)
         if content is None:
             self.recorder.rewind(0, 0)
             return
@@ -326,7 +346,7 @@ def _listed(rejected: Mapping[str, str]) -> str:
 def require_sites(plan: Plan, sites: Sequence[str]) -> None:
     """`BadInput` where a method cannot work with so many sites, or has fewer than two to share models."""
     method = plan.build_method()
-    if len(sites) < 2 and method.shares_buffers:
+    if len(sites) < 2 and method.needs_others:
         raise BadInput(
             f"sites {', '.join(sites) or '(none)'}: {plan.method} needs at least two; "
             "add a site, or train alone with --method standalone"
@@ -344,11 +364,11 @@ def needs_server_set(plan: Plan) -> bool:
 
 def is_finished(run: Path, rounds: int) -> bool:
     """Whether a run folder holds a whole run: trained, tested, models saved."""
-    content = _checkpoint(run)
+    content = _read_checkpoint(run)
     return content is not None and content["round"] > rounds
 
 
-def _checkpoint(run: Path) -> dict[str, Any] | None:
+def _read_checkpoint(run: Path) -> dict[str, Any] | None:
     """What the checkpoint of a run folder holds; `BadInput` naming it where it is none of ours."""
     path = run / CHECKPOINT
     if not path.exists():

@@ -18,7 +18,7 @@ def cffl(
     clip=None,
     alpha=None,
     growth=0,
-    coef=1 / 3,
+    coef=1 / 6,
     released=False,
     aggregation="share",
     keep_own=False,
@@ -101,7 +101,9 @@ def fedave(
         accuracy = {i: dice(_plus(models[i], updates[i])) for i in here}
         power = {"resolved": 1, "released": 2}
         score = {i: accuracy[i] / kl[i] if form == "paper" else accuracy[i] * near[i] ** power[form] for i in here}
-        raw = {i: max(1e-3, score[i] if r[i] is None else alpha * r[i] + (1 - alpha) * score[i]) for i in here}
+        late = any(r[i] is not None for i in here)  # then a newcomer starts with its share of the scores
+        first = {i: score[i] / sum(score[j] for j in here) if late and any(score.values()) else score[i] for i in here}
+        raw = {i: max(1e-3, first[i] if r[i] is None else alpha * r[i] + (1 - alpha) * score[i]) for i in here}
         held = _held(r[i] or 0.0 for i in here)
         for i in here:
             r[i] = held * raw[i] / sum(raw.values())

@@ -23,6 +23,7 @@ from fedmerit.flare.messages import (
 from fedmerit.inspection import fault_of_evaluated
 from fedmerit.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Patch, Reply, Task, payload
 from fedmerit.plan import TASKS, Plan, make_plan
+from fedmerit.registry import METHODS
 from fedmerit.results import read_results
 from fedmerit.server import Federation, require_sites
 from fedmerit.training import Overlap, initial_network
@@ -147,7 +148,7 @@ def with_overlap(**parts: Any) -> Evaluated:
         (asked(models=1, bins=0), said(models=1, bins=0)),
         (asked(bins=1), said(bins=1, losses=torch.zeros(2, 1))),
         (asked(), said(overlaps=((), ()))),
-        (asked(), with_overlap(true_positives=0, false_positives=0, false_negatives=0)),
+        (asked(), with_overlap(true_positives=0, false_positives=0, false_negatives=6)),
         (asked(), said(losses=torch.full((2, 3), 1e6, dtype=torch.float64))),
     ],
 )
@@ -171,6 +172,10 @@ SPOILED_EVALUATIONS: Mapping[str, tuple[object, str]] = {
     "an unknown label": (with_overlap(label="bladder"), "another label"),
     "a name for a case": (with_overlap(case="Doe, Jane"), "no position"),
     "a number for a case": (with_overlap(case=0), "no position"),
+    "a case twice": (said(overlaps=(overlaps_of("000", "000"),) * 2), "a case twice"),
+    "a label left out": (said(overlaps=(overlaps_of("000", "001")[:-1],) * 2), "some of its labels"),
+    "another reference": (with_overlap(false_negatives=2), "another reference"),
+    "more voxels than can be": (with_overlap(false_positives=2**60), "no counts"),
     "a negative count": (with_overlap(false_positives=-1), "no counts"),
     "a broken count": (with_overlap(true_positives=1.5), "no counts"),
     "NaN for a count": (with_overlap(false_negatives=float("nan")), "no counts"),
@@ -182,6 +187,8 @@ SPOILED_EVALUATIONS: Mapping[str, tuple[object, str]] = {
     "no losses": (said(losses=torch.zeros(2, 0)), "losses of shape (2, 0)"),
     "NaN in the losses": (said(losses=torch.tensor([[1.0, 1, 1], [1, float("nan"), 1]])), "losses that are no counts"),
     "infinite losses": (said(losses=torch.tensor([[1.0, 1, 1], [1, float("inf"), 1]])), "losses that are no counts"),
+    "losses beyond counting": (said(losses=torch.full((2, 3), 1e30)), "losses that are no counts"),
+    "losses of more images": (said(losses=torch.tensor([[1.0, 1, 1], [1, 2, 1]])), "losses of more images"),
     "negative losses": (said(losses=torch.tensor([[1.0, 1, 1], [1, -0.5, 1]])), "losses that are no counts"),
 }
 
@@ -311,12 +318,13 @@ def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, 
 
 
 def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated:
-    """True positives that tell site, model and case apart."""
+    """True positives that tell site, model and case apart, of references of 100 voxels."""
     task = federation.tasks()[site]
     place = SITES.index(site)
+    found = [[1 + place + 3 * model + case for case in range(cases)] for model in range(len(task.mixtures))]
     overlaps = tuple(
-        tuple(Overlap(f"{case:03d}", "prostate", 1 + place + 3 * model + case, 2, 1) for case in range(cases))
-        for model in range(len(task.mixtures))
+        tuple(Overlap(f"{case:03d}", "prostate", tp, 0, 100 - tp) for case, tp in enumerate(of_model))
+        for of_model in found
     )
     return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
 
@@ -375,7 +383,7 @@ def test_dice_are_pooled_over_the_cases_of_all_sites(run):
     found = quantities(run, "utility")
     for model, name in enumerate(SITES):
         positives = [1 + place + 3 * model + case for place, n in enumerate(counts.values()) for case in range(n)]
-        dice = [2 * tp / (2 * tp + 3) for tp in positives]
+        dice = [2 * tp / (100 + tp) for tp in positives]
         assert len(dice) == 7
         assert found[0, name] == pytest.approx(sum(dice) / 7, rel=1e-12)
 
@@ -399,7 +407,7 @@ def test_update_counts_though_the_evaluation_is_rejected(run):
     assert record["rejected"] == {"Cedar": "asleep", "Birch": "evaluation: evaluation of round 7 in round 0"}
     assert record["participants"] == ["Alder", "Birch"]
     assert record["weights"] == {"Alder": 0.5, "Birch": 0.5}
-    alone = [2 * tp / (2 * tp + 3) for tp in (1, 4)]  # what Alder said of both models
+    alone = [2 * tp / (100 + tp) for tp in (1, 4)]  # what Alder said of both models
     found = quantities(run, "utility")
     assert [found[0, "Alder"], found[0, "Birch"]] == pytest.approx(alone, rel=1e-12)
 
@@ -409,7 +417,7 @@ def test_site_without_cases_says_nothing_of_the_dice(run, cases):
     federation = Federation(tiny_plan(), SITES, run)
     federation.take(replies(federation))
     federation.take({site: evaluated(federation, site, cases if site == "Alder" else 0) for site in SITES})
-    expected = [sum(2 * tp / (2 * tp + 3) for tp in (1 + 3 * m, 2 + 3 * m)) / 2 if cases else 0.0 for m in range(3)]
+    expected = [sum(2 * tp / (100 + tp) for tp in (1 + 3 * m, 2 + 3 * m)) / 2 if cases else 0.0 for m in range(3)]
     found = quantities(run, "utility")
     assert [found[0, site] for site in SITES] == pytest.approx(expected, rel=1e-12)
 
@@ -488,10 +496,34 @@ def test_site_rejected_in_the_final_test_says_nothing_of_any_model(run):
         (site, case) for site in SITES for case in ("Alder/000", "Cedar/000")
     ]
     positives = [1 + place + 3 * model for model in range(3) for place in (0, 2)]
-    assert union["value"].to_list() == pytest.approx([2 * tp / (2 * tp + 3) for tp in positives], rel=1e-12)
+    assert union["value"].to_list() == pytest.approx([2 * tp / (100 + tp) for tp in positives], rel=1e-12)
     own = testing.query("quantity == 'dice'")["value"].to_list()
-    assert own == pytest.approx([2 / 5, 18 / 21], rel=1e-12)  # Alder of its own model, Cedar of its own
+    assert own == pytest.approx([2 / 101, 18 / 109], rel=1e-12)  # Alder of its own model, Cedar of its own
     assert sorted(path.stem for path in (run / "models").glob("*.pt")) == list(SITES)
+
+
+def test_final_test_that_nobody_answers_can_be_repeated(run):
+    federation = Federation(tiny_plan("cgsv", rounds=1), SITES, run)
+    federation.take(replies(federation))
+    with pytest.raises(RunFailed, match=r"final test.*Alder: asleep"):
+        federation.take(dict.fromkeys(SITES, Failure("asleep")))
+    assert not (run / "models").exists()
+    again = Federation(tiny_plan("cgsv", rounds=1), SITES, run)
+    assert again.work == EVALUATE
+    again.take(evaluations(again))
+    assert again.finished
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_update_of_impossible_size_is_rejected(run, method):
+    federation = Federation(tiny_plan(method), SITES, run)
+    answers = replies(federation)
+    huge = replace(answers["Birch"], update=torch.full((SIZE,), 3e38))
+    federation.take(answers | {"Birch": huge})
+    if federation.work == EVALUATE:
+        federation.take(evaluations(federation))
+    assert federation.recorder.ledger.records[0]["rejected"] == {"Birch": "update with entries beyond 1e+06"}
+    assert federation.models.isfinite().all()
 
 
 def test_all_sites_say_of_one_global_model_what_it_gives_them(run):
@@ -499,7 +531,7 @@ def test_all_sites_say_of_one_global_model_what_it_gives_them(run):
     play(federation)
     results = read_results(run)
     union = results.query("split == 'union'")
-    each = [2 * tp / (2 * tp + 3) for tp in (1, 2, 3)]
+    each = [2 * tp / (100 + tp) for tp in (1, 2, 3)]
     assert union["value"].to_list() == pytest.approx(each * 3, rel=1e-12)
     assert results.query("split == 'testing' and quantity == 'dice'")["value"].to_list() == pytest.approx(each)
     assert [json.loads(line)["round"] for line in (run / "ledger.jsonl").read_text().splitlines()] == [0]

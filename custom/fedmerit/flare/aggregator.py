@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from fedmerit.flare.messages import model_to_evaluated, model_to_reply, task_to_model
 from fedmerit.messages import TRAIN, Evaluated, Failure, Reply
-from fedmerit.place import server_sites
+from fedmerit.place import SERVER, device_of, server_sites
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
 
@@ -27,7 +28,9 @@ class MeritAggregator(ModelAggregator):
 
     def open(self, sites: list[str], run: Path) -> Federation:
         """Begin the run in folder ``run``, or go on from its last complete round."""
-        self.federation = Federation(Plan.from_dict(self.plan), sites, run, server_sites=server_sites())
+        plan = Plan.from_dict(self.plan)
+        torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
+        self.federation = Federation(plan, sites, run, server_sites=server_sites(), device=device_of(SERVER))
         return self.federation
 
     def models(self) -> dict[str, FLModel]:

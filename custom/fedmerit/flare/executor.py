@@ -58,7 +58,7 @@ class MeritExecutor(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
-            return FLModelUtils.to_shareable(answer_to_model(self._open(fl_ctx).do(task), self._network))
+            return FLModelUtils.to_shareable(answer_to_model(self._open(fl_ctx).answer(task), self._network))
         except Exception as error:
             self.log_exception(fl_ctx, f"round failed at this site: {error}")
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)

@@ -87,8 +87,10 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation:
     )
 
 
-def answer_to_model(answer: Reply | Evaluated, network: nn.Module) -> FLModel:
+def answer_to_model(answer: Reply | Evaluated | Failure, network: nn.Module) -> FLModel:
     """What a site sends back."""
+    if isinstance(answer, Failure):
+        return FLModel(params_type=ParamsType.DIFF, params={}, meta={"failure": answer.reason})
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
@@ -110,6 +112,8 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
     """What the server makes of a reply; a `Failure` where a part is missing or of another kind."""
     parts = flat.trainable(network)
     try:
+        if "failure" in model.meta:
+            return Failure(str(model.meta["failure"]))
         params = _tensors(model.params)
         if set(params) != set(parts):
             return Failure("update with other parameter names than the model's")

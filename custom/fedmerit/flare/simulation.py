@@ -63,9 +63,12 @@ def run_simulator(
 
     if not is_finished(run, plan.rounds):
         log, workspace = run / "nvflare.log", run / "nvflare"
-        here = {place.SITES: str(root), place.RUN: str(run.resolve()), place.DEVICES: devices}
-        if server_sites:
-            here[place.SERVER_SITES] = server_sites
+        here = {
+            place.SITES: str(root),
+            place.RUN: str(run.resolve()),
+            place.DEVICES: devices,
+            place.SERVER_SITES: server_sites or "",  # whatever this process was told: run.json decides
+        }
         command = [sys.executable, "-m", "fedmerit.flare.simulation", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
             process = subprocess.Popen(

@@ -56,17 +56,19 @@ class CFFL(Method):
     clip: float | None = None  # bound on every entry of an update, positive
     alpha: float | None = None  # of the sinh, in (0, 100]; None: min(5, 0.7 N), N the sites present
     alpha_growth: int = 0  # T of the released α(1 + t/T), t up to T; 0: α is constant
-    coef: float = 1 / 3  # of the threshold
+    coef: float = 1 / 6  # of the threshold; as released for classes out of balance, with 1/3 honest hospitals went
     reputation: str = "sinh_first"  # c ∝ c/2 + sinh(α share)/2; or "released": c ∝ sinh(α(.8c + .2 share))
     aggregation: str = "share"  # weights n_i over those of R; or "mean": over those of all; or "sum": 1
     keep_own: bool = False  # released: own update kept, own upload taken off the download
     reward: str = "sparse"  # the largest entries by reputation; or "global": one model, c its aggregation weights
+    statistics: str = "own"  # BatchNorm statistics: the site's own, as models drift apart; or "shared" (and if global)
 
     def __post_init__(self) -> None:
         for name, choices in (
             ("reputation", ("sinh_first", "released")),
             ("aggregation", ("share", "mean", "sum")),
             ("reward", ("sparse", "global")),
+            ("statistics", ("own", "shared")),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
@@ -83,6 +85,11 @@ class CFFL(Method):
         if self.reward == "global" and (self.keep_own or self.aggregation != "share"):
             raise ValueError("reward='global': keep_own and aggregation belong to reward='sparse'")
 
+    @property
+    def shares_buffers(self) -> bool:
+        """A mean of statistics fits a model that all have, and none of several that differ."""
+        return self.reward == "global" or self.statistics == "shared"
+
     def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> CFFLState:
         """The state before round 0; ``model`` is (d,)."""
         models = model if self.reward == "global" else model.repeat(num_sites, 1)
@@ -90,7 +97,7 @@ class CFFL(Method):
         return CFFLState(models, zeros, zeros.bool(), torch.zeros((), dtype=torch.float64))
 
     def trials(self, state: CFFLState, updates: Tensor, reports: Reports) -> Trials:
-        """What every present site trained, with its own BatchNorm statistics."""
+        """What every present site trained, neither clipped nor cut, with its own BatchNorm statistics."""
         present = reports.present
         own = torch.eye(len(present), dtype=torch.float64)[present]
         trained = trained_models(state.models, updates, present)

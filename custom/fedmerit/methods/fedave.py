@@ -22,6 +22,7 @@ from fedmerit.core import (
     remember,
     reshare,
     reward,
+    share,
     to_sites,
     trained_models,
 )
@@ -108,7 +109,9 @@ class FedAVE(Method):
         score = {"resolved": accuracy * nearness, "paper": accuracy / kl, "released": accuracy * nearness**2}
         new = score[self.form].where(present, 0.0)
         known = remember(state.reputation, new, self.alpha, present)
-        reputation = torch.where(state.reputation > 0, known, new).clamp(min=self.floor)
+        seen = state.reputation > 0
+        first = share(new, present) if seen[present].any() else new  # beside reputations that sum to 1
+        reputation = torch.where(seen, known, first).clamp(min=self.floor)
         reputation = reshare(state.reputation, reputation, present)
 
         bounded = torch.tanh(self.beta * reputation) * present

@@ -21,7 +21,12 @@ class StandaloneState:
 class Standalone(Method):
     """Nothing is shared: each site's next model is its own trained one, BatchNorm statistics included."""
 
-    shares_buffers: ClassVar[bool] = False
+    needs_others: ClassVar[bool] = False
+
+    @property
+    def shares_buffers(self) -> bool:
+        """No: everything stays at its site."""
+        return False
 
     def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> StandaloneState:
         """All sites start from one model (d,)."""
