@@ -84,9 +84,9 @@ def _measure(where: Located) -> Measured:
     names = where.site.labels
     middle = image[len(image) // 2].mean(axis=0)
     volume = len(image) > 1
-    top_or_bottom: NDArray[np.bool_] = label[..., [0, -1], :].any(axis=(0, 2, 3))
-    left_or_right: NDArray[np.bool_] = label[..., [0, -1]].any(axis=(0, 2, 3))
-    first_or_last: NDArray[np.bool_] = label[[0, -1]].any(axis=(0, 2, 3))
+    top_or_bottom = np.asarray(label[..., [0, -1], :].any(axis=(0, 2, 3)))
+    left_or_right = np.asarray(label[..., [0, -1]].any(axis=(0, 2, 3)))
+    first_or_last = np.asarray(label[[0, -1]].any(axis=(0, 2, 3)))
     return Measured(
         where=where,
         hashed=_hash(middle),
@@ -193,9 +193,7 @@ def _outlying(values: NDArray[np.float64], most: float, least_spread: float) -> 
     """Which rows of (cases, values) lie far from the others in any column, by median and median deviation."""
     away = np.abs(values - np.median(values, axis=0))
     spread = np.maximum(1.4826 * np.median(away, axis=0), least_spread)
-    far: NDArray[np.bool_] = np.greater(away, most * spread)
-    outlying: NDArray[np.bool_] = far.any(axis=1)
-    return outlying
+    return np.asarray((away > most * spread).any(axis=1))
 
 
 def _conventions(cases: Sequence[Measured]) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ def fault_of_reply(
     if any((value < 0).any() for name, value in answer.buffers.items() if name.endswith("running_var")):
         return "buffers with a negative variance"
     if not _is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
-        return f"num_samples {str(answer.num_samples):.20}, expected a whole number from 1 to {MOST_IMAGES}"
+        return f"num_samples {answer.num_samples!s:.20}, expected a whole number from 1 to {MOST_IMAGES}"
     if fault := _fault_of_overlaps(answer.overlaps, labels):
         return fault
     for name, value in answer.values.items():

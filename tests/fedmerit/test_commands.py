@@ -65,7 +65,8 @@ def test_methods_prints_the_table(fedmerit, monkeypatch):
         for told in (entry.contribution, entry.weights, entry.download, entry.site_work, entry.paper):
             assert told in row
         for parameter, value in vars(entry.method()).items():
-            assert f"{parameter}={value}" in result.output
+            shown = f"{value:g}" if isinstance(value, float) else value
+                assert f"{parameter}={shown}" in result.output
 
 
 # run
