@@ -66,7 +66,7 @@ def test_methods_prints_the_table(fedmerit, monkeypatch):
             assert told in row
         for parameter, value in vars(entry.method()).items():
             shown = f"{value:g}" if isinstance(value, float) else value
-                assert f"{parameter}={shown}" in result.output
+            assert f"{parameter}={shown}" in result.output
 
 
 # run
