@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedmerit import flat
-from fedmerit.core import Reports, SiteView
+from fedmerit.core import OwnPart, Reports, SiteView
 from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE, cosine_to_mean_of_others, minus_model
 
 NAN = math.nan
@@ -28,9 +28,14 @@ def updates_of(seed, n=4, d=50):
     return torch.randn(n, d, generator=random) + torch.randn(d, generator=random)
 
 
+def received(model, previous, trained, weight, dice):
+    """What a site holds of ``model``; FedCE asks for no training losses."""
+    return SiteView(model, lambda: torch.zeros(1), OwnPart(previous, trained, weight, dice))
+
+
 def after_round_0(method, n=4, d=50):
     unknown = [NAN] * n
-    return method.round(method.start(torch.zeros(d), n), updates_of(0, n, d), reports(unknown, unknown))[0]
+    return method.round(method.start(torch.zeros(d), n, [d]), updates_of(0, n, d), reports(unknown, unknown))[0]
 
 
 ERRORS = [0.2, 0.3, 0.4, 0.5]
@@ -57,7 +62,7 @@ def test_two_sites_worked_by_hand():
 
     method = FedCE(combine="times")
     model = torch.zeros(2, dtype=torch.float64)
-    state = method.start(model, 2)
+    state = method.start(model, 2, [2])
     first = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     state, outcome = method.round(state, first, reports([NAN, NAN], [NAN, NAN], [3, 1]))
     assert outcome.weights.tolist() == [0.75, 0.25]
@@ -65,7 +70,7 @@ def test_two_sites_worked_by_hand():
     assert outcome.contribution.isnan().all()
 
     claims = [
-        method.report(SiteView(outcome.models, model, model + update, weight, dice))
+        method.report(received(outcome.models, model, model + update, weight, dice))
         for update, weight in zip(first, outcome.weights.tolist(), strict=True)
     ]
     assert claims == [{"cosine": 0, "minus_error": 0.5}, {"cosine": 0, "minus_error": 0.25}]
@@ -78,7 +83,7 @@ def test_two_sites_worked_by_hand():
     assert outcome.models.tolist() == pytest.approx([2.75, 2.25])
 
     claims = [
-        method.report(SiteView(outcome.models, model, model + update, weight, dice))
+        method.report(received(outcome.models, model, model + update, weight, dice))
         for update, weight in zip(second, outcome.weights.tolist(), strict=True)
     ]
     assert [claim["cosine"] for claim in claims] == pytest.approx([0, 0], abs=1e-12)
@@ -117,7 +122,7 @@ def test_a_lie_too_small_to_be_flagged_gains_nothing(spread):
     random = torch.Generator().manual_seed(0)
     updates = torch.randn(50, generator=random) + spread * torch.randn(4, 50, generator=random)
     unknown = [NAN] * 4
-    state, _ = method.round(method.start(torch.zeros(50), 4), updates, reports(unknown, unknown))
+    state, _ = method.round(method.start(torch.zeros(50), 4, [50]), updates, reports(unknown, unknown))
     said = state.cosine.clone()
     said[2] -= 0.99 * CLAIM_TOLERANCE
     honest = method.round(state, updates, reports(state.cosine, ERRORS))[1]
@@ -150,7 +155,7 @@ def test_the_cosine_a_float32_site_finds_is_not_flagged():
     model = torch.randn(10_000, generator=random)
     trained = model + 1e-3 * (torch.randn(10_000, generator=random) + torch.randn(3, 10_000, generator=random))
     unknown = [NAN] * 3
-    state, outcome = method.round(method.start(model, 3), trained - model, reports(unknown, unknown))
+    state, outcome = method.round(method.start(model, 3, [len(model)]), trained - model, reports(unknown, unknown))
     claims = [
         cosine_to_mean_of_others(outcome.models, model, own, float(weight))
         for own, weight in zip(trained, outcome.weights, strict=True)
