@@ -115,7 +115,8 @@ def test_results_hold_every_quantity(trained, sites, engine):
     assert set(results["seed"]) == {0}
     known = {"num_samples", "train_loss", "weight", "reputation", "seconds", "bytes_sent", "bytes_received", "flagged"}
     later = known | {"contribution", "cosine", "minus_error"}
-    for (round, site), rows in results[results["case"] == ""].groupby(["round", "site"]):
+    training = results[(results["case"] == "") & (results["split"] == "")]
+    for (round, site), rows in training.groupby(["round", "site"]):
         assert rows["quantity"].is_unique
         values = dict(zip(rows["quantity"], rows["value"], strict=True))
         assert set(values) == later, (round, site)
@@ -145,7 +146,7 @@ def test_results_hold_the_dice_of_every_case(trained, sites, method):
                 assert table["dice"].to_list() == pytest.approx((2 * tp / (2 * tp + fp + fn)).to_list())
                 voxels = [int(case.label.sum()) for case in site.cases(split)]
                 assert (tp + fn).to_list() == voxels
-    assert set(cases["split"]) == {"validation", "testing"}
+    assert set(cases["split"]) == {"validation", "testing", "union"}
 
 
 def test_bytes_are_those_of_update_and_buffers(trained, model):

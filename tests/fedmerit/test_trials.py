@@ -304,7 +304,7 @@ def test_site_that_lost_its_memory_sits_out_one_round(stopped, contrary_sites, f
     reason = records[2]["rejected"]["site3"]
     for words in ("round_00001.pt is missing", "since round 1", "the whole model in the next round"):
         assert words in reason
-    assert "round 2: site3 rejected: site site3:" in " ".join(result.output.split())
+    assert "round 2: site3 rejected: its round_00001.pt is missing" in " ".join(result.output.split())
     assert [record["participants"] for record in records[2:]] == [["site1", "site2"], NAMES]
     whole = 4 * len(remembered(run, "site3", 3)["received"])
     buffers = sum(v.numel() * v.element_size() for v in remembered(run, "site3", 3)["buffers"].values())
