@@ -57,7 +57,7 @@ def test_nvflare_is_not_imported_for_help_and_local_runs():
 
 
 def test_methods_prints_the_table(fedmerit, monkeypatch):
-    monkeypatch.setattr("fedmerit.cli.console.width", 400)
+    monkeypatch.setattr("fedmerit.commands.app.console.width", 400)
     result = fedmerit("methods")
     assert result.exit_code == 0
     for name, entry in METHODS.items():

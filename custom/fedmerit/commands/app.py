@@ -1,0 +1,66 @@
+"""What every command shares: the app, the terminal, options that several take, how errors end."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+
+from fedmerit.errors import BadInput, RunFailed
+
+app = typer.Typer(
+    help="Collaboratively-fair federated learning for medical image segmentation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Engine(StrEnum):
+    """Where a run runs."""
+
+    sim = "sim"
+    local = "local"
+
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method, the training or the network."),
+]
+Threads = Annotated[int | None, typer.Option(help="Sites at work at a time. [default: all; local: cores]")]
+Device = Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu. [default: auto]")]
+ServerSites = Annotated[
+    Path | None,
+    typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
+]
+OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")]
+
+
+def reports_bad_input(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn `BadInput` and `RunFailed` into their message on standard error, and exit code 2 or 1."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except (BadInput, RunFailed) as error:
+            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
+
+    return wrapped
+
+
+def assignments(settings: list[str] | None) -> dict[str, str]:
+    """The values of --set by name; `BadInput` where one is not NAME=VALUE."""
+    pairs = [setting.partition("=") for setting in settings or []]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise BadInput(f"--set {name}: expected NAME=VALUE")
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,87 @@
+"""Commands on finished runs: evaluate, report, figure, verify."""
+
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmerit.commands.app import app, console, reports_bad_input
+from fedmerit.ledger import verify as verify_ledger
+
+
+class Split(StrEnum):
+    """A part of a site's cases."""
+
+    training = "training"
+    validation = "validation"
+    testing = "testing"
+
+
+class PaperFigure(StrEnum):
+    """A figure of a paper that needs no images."""
+
+    cgsv_approximation = "cgsv-approximation"
+
+
+@app.command()
+@reports_bad_input
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    sites: Annotated[Path, typer.Option(help="Folder of any site folders of the same task.")],
+    split: Annotated[Split, typer.Option(help="Which cases.")] = Split.testing,
+) -> None:
+    """Dice of a run's final model, or models, on any site folders."""
+    from evaluation.evaluate import evaluate as evaluate_run
+    from evaluation.tables import print_table, site_dice
+
+    print_table(site_dice(evaluate_run(run, sites, split.value), split.value), console)
+
+
+@app.command()
+@reports_bad_input
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    out: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
+    sites: Annotated[
+        Path | None, typer.Option(help="Site folders to draw overlays from, if not the run's own.")
+    ] = None,
+    images: Annotated[bool, typer.Option(help="Overlays of image, reference and prediction.")] = True,
+) -> None:
+    """One self-contained HTML report of one or several runs, its tables and figures beside it."""
+    from evaluation.report import write_report
+
+    path = write_report(runs, out, sites=sites, images=images)
+    console.print(f"report: {path.resolve()}", soft_wrap=True)
+
+
+@app.command()
+@reports_bad_input
+def figure(
+    name: Annotated[PaperFigure, typer.Argument(help="Which.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to write the CSV and the PNG into.")] = Path("figures"),
+    repeats: Annotated[int, typer.Option(help="Draws of random updates to average over.")] = 10,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    largest_sites: Annotated[int, typer.Option(help="Largest N; exact values take 2^N coalitions.")] = 20,
+) -> None:
+    """Reproduce a figure of a paper on random updates: Figure 1 of CGSV, error and time of Shapley values."""
+    from rich.progress import track
+
+    from evaluation import approximation
+    from evaluation.tables import print_table
+
+    cells = approximation.grid(largest_sites)
+    bar = partial(track, description=name.value, console=console)
+    table = approximation.compare(cells, repeats=repeats, seed=seed, track=bar)
+    print_table(approximation.shown(table), console)
+    for path in approximation.write(table, out):
+        console.print(str(path), soft_wrap=True)
+
+
+@app.command()
+@reports_bad_input
+def verify(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Recompute the hash chain of a run's ledger."""
+    count = verify_ledger(run / "ledger.jsonl")
+    console.print(f"{run}: {count} records, the chain is whole", soft_wrap=True)

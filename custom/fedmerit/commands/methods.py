@@ -1,0 +1,51 @@
+"""Commands about methods: what there is, and as NVFlare job folders."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedmerit.commands.app import Settings, app, assignments, console, reports_bad_input
+from fedmerit.errors import BadInput
+from fedmerit.plan import TASKS, make_plan
+from fedmerit.registry import METHODS
+
+
+@app.command()
+def methods() -> None:
+    """The methods and how they differ."""
+    table = Table(show_lines=True)
+    for header in ("method", "contribution", "weights", "download", "site work", "parameters", "paper"):
+        table.add_column(header, no_wrap=header == "parameters")
+    for name, entry in METHODS.items():
+        values = {
+            key: f"{value:g}" if isinstance(value, float) else value for key, value in vars(entry.method()).items()
+        }
+        parameters = "\n".join(f"{key}={value}" for key, value in values.items())
+        table.add_row(
+            name, entry.contribution, entry.weights, entry.download, entry.site_work, parameters or "none", entry.paper
+        )
+    Console(width=max(console.width, 128)).print(table)  # narrower, words are cut
+
+
+@app.command()
+@reports_bad_input
+def export(
+    method: Annotated[str, typer.Option(help=", ".join(METHODS))],
+    task: Annotated[str, typer.Option(help=", ".join(TASKS))],
+    out: Annotated[Path, typer.Option(help="Job folder to write.")],
+    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
+    seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
+    min_sites: Annotated[int, typer.Option(help="Sites that have to be there for the job to start.")] = 2,
+    settings: Settings = None,
+) -> None:
+    """Write an NVFlare job folder, ready to submit."""
+    from fedmerit.flare.recipe import export_job
+
+    if task not in TASKS:
+        raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
+    plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
+    export_job(plan, out, min_sites)
+    console.print(f"job folder: {out}", soft_wrap=True)

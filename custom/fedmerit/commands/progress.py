@@ -1,0 +1,42 @@
+"""The terminal's view of a run while it goes on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fedmerit.commands.app import console
+
+
+def progress() -> Progress:
+    """Bars that end with what happened last."""
+    columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.fields[last]}"), console=console)
+
+
+def run_with_progress(folder: Path) -> None:
+    """Execute one run under a bar of its own."""
+    with progress() as bars:
+        execute(folder, bars)
+
+
+def execute(folder: Path, bars: Progress, name: str = "") -> None:
+    """Execute a run under a bar of its rounds."""
+    from fedmerit import runs
+    from fedmerit.results import read_run
+
+    info = read_run(folder)
+    bar = bars.add_task(f"{name or info['method']} ({info['engine']})", total=info["rounds"], last="")
+
+    def on_round(record: Mapping[str, Any]) -> None:
+        dice = list(record["validation_dice"].values())
+        weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
+        last = f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
+        bars.update(bar, completed=record["round"] + 1, last=last)
+        for site, reason in record["rejected"].items():
+            bars.console.print(f"round {record['round']}: {site} rejected: {reason}", markup=False)
+        for site in record["flagged"]:
+            bars.console.print(f"round {record['round']}: {site} flagged: its cosine is not the server's")
+
+    runs.execute(folder, on_round)

@@ -1,0 +1,185 @@
+"""Commands that train: run, compare, demo."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedmerit.commands.app import (
+    Device,
+    Engine,
+    ServerSites,
+    Settings,
+    Threads,
+    app,
+    assignments,
+    console,
+    reports_bad_input,
+)
+from fedmerit.commands.data import print_sites
+from fedmerit.commands.progress import execute, progress, run_with_progress
+from fedmerit.errors import BadInput
+from fedmerit.registry import METHODS
+
+CONFIG: Mapping[str, type] = {  # what `run --config` may hold
+    **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites"), str),
+    **dict.fromkeys(("rounds", "seed", "threads"), int),
+    "set": dict,
+}
+
+
+@app.command()
+@reports_bad_input
+def run(
+    out: Annotated[Path | None, typer.Option(help="Run folder to write.")] = None,
+    method: Annotated[str | None, typer.Option(help=", ".join(METHODS))] = None,
+    sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train. [default: 30]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of initial model, order of images, augmentation. [default: 0]")
+    ] = None,
+    engine: Annotated[Engine | None, typer.Option(help="NVFlare's simulator, or one process. [default: sim]")] = None,
+    threads: Threads = None,
+    device: Device = None,
+    server_sites: ServerSites = None,
+    settings: Settings = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of these options; the command line goes first.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last complete round of --out.")] = False,
+) -> None:
+    """Train one federation and test what it gave."""
+    from fedmerit import runs
+
+    given = {
+        "out": out,
+        "method": method,
+        "sites": sites,
+        "rounds": rounds,
+        "seed": seed,
+        "engine": engine and engine.value,
+        "threads": threads,
+        "device": device,
+        "server_sites": server_sites,
+    }
+    options = _with_config({name: value for name, value in given.items() if value is not None}, config, settings)
+    if "out" not in options:
+        raise BadInput("--out: missing; name the run folder to write")
+    folder = Path(options.pop("out"))
+    if resume:
+        runs.require_same(folder, options)
+    else:
+        for name in ("method", "sites"):
+            if name not in options:
+                raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
+        runs.create(folder, **options)
+    run_with_progress(folder)
+    _print_runs([folder])
+
+
+def _with_config(given: dict[str, Any], config: Path | None, settings: list[str] | None) -> dict[str, Any]:
+    """Options of the command line over those of the file; ``settings`` holds the --set of both."""
+    content: dict[str, Any] = {}
+    if config:
+        try:
+            content = tomllib.loads(config.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise BadInput(f"{config}: not readable as TOML ({error})") from error
+        if unknown := set(content) - set(CONFIG):
+            raise BadInput(f"{config}: unknown option {', '.join(sorted(unknown))}; there are {', '.join(CONFIG)}")
+        for name, value in content.items():
+            if type(value) is not CONFIG[name]:
+                raise BadInput(f"{config}: {name} is {value!r}; expected a value of type {CONFIG[name].__name__}")
+    merged = content.pop("set", {}) | assignments(settings)
+    return content | given | ({"settings": merged} if merged else {})
+
+
+def _print_runs(folders: list[Path]) -> None:
+    from evaluation.tables import dice_and_contribution, print_table
+
+    print_table(dice_and_contribution(folders), console)
+    for folder in folders:
+        console.print(f"run folder: {folder}", soft_wrap=True)
+
+
+@app.command()
+@reports_bad_input
+def compare(
+    out: Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")],
+    sites: Annotated[Path, typer.Option(help="Folder of site folders.")],
+    methods: Annotated[
+        str, typer.Option(help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all.")
+    ] = "all",
+    seeds: Annotated[str, typer.Option(help="Of the runs of each method.")] = "0",
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 30,
+    engine: Annotated[Engine, typer.Option(help="NVFlare's simulator, or one process.")] = Engine.sim,
+    threads: Threads = None,
+    device: Device = None,
+    server_sites: ServerSites = None,
+    settings: Settings = None,
+) -> None:
+    """Train methods and seeds on the same sites, and print Tables 1 and 6 of the FedCE paper for them.
+
+    Interrupted, the same command goes on from the last complete round. Exits with 1 where a run failed.
+    """
+    from evaluation.comparison_runs import Planned, parse_methods, parse_seeds, prepare, work_off, write_tables
+    from evaluation.tables import print_table
+
+    given = {"threads": threads, "device": device, "server_sites": server_sites}
+    options = {"sites": sites, "rounds": rounds, "engine": engine.value} | {
+        name: value for name, value in given.items() if value is not None
+    }
+    planned = prepare(out, parse_methods(methods), parse_seeds(seeds), assignments(settings), options)
+    with progress() as bars:
+        bar = bars.add_task("runs", total=len(planned), last="")
+
+        def work(run: Planned) -> None:
+            execute(run.folder, bars, f"{run.label}, seed {run.seed}")
+
+        def on_end() -> None:
+            for task in bars.task_ids:
+                if task != bar:
+                    bars.remove_task(task)
+            bars.advance(bar)
+
+        failed = work_off(planned, work, on_end)
+    wide = Console(width=max(console.width, 150))  # narrower, labels and numbers are cut
+    for table in write_tables(out, planned):
+        print_table(table, wide)
+    console.print(f"runs and tables: {out}", soft_wrap=True)
+    for run, error in failed.items():
+        typer.echo(f"failed: {run.label}, seed {run.seed}, in {run.folder}: {error}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+@reports_bad_input
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to work in; what is done there is not done again.")] = Path("demo"),
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 12,
+) -> None:
+    """Six generated sites, FedAvg and FedCE on NVFlare's simulator, the report."""
+    from data_prep.prepare import prepare as prepare_sites
+    from evaluation.report import write_report
+    from fedmerit import runs
+
+    sites = out / "sites"
+    if not sites.exists():
+        console.print("[bold]1. Six generated hospitals[/]")
+        print_sites(sites, len(prepare_sites("synthetic-prostate", sites, size=64)))
+    folders = []
+    for number, method in enumerate(("fedavg", "fedce"), start=2):
+        console.print(f"[bold]{number}. {METHODS[method].method.__name__} on NVFlare's simulator[/]")
+        folder = out / method
+        if not (folder / "run.json").exists():
+            runs.create(folder, method=method, sites=sites, rounds=rounds)
+        run_with_progress(folder)
+        folders.append(folder)
+    console.print("[bold]4. Dice and contribution[/]")
+    _print_runs(folders)
+    path = write_report(folders, out / "report.html")
+    console.print(f"report: {path.resolve()}", soft_wrap=True)
