@@ -134,6 +134,12 @@ class Method(Protocol):
         return {}
 
 
+def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """`ValueError` where a parameter is none of its choices."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(choices)}")
+
+
 def share(amounts: Tensor, present: Tensor) -> Tensor:
     """(n,) ``amounts`` normalised to sum 1 over the present sites; equal shares where they sum to 0."""
     amounts = torch.where(present, amounts.double(), 0.0)
@@ -209,6 +215,11 @@ def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
 def quota_counts(quotas: Tensor, size: int) -> list[int]:
     """floor(size * quota) entries for each quota in [0, 1]; the 1e-9 keeps 0.3 * 10 at 3 whatever rounding does."""
     return [min(size, math.floor(size * max(0.0, float(quota)) + 1e-9)) for quota in quotas]
+
+
+def histogram(losses: Tensor, bins: int) -> Tensor:
+    """(bins,) how many of ``losses`` (images,) lie in each of as many equal bins on [0, 1], the last one closed."""
+    return torch.histc(losses.double().cpu(), bins, 0.0, 1.0)
 
 
 def keep_largest(vector: Tensor, counts: Sequence[int]) -> Tensor:

@@ -3,10 +3,10 @@
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import TrialResults, quota_counts
+from fedmerit.core import TrialResults, histogram, quota_counts
 from fedmerit.methods.cffl import CFFL, largest_entries
 from fedmerit.methods.eci import ECI
-from fedmerit.methods.fedave import FedAVE, distribution, divergence, histogram
+from fedmerit.methods.fedave import FedAVE, distribution, divergence
 from fedmerit.methods.fedci import FedCI
 from fedmerit.methods.qfedavg import QFedAvg
 

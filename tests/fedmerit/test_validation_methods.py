@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.core import Reports, SiteView, TrialResults, Trials, trained_models
+from fedmerit.core import Reports, SiteView, TrialResults, Trials, histogram, trained_models
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.eci import ECI
-from fedmerit.methods.fedave import FedAVE, divergence, histogram
+from fedmerit.methods.fedave import FedAVE, divergence
 from fedmerit.methods.fedci import FedCI
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.registry import METHODS

@@ -18,6 +18,7 @@ from fedmerit.core import (
     aggregate,
     keep_largest,
     quota_counts,
+    require_choice,
     reshare,
     reward,
     share,
@@ -64,14 +65,10 @@ class CFFL(Method):
     statistics: str = "own"  # BatchNorm statistics: the site's own, as models drift apart; or "shared" (and if global)
 
     def __post_init__(self) -> None:
-        for name, choices in (
-            ("reputation", ("sinh_first", "released")),
-            ("aggregation", ("share", "mean", "sum")),
-            ("reward", ("sparse", "global")),
-            ("statistics", ("own", "shared")),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
+        require_choice("reputation", self.reputation, ("sinh_first", "released"))
+        require_choice("aggregation", self.aggregation, ("share", "mean", "sum"))
+        require_choice("reward", self.reward, ("sparse", "global"))
+        require_choice("statistics", self.statistics, ("own", "shared"))
         if not 0 < self.theta <= 1:
             raise ValueError(f"theta={self.theta}: expected above 0, at most 1")
         if self.clip is not None and not self.clip > 0:

@@ -20,6 +20,7 @@ from fedmerit.core import (
     gram,
     norms,
     remember,
+    require_choice,
     reshare,
     reward,
     shapley,
@@ -61,13 +62,9 @@ class CGSV(Method):
     mask: str = "global"  # the largest entries of all (Eq. 5), or "per_tensor": of each tensor, the released rule
 
     def __post_init__(self) -> None:
-        for name, choices in (
-            ("contribution", ("cosine", "exact")),
-            ("reward", ("sparse", "global")),
-            ("mask", ("global", "per_tensor")),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
+        require_choice("contribution", self.contribution, ("cosine", "exact"))
+        require_choice("reward", self.reward, ("sparse", "global"))
+        require_choice("mask", self.mask, ("global", "per_tensor"))
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha={self.alpha}: expected 0 to 1")
         if not 0 < self.beta < math.inf:

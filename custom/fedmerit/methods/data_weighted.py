@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, aggregate, reward
+from fedmerit.core import Method, Outcome, Reports, aggregate, require_choice, reward
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ class DataWeighted(Method):
     ratio: str = "max"  # q_i: "max" n_i / max n; or "share" n_i / Σ n, so that nobody downloads all
 
     def __post_init__(self) -> None:
-        if self.ratio not in ("max", "share"):
-            raise ValueError(f"ratio={self.ratio!r}: expected one of max, share")
+        require_choice("ratio", self.ratio, ("max", "share"))
 
     def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> DataWeightedState:
         """All sites start from one model (d,)."""

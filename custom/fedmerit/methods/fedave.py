@@ -18,8 +18,10 @@ from fedmerit.core import (
     Trials,
     aggregate,
     gram,
+    histogram,
     norms,
     remember,
+    require_choice,
     reshare,
     reward,
     share,
@@ -61,9 +63,8 @@ class FedAVE(Method):
     mask: str = "global"  # the largest entries of the whole aggregate; or "per_tensor"
 
     def __post_init__(self) -> None:
-        for name, choices in (("form", ("resolved", "paper", "released")), ("mask", ("global", "per_tensor"))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
+        require_choice("form", self.form, ("resolved", "paper", "released"))
+        require_choice("mask", self.mask, ("global", "per_tensor"))
         for name in ("beta", "smoothing", "kl_floor", "floor"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected above 0")
@@ -148,11 +149,6 @@ class FedAVE(Method):
         tau = (weights * lengths).sum() if self.tau is None else self.tau
         factors = torch.where(lengths > 0, weights * tau / lengths.where(lengths > 0, 1.0), 0.0)
         return aggregate(torch.zeros_like(updates[0]), factors, updates)
-
-
-def histogram(losses: Tensor, bins: int) -> Tensor:
-    """(bins,) how many of ``losses`` (images,) lie in each of as many equal bins on [0, 1], the last one closed."""
-    return torch.histc(losses.double().cpu(), bins, 0.0, 1.0)
 
 
 def distribution(counts: Tensor, smoothing: float) -> Tensor:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, cosine_to_others, gram, share
+from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, cosine_to_others, gram, require_choice, share
 
 CLAIM_TOLERANCE = 1e-3  # float32 models leave some 1e-5 between a site's cosine and the server's
 EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: below it there is rounding alone
@@ -45,9 +45,8 @@ class FedCE(Method):
     asks: ClassVar[tuple[str, ...]] = ("cosine", "minus_error")
 
     def __post_init__(self) -> None:
-        for name, choices in (("combine", ("times", "plus")), ("estimate", ("site", "server"))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
+        require_choice("combine", self.combine, ("times", "plus"))
+        require_choice("estimate", self.estimate, ("site", "server"))
 
     def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedCEState:
         """The state before round 0; ``model`` is (d,)."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, gram, share
+from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, gram, require_choice, share
 
 EPSILON = 1e-10  # added to every loss
 
@@ -42,8 +42,7 @@ class QFedAvg(Method):
     asks: ClassVar[tuple[str, ...]] = ("loss",)
 
     def __post_init__(self) -> None:
-        if self.rule not in ("weights", "exact"):
-            raise ValueError(f"rule={self.rule!r}: expected one of weights, exact")
+        require_choice("rule", self.rule, ("weights", "exact"))
         if not self.q >= 0:
             raise ValueError(f"q={self.q}: expected 0 or more")
         if not self.L > 0:

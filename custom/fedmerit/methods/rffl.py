@@ -21,6 +21,7 @@ from fedmerit.core import (
     gram,
     norms,
     remember,
+    require_choice,
     reshare,
     reward,
     share,
@@ -62,8 +63,7 @@ class RFFL(Method):
     mask: str = "global"  # the largest entries of all, or "per_tensor": of each tensor
 
     def __post_init__(self) -> None:
-        if self.mask not in ("global", "per_tensor"):
-            raise ValueError(f"mask={self.mask!r}: expected one of global, per_tensor")
+        require_choice("mask", self.mask, ("global", "per_tensor"))
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha={self.alpha}: expected 0 to 1")
         if self.gamma is not None and not 0 < self.gamma < math.inf:

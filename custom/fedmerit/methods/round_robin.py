@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, aggregate
+from fedmerit.core import Method, Outcome, Reports, aggregate, require_choice
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class RoundRobin(Method):
     turns: str = "pass"  # per round: "pass" each site adds p_i Δ_i, then downloads; "one" all add, one downloads
 
     def __post_init__(self) -> None:
-        if self.turns not in ("pass", "one"):
-            raise ValueError(f"turns={self.turns!r}: expected one of pass, one")
+        require_choice("turns", self.turns, ("pass", "one"))
 
     def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> RoundRobinState:
         """All start from one model (d,)."""
