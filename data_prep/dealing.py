@@ -1,0 +1,111 @@
+"""How many patients each site of a partition gets, and which: numbers alone, the same for the same seed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+
+SCHEMES = ("uniform", "powerlaw", "dirichlet")
+CLASSES = ("source", "size", "intensity")
+EXPONENT = 1.25  # of 5 to 20 sites, at most 5% of the patients are elsewhere than by CGSV's released code
+ALPHA = 0.5
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How many sites, and how the patients are shared out among them.
+
+    Args:
+        by: ``uniform``: as many patients each. ``powerlaw``: site k of N gets a share proportional to
+            k^``exponent``, the first the fewest (POW, Sec. 4.1, Xu et al. 2021). ``dirichlet``: for every class of
+            patients the sites' shares are one draw of Dir_N(``alpha``) (DIR, Sec. 5.1, Wang et al. 2024).
+        into: Number of sites, N >= 1.
+        exponent: For ``powerlaw``, 0 (uniform) to 10; 1.25 where not given.
+        alpha: For ``dirichlet``, 0.001 (every class at one site) to 1e6 (uniform); 0.5 where not given.
+        classes: What a patient's class is: its ``source`` site, or which quarter of all patients it belongs to by
+            the organ's ``size`` or ``intensity``. Where not given, the source, or the size for a Dirichlet draw
+            over a single source. ``uniform`` and ``powerlaw`` spread every class in proportion.
+        seed: Moves who goes where, and the Dirichlet draws.
+
+    Raises:
+        BadInput: an argument is out of its range, or belongs to another scheme.
+    """
+
+    by: str
+    into: int
+    exponent: float | None = None
+    alpha: float | None = None
+    classes: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.by not in SCHEMES:
+            raise BadInput(f"scheme {self.by!r}: expected one of {', '.join(SCHEMES)}")
+        if self.classes not in (None, *CLASSES):
+            raise BadInput(f"classes {self.classes!r}: expected one of {', '.join(CLASSES)}")
+        if self.into < 1:
+            raise BadInput(f"into {self.into}: expected a number of sites, 1 or more")
+        if self.seed < 0:
+            raise BadInput(f"seed {self.seed}: expected 0 or more")
+        for name, scheme, low, high in (("exponent", "powerlaw", 0, 10), ("alpha", "dirichlet", 1e-3, 1e6)):
+            value = getattr(self, name)
+            if value is not None and self.by != scheme:
+                raise BadInput(f"{name} {value:g}: belongs to {scheme}, but the scheme is {self.by}; leave it out")
+            if value is not None and not low <= value <= high:
+                raise BadInput(f"{name} {value:g}: expected {low:g} to {high:g}")
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """The scheme's own parameter, its default where none was given."""
+        if self.by == "powerlaw":
+            return {"exponent": float(EXPONENT if self.exponent is None else self.exponent)}
+        if self.by == "dirichlet":
+            return {"alpha": float(ALPHA if self.alpha is None else self.alpha)}
+        return {}
+
+    def shares(self, classes: int) -> NDArray[np.float64]:
+        """(classes, sites) float64: which share of a class each site gets; rows sum to 1."""
+        if self.by == "dirichlet":
+            rng = np.random.default_rng([self.seed, *b"shares"])
+            return rng.dirichlet(np.full(self.into, self.parameters["alpha"]), size=classes)
+        sizes = np.arange(1, self.into + 1, dtype=np.float64) ** self.parameters.get("exponent", 0)
+        return np.tile(sizes / sizes.sum(), (classes, 1))
+
+
+def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """``total`` patients to sites in proportion to ``shares`` (sites,), at least one each: largest remainders.
+
+    Sites whose proportional part is below one get one, and the others share what is left in proportion; equal
+    remainders go to the first. ``total`` is at least the number of sites.
+    """
+    quotas = np.ones(len(shares))
+    small = np.zeros(len(shares), dtype=bool)
+    while not small.all():
+        quotas[~small] = (total - small.sum()) * shares[~small] / shares[~small].sum()
+        below = ~small & (quotas < 1)
+        if not below.any():
+            break
+        quotas[below] = 1
+        small |= below
+    counts = np.floor(quotas + 1e-9).astype(np.int64)
+    order = np.argsort(-np.round(quotas - counts, 9), kind="stable")
+    counts[order[: total - counts.sum()]] += 1
+    return counts
+
+
+def deal(classes: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The site of each patient, given their ``classes`` (patients,), equal ones adjacent, and `Scheme.shares`.
+
+    How many each site gets is `apportion` of what it expects. Its patients stand where its expectation, summed along
+    the row of patients, passes halves: every class is dealt as its shares say, as near as whole patients allow.
+    """
+    expected = np.cumsum(shares[classes], axis=0)
+    counts = apportion(len(classes), expected[-1])
+    row = np.arange(len(classes) + 1)
+    places = [
+        np.interp((np.arange(count) + 0.5) / count * summed[-1], [0, *summed], row)
+        for count, summed in zip(counts, expected.T, strict=True)
+    ]
+    return np.repeat(np.arange(len(counts)), counts)[np.argsort(np.concatenate(places), kind="stable")]

@@ -1,0 +1,111 @@
+"""Masks with a stated share of deliberate mistakes, for studies of sites whose labels are poor."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from fedmerit.errors import BadInput
+
+Mask = NDArray[np.uint8]  # (labels, height, width) of 0 and 1: one slice
+Rule = Callable[[Mask, Mask, np.random.Generator], Mask]  # mask, another patient's mask, draws: the mask to store
+RESIZED_BY = 0.25  # of the label's radius
+
+
+@dataclass(frozen=True)
+class TrainingMasks:
+    """The masks that one case trains on: ``label`` is (slices, labels, height, width), ``slices`` those used."""
+
+    case: str
+    patient: str
+    label: NDArray[np.uint8]
+    slices: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """A case's masks, the slices ``positions`` of which are wrong."""
+
+    label: NDArray[np.uint8]
+    positions: tuple[int, ...]
+
+
+def shift(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
+    """Moved in a random direction by half of its own extent there."""
+    rows, columns = np.nonzero(mask.any(axis=0))
+    extent = np.array([np.ptp(rows) + 1, np.ptp(columns) + 1])
+    angle = rng.uniform(0, 2 * np.pi)
+    offset = np.array([np.sin(angle), np.cos(angle)]) * extent / 2
+    whole = np.sign(offset) * np.ceil(np.abs(offset))  # away from 0: no mask stays where it was
+    moved: Mask = ndimage.shift(mask, (0, *whole), order=0, cval=0)
+    return moved
+
+
+def resize(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
+    """Dilated or eroded, as drawn, all labels by a quarter of the smallest one's radius, at least one pixel."""
+    areas = mask.sum(axis=(1, 2))
+    radius = max(1.0, RESIZED_BY * float(np.sqrt(areas[areas > 0].min() / np.pi)))
+    grows = rng.random() < 0.5 and not mask.all()  # what fills the frame cannot grow
+    return np.stack([_resized(plane, radius, grows) for plane in mask.astype(bool)]).astype(np.uint8)
+
+
+def invert(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
+    """Organ and background exchanged, label by label."""
+    return np.subtract(1, mask, dtype=np.uint8)
+
+
+def swap(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
+    """That of a training slice of another patient of the site, one that differs."""
+    return other
+
+
+RULES: Mapping[str, Rule] = {"shift": shift, "resize": resize, "invert": invert, "swap": swap}
+
+
+def disturb(
+    site: str, masks: Sequence[TrainingMasks], share: float, rule: str, seed: Sequence[int]
+) -> dict[str, Disturbed]:
+    """The cases that change, by name: ``share`` of all training slices that show a label get a wrong mask.
+
+    Their number is the nearest whole one. For one ``seed``, the slices of a smaller share are among those of a
+    larger one, and wrong in the same way. Slices without a label stay as they are.
+
+    Raises:
+        BadInput: the share is not above 0 and at most 1, the rule is none of `RULES`, no slice shows a label, or
+            there is no other patient to ``swap`` with.
+    """
+    if not 0 < share <= 1:
+        raise BadInput(f"label noise {site}={share:g}: expected a share above 0 and at most 1")
+    if rule not in RULES:
+        raise BadInput(f"noise rule {rule!r}: expected one of {', '.join(RULES)}")
+    shown = [(case, position) for case in masks for position in case.slices if case.label[position].any()]
+    if not shown:
+        raise BadInput(f"label noise {site}: none of its training slices shows a label; choose another site")
+    if rule == "swap" and len({case.patient for case, _ in shown}) < 2:
+        raise BadInput(f"label noise {site}: swapping needs 2 training patients with masks; choose another rule")
+    chosen = np.random.default_rng(seed).permutation(len(shown))[: int(share * len(shown) + 0.5)]
+    changed: dict[str, Disturbed] = {}
+    for place in sorted(chosen.tolist()):
+        case, position = shown[place]
+        rng = np.random.default_rng([*seed, place])  # of its own: it does not move with the share
+        mask = np.array(case.label[position])
+        row = (shown[other] for other in rng.permutation(len(shown)))
+        others = (donor.label[there] for donor, there in row if donor.patient != case.patient)
+        other = next((candidate for candidate in others if (candidate != mask).any()), mask)
+        before = changed.get(case.case, Disturbed(np.array(case.label), ()))
+        before.label[position] = RULES[rule](mask, other, rng)
+        changed[case.case] = Disturbed(before.label, (*before.positions, position))
+    return changed
+
+
+def _resized(plane: NDArray[np.bool_], radius: float, grows: bool) -> NDArray[np.bool_]:
+    if not plane.any():
+        return plane
+    if grows:
+        grown: NDArray[np.bool_] = ndimage.distance_transform_edt(~plane) <= radius
+        return grown
+    inside = ndimage.distance_transform_edt(np.pad(plane, 1))[1:-1, 1:-1]  # beyond the frame lies background
+    shrunk: NDArray[np.bool_] = inside > radius
+    return shrunk
