@@ -1,0 +1,188 @@
+"""Fairness from run folders: which runs and ground truth there are, what is missing, and the files written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from evaluation.bootstrap import DRAWS
+from evaluation.fairness_tables import Fairness, complete_truths, measure
+from evaluation.formats import csv_text, latex_text
+from evaluation.games import coalition_utilities
+from evaluation.runs import Run, open_runs, together
+from fedmerit.errors import BadInput
+from fedmerit.files import write_text
+from fedmerit.results import read_results
+
+ALONE = "standalone"
+
+
+def study(
+    paths: Sequence[Path],
+    alone: Sequence[str] = (),
+    truth: Path | None = None,
+    *,
+    split: str = "testing",
+    label: str | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> tuple[Fairness, list[str]]:
+    """Every figure of fairness that the folders allow, and notes: what is missing and which command makes it.
+
+    Args:
+        paths: run folders, or folders of run folders. Runs that have not come to their end are left out.
+        alone: the label of training alone, or its run folders; none: the runs of the method standalone.
+        truth: a folder of trained coalitions (`fedmerit loo`, `fedmerit shapley`).
+        split: ``testing``, each site's own test cases, or ``union``, those of all sites.
+        label: one label; None: the mean over all.
+        draws: of the bootstrap.
+        seed: of the bootstrap.
+
+    Raises:
+        BadInput: no run is finished, runs do not belong together, ``alone`` or ``label`` names none, or the ground
+            truth is not of these sites or incomplete.
+    """
+    folders = _folders(paths)
+    beside = _folders([Path(name) for name in alone if Path(name).is_dir()])
+    known = {folder.resolve() for folder in folders}
+    tested, notes = _tested([*folders, *(folder for folder in beside if folder.resolve() not in known)])
+    runs = open_runs(tested)
+    base = _alone(runs, [name for name in alone if not Path(name).is_dir()], beside)
+    notes += _untested_sites(runs) + _without_alone(runs, base)
+    labels = sorted({name for run in runs for name in run.info["labels"]})
+    if label is not None and label not in labels:
+        raise BadInput(f"--label {label}: unknown; the runs have {', '.join(labels)}")
+    results = _of_label(together(runs), label)
+    if not ((results["split"] == split) & (results["quantity"] == "dice")).any():
+        raise BadInput(f"--split {split}: no run was tested on it; `fedmerit run` tests on it today, so run anew")
+    coalitions, truths = None, list[str]()
+    if truth is None:
+        notes.append(
+            "collaboration fairness needs a ground truth: give --truth DIR, what `fedmerit loo --sites "
+            f"{runs[0].info.get('sites_folder')} --out DIR` or `fedmerit shapley` wrote"
+        )
+    else:
+        coalitions = _of_label(_truth(truth, runs[0].sites), label)
+        try:
+            truths, lacking = complete_truths(
+                coalition_utilities(coalitions), runs[0].sites, sorted({run.seed for run in runs})
+            )
+        except BadInput as error:
+            raise BadInput(f"--truth {truth}: {error}") from None
+        notes += [f"--truth {truth}: {note}" for note in lacking]
+    methods = {run.label: str(run.info["method"]) for run in runs}
+    found = measure(results, methods, alone=base, truth=coalitions, truths=truths, split=split, draws=draws, seed=seed)
+    return found, [*notes, *_undefined(found)]
+
+
+def write(found: Fairness, notes: Sequence[str], out: Path) -> None:
+    """Write ``fairness.csv`` (every figure, with what it lacks), each table as CSV and LaTeX, and ``notes.txt``."""
+    write_text(out / "fairness.csv", found.figures.to_csv(index=False, lineterminator="\n"))
+    for table in found.tables:
+        write_text(out / f"{table.name}.csv", csv_text(table))
+        write_text(out / f"{table.name}.tex", latex_text(table))
+    write_text(out / "notes.txt", "".join(f"{note}\n" for note in notes))
+
+
+def _folders(paths: Sequence[Path]) -> list[Path]:
+    """Run folders, those inside of a folder that is none itself among them."""
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(file.parent for file in path.glob("*/run.json"))
+        found += inside if inside and not (path / "run.json").exists() else [path]
+    return found
+
+
+def _tested(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The runs that hold test Dice, and notes on the others; `BadInput` where there is none."""
+    tested, notes = [], []
+    for folder in folders:
+        if (folder / "run.json").exists() and not _has_test_dice(folder):
+            notes.append(f"{folder}: not finished, left out; `fedmerit run --resume --out {folder}` goes on with it")
+        else:
+            tested.append(folder)  # what is no run folder at all is named by `open_runs`
+    if folders and not tested:
+        raise BadInput("; ".join(notes))
+    return tested, notes
+
+
+def _has_test_dice(folder: Path) -> bool:
+    if not (folder / "results.csv").exists():
+        return False
+    results = read_results(folder)
+    return bool(((results["split"] == "testing") & (results["quantity"] == "dice")).any())
+
+
+def _alone(runs: Sequence[Run], names: Sequence[str], folders: Sequence[Path]) -> str | None:
+    """The label of training alone; None where there is none and none was asked for."""
+    labels = dict.fromkeys(run.label for run in runs)
+    if unknown := [name for name in names if name not in labels]:
+        raise BadInput(f"--alone {unknown[0]}: neither a run folder nor a label; the runs are {', '.join(labels)}")
+    if names or folders:
+        places = {folder.resolve() for folder in folders}
+        chosen = dict.fromkeys([*names, *(run.label for run in runs if run.path.resolve() in places)])
+        if not chosen:
+            raise BadInput("--alone: none of its runs is finished; `fedmerit run --resume --out RUN` goes on with one")
+    else:
+        chosen = dict.fromkeys(run.label for run in runs if run.info["method"] == ALONE)
+    if len(chosen) > 1:
+        raise BadInput(f"{', '.join(chosen)}: several that train alone, of different settings; name one by --alone")
+    return next(iter(chosen), None)
+
+
+def _untested_sites(runs: Sequence[Run]) -> list[str]:
+    """Notes on sites that did not answer the final test."""
+    return [
+        f"{run.path}: no test Dice from {', '.join(sorted(set(run.sites) - run.tested_sites))}, so that its figures "
+        f"over sites are undefined; `fedmerit evaluate {run.path} --sites SITES` tests its models, a new run makes both"
+        for run in runs
+        if set(run.sites) - run.tested_sites
+    ]
+
+
+def _without_alone(runs: Sequence[Run], alone: str | None) -> list[str]:
+    """Notes on the seeds that no run trains alone for."""
+    lacking = {run.seed for run in runs} - {run.seed for run in runs if run.label == alone}
+    info = runs[0].info
+    return [
+        f"seed {seed}: no run that trains alone, so neither performance fairness nor gains; `fedmerit run --method "
+        f"{ALONE} --sites {info.get('sites_folder')} --rounds {info['rounds']} --seed {seed} --out RUN` makes one"
+        for seed in sorted(lacking)
+    ]
+
+
+def _of_label(results: pd.DataFrame, label: str | None) -> pd.DataFrame:
+    """The results with the Dice of one label alone."""
+    return results if label is None else results[(results["label"] == label) | (results["label"] == "")]
+
+
+def _truth(folder: Path, sites: Sequence[str]) -> pd.DataFrame:
+    """The rows of a folder of trained coalitions; `BadInput` where it is none, or of other sites."""
+    if not (folder / "results.csv").exists():
+        raise BadInput(
+            f"--truth {folder}: no results.csv in it; `fedmerit loo --sites SITES --out {folder}` or "
+            f"`fedmerit shapley --sites SITES --out {folder}` makes it"
+        )
+    results = read_results(folder)
+    if not (results["coalition"] != "").any():
+        raise BadInput(
+            f"--truth {folder}: its results.csv names no coalition; give what `fedmerit loo` or "
+            "`fedmerit shapley` wrote"
+        )
+    if (valued := sorted(set(results["site"]))) != list(sites):
+        raise BadInput(
+            f"--truth {folder}: is of the sites {', '.join(valued)}, the runs are of {', '.join(sites)}; value the same"
+        )
+    return results
+
+
+def _undefined(found: Fairness) -> list[str]:
+    """Why figures are undefined, those with the same reason together."""
+    reasons: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for row in found.figures[found.figures["note"] != ""].to_dict("records"):
+        figures, methods = reasons.setdefault((row["table"], row["note"]), ({}, {}))
+        figures[row["figure"]] = methods[row["method"]] = None
+    return [
+        f"fairness-{table}: {', '.join(figures)} undefined for {', '.join(methods)}: {note}"
+        for (table, note), (figures, methods) in reasons.items()
+    ]
