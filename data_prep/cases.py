@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from data_prep.frame import Box, box_about, central_box, frame
 from data_prep.kinds import Kind
-from data_prep.raw import Decoded, RawCase
+from data_prep.raw import Decoded, RawCase, files_below, require_file, visible
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
 
@@ -56,6 +56,7 @@ class Finished:
     slices: int
     organ: list[int]  # the slices that show any label
     crop: dict[str, int]
+    spacing: list[float] | None  # mm between stored slices, rows and columns
     remarks: list[str]
 
 
@@ -71,6 +72,8 @@ def work_off(work: Work) -> Finished | Unusable:
     """Store a case, unless that was done before from the same bytes and the arrays are still what they were."""
     case = work.case
     try:
+        for path in raw_files(work):
+            require_file(work.source / path)
         raw = {path.as_posix(): sha256(work.source / path) for path in raw_files(work)}
         if (before := _finished(work)) and before.raw == raw:
             return before
@@ -99,7 +102,8 @@ def work_off(work: Work) -> Finished | Unusable:
         slices=len(image),
         organ=np.flatnonzero(label.any(axis=(1, 2, 3))).tolist(),
         crop=asdict(box),
-        remarks=[*decoded.remarks, *_empty(work.kind, label), *remarks],
+        spacing=_spacing(decoded, box, work.size),
+        remarks=[*decoded.remarks, *_blank(decoded), *_empty(work.kind, label), *_full(work.kind, decoded), *remarks],
     )
     write_json(work.note, asdict(finished))
     return finished
@@ -112,12 +116,9 @@ def raw_files(work: Work) -> list[Path]:
     """
     files: set[Path] = set()
     for path in (work.case.image, work.case.label, *work.case.more):
-        if path.is_dir():
-            files.update(file for file in path.rglob("*") if file.is_file())
-        else:
-            files.add(path)
-            if path.suffix.lower() in DETACHED:
-                files.update(file for file in path.parent.glob("*") if file.stem == path.stem and file.is_file())
+        files.update(files_below(path) if path.is_dir() else (path,))
+        if path.suffix.lower() in DETACHED:
+            files.update(file for file in visible(path.parent) if file.stem == path.stem)
     return sorted(
         file.relative_to(work.source) if file.is_relative_to(work.source) else file.absolute() for file in files
     )
@@ -142,10 +143,28 @@ def _box(work: Work, decoded: Decoded) -> tuple[Box, list[str]]:
     return central_box(decoded, None), ["whole frame kept: no disc to crop about"]
 
 
+def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
+    """Millimetres between the slices, rows and columns of what is stored, where the file states all of them."""
+    if case.spacing is None or case.slice_distance is None:
+        return None
+    return [case.slice_distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
+
+
 def _store(path: Path, array: NDArray[np.float32] | NDArray[np.uint8]) -> None:
     write_atomically(path, lambda file: np.save(file, array))
+
+
+def _blank(case: Decoded) -> list[str]:
+    """A remark where the whole image is of one value."""
+    return [] if np.ptp(case.image) else ["no content in its image: all of one value"]
 
 
 def _empty(kind: Kind, label: NDArray[np.uint8]) -> list[str]:
     """A remark for each label that the whole case lacks: such a case is kept, and counted by `check`."""
     return [f"no {name} in its mask" for position, name in enumerate(kind.labels) if not label[:, position].any()]
+
+
+def _full(kind: Kind, case: Decoded) -> list[str]:
+    """A remark for each label that the whole case is."""
+    full: NDArray[np.bool_] = np.all(case.label, axis=(0, 2, 3))
+    return [f"{name} everywhere in its mask" for name, whole in zip(kind.labels, full, strict=True) if whole]

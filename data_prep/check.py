@@ -134,7 +134,10 @@ def _names(site: SiteFolder) -> Iterator[Finding]:
     """datalist.json: no empty split, no case twice, the counts of site.json."""
     file = site.path / "datalist.json"
     for split in SPLITS:
-        if not site.cases(split):
+        if not site.cases(split) and site.info.get("ratios", {}) and site.info["ratios"][SPLITS.index(split)] == 0:
+            message = f"split {split} is empty, as its ratio of 0 asks: the site can be evaluated on, not take part"
+            yield Finding("no such split", site.name, file, message, split)
+        elif not site.cases(split):
             message = f"split {split} is empty; add patients or prepare with other ratios"
             yield Finding("empty split", site.name, file, message, split)
     names = [case.case.name for case in located(site)]

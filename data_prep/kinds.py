@@ -1,5 +1,6 @@
 """The raw layouts that `prepare` knows, by name."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,7 @@ from data_prep.readers import (
     riga,
     rim_one_r3,
 )
+from fedmerit.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -128,18 +130,27 @@ DISC = Kind(
     "in Medicine 2008",
     crops=("whole", "disc"),
 )
+GENERIC = "generic"
 GENERATED = "generated, shows no patient; Apache-2.0 as FedMerit"
 
 
-def generic_kind(labels: generic.LabelMap = generic.ANY, channels: int = 3, task: str = "generic") -> Kind:
+def generic_kind(labels: generic.LabelMap = generic.ANY, channels: int = 3, task: str = GENERIC) -> Kind:
     """The kind of anyone's own images, with a label map: name and mask values of each label.
 
     Photographs have 1 (grey) or 3 channels, volumes the numbers of each voxel.
+
+    Raises:
+        BadInput: the map, the number of channels or the name of the task is none that can be used.
     """
+    generic.require_labels(labels)
+    if not 1 <= channels <= 64:
+        raise BadInput(f"channels {channels}: expected 1 (grey), 3 (colours) or the numbers of each voxel, up to 64")
+    if not re.fullmatch(r"[A-Za-z][\w-]*", task):
+        raise BadInput(f"task {task!r}: expected a letter, then letters, digits, _ or -")
     return Kind(
         description="your own images: <site>/{images,masks}, a Decathlon dataset.json, or pairs.csv",
         task=task,
-        labels=tuple(labels),
+        labels=tuple(name for name in labels if name != generic.IGNORE),
         channels=channels,
         find_sites=generic.find_sites,
         decode=partial(generic.decode, labels=labels, channels=channels),
@@ -257,7 +268,7 @@ KINDS: Mapping[str, Kind] = {
         decode=ichallenge.decode,
         citation=None,
     ),
-    "generic": generic_kind(),
+    GENERIC: generic_kind(),
     "synthetic-prostate": replace(
         PROSTATE,
         description="six generated prostate MRI sites, site5 with an endorectal coil; no source needed",

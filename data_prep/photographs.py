@@ -1,7 +1,7 @@
 """What readers of photographs share: files below a folder, images decoded, masks brought to one grid."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,27 +9,30 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from data_prep.raw import Decoded, RawCase, RawSite, pair, remember, require_same_shape
+from data_prep.raw import (
+    Decoded,
+    RawCase,
+    RawSite,
+    files_below,
+    pair,
+    remember,
+    require_file,
+    require_folder,
+    require_same_shape,
+)
 from fedmerit.errors import BadInput
 
 CUP, RIM, BACKGROUND = 0, 128, 255
 TOLERANCE = 5  # grey levels that a mask may stray, as from another 8-bit encoder
 HALF = 127  # masks that are 0 and 255, softly or after JPEG, are cut above it
-MOST_PIXELS = 100_000_000  # far more than any fundus camera's; a header that promises more is not believed
+NEAR, UNDECIDED = 32, 0.1  # grey levels about 0 and 255, and the share of such a mask that may stray further
+MOST_PIXELS = 2**26  # more than any fundus camera's; a header that promises more is not believed
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # what Pillow may take a file for; it would run others as programs
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits: Pillow cuts deeper ones off
 EYE = re.compile(r"-[LR]$", re.IGNORECASE)
 
 # Of one path relative to the source: its part ("image" or a mask's name) and case, or "" and why it is left out.
 Role = Callable[[Path], tuple[str, str]]
-
-
-def files_below(folder: Path, expected: str) -> Iterator[Path]:
-    """All files below ``folder`` sorted by path, hidden ones aside; `BadInput` if there is no such folder."""
-    if not folder.is_dir():
-        raise BadInput(f"{folder}: no such folder; --source has to be the folder that holds {expected}")
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part.startswith(".") or part == "__MACOSX" for part in parts):
-            yield path
 
 
 def one_site(
@@ -56,7 +59,8 @@ def one_site(
     """
     found: dict[str, dict[str, Path]] = {part: {} for part in ("image", *masks)}
     left_out = []
-    for path in files_below(source, expected):
+    require_folder(source, expected)
+    for path in files_below(source):
         relative = path.relative_to(source)
         part, case = role(relative)
         if part in found:
@@ -89,10 +93,17 @@ def load(path: Path, mode: str | None) -> NDArray[np.uint8]:
         BadInput: the file is no image, damaged, or of a size that no photograph has.
     """
     try:
-        with Image.open(path) as file:
+        require_file(path, "image")
+        with Image.open(path, formats=FORMATS) as file:
             if file.width * file.height > MOST_PIXELS:
                 raise ValueError(f"{file.width} x {file.height} pixels, more than any photograph has")
+            if file.mode not in MODES:
+                raise ValueError(f"pixels of type {file.mode}; expected 8 bits per colour")
+            if file.format != "JPEG" and getattr(file, "n_frames", 1) != 1:
+                raise ValueError("holds several pictures; expected one")
             return np.array(file if mode is None else file.convert(mode))
+    except BadInput:
+        raise
     except Exception as error:  # Pillow's parsers let through whatever their arithmetic runs into
         raise BadInput(f"{path}: not a readable image ({error}); fetch the file again") from error
 
@@ -102,6 +113,18 @@ def load_mask(case: RawCase, path: Path, image: NDArray[np.uint8]) -> NDArray[np
     grey = load(path, "L")
     require_same_shape(replace(case, label=path), image[..., 0], grey)
     return grey
+
+
+def halved(path: Path, grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """What is bright in a mask of 0 and 255, whose edges may be soft.
+
+    Raises:
+        BadInput: too many grey levels lie in between, as in a photograph.
+    """
+    share = np.mean((grey > NEAR) & (grey < 255 - NEAR))
+    if share > UNDECIDED:
+        raise BadInput(f"{path}: {share:.0%} of it is neither 0 nor 255, as in a photograph; expected a mask")
+    return grey > HALF
 
 
 def load_rings(case: RawCase, image: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -22,16 +22,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from data_prep.cases import Finished, Unusable, Work, raw_files, work_off
 from data_prep.folders import holds_something, partial_folder, partial_of, require_free
-from data_prep.kinds import KINDS, Kind
+from data_prep.kinds import GENERIC, KINDS, Kind, generic_kind
+from data_prep.patients import read_patients, with_patients
 from data_prep.raw import RawCase, RawSite
+from data_prep.readers.generic import ANY, LabelMap
 from data_prep.split import split_patients
 from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_json, sha256, write_json
 
 Report = Callable[[str, int, int], None]  # site, cases done, cases in all
 Outcome = tuple[Work, Finished | Unusable]
 OVERVIEW = "overview"  # the folder of pictures beside the site folders
+LONGEST_NAME = 200  # bytes, of a site or a case: what is stored adds endings
 TOLD = 10  # bad cases to name at once
 DISC_MULTIPLE = 3.0
 
@@ -49,7 +52,11 @@ def prepare(
     crop: str | None = None,
     crop_multiple: float | None = None,
     patients: int | None = None,
+    labels: LabelMap | None = None,
+    channels: int | None = None,
+    task: str | None = None,
     server_share: float = 0.0,
+    patient_table: Path | None = None,
     skip_unreadable: bool = False,
     jobs: int = 1,
     pictures: bool = False,
@@ -65,7 +72,8 @@ def prepare(
         out: Folder to make; must be absent or empty.
         source: Folder of raw sites. For synthetic kinds, where to keep the generated raw files, absent or
             empty, by default ``<out>-raw``.
-        ratios: Shares of patients for training, validation and testing; positive, sum 1.
+        ratios: Shares of patients for training, validation and testing; sum 1. One of 0 leaves that split empty: with
+            0, 0, 1 all are tested on, by `evaluate`; no run takes such a site.
         size: Pixels of the stored square slices.
         seed: Moves the split, and what synthetic kinds generate.
         slices: ``organ`` trains only on slices that show the organ; validation and testing stay whole.
@@ -73,8 +81,13 @@ def prepare(
         crop: ``disc``, a square about the disc's middle, or ``whole``; the kind's own where not given.
         crop_multiple: Side of that square in larger extents of the disc, 1 to 20; 3 where not given.
         patients: Mean number of patients per site, for synthetic kinds alone.
+        labels: For the generic kind alone, the mask values of each label; every value above 0 is ``mask`` where not
+            given. Values under ``ignore`` are background.
+        channels: For the generic kind alone, of an image; 3 where not given.
+        task: For the generic kind alone, its name in site.json; ``generic`` where not given.
         server_share: Share of each site's training patients, 0 to 0.5, set aside as the split that the server
             evaluates models on; where it is positive, at least one patient per site.
+        patient_table: CSV file with the columns site, case, patient: whose images they are, where names do not tell.
         skip_unreadable: Leave cases out whose files cannot be read, and say so in site.json, instead of stopping.
         jobs: Processes to share the cases among. A script that asks for more than one has to guard its own start
             by ``if __name__ == "__main__"``, since they import it.
@@ -84,9 +97,10 @@ def prepare(
     Raises:
         BadInput: an argument or a raw file is unusable, or an interrupted call had other options.
     """
-    chosen = _choose(kind, source, patients)
+    chosen = _choose(kind, source, patients, labels, channels, task)
     _require_options(chosen, ratios, size, seed, slices, field_of_view, server_share, jobs)
-    crop, crop_multiple = _crop(kind, crop, crop_multiple)
+    crop, crop_multiple = _crop(kind, chosen, crop, crop_multiple)
+    known_patients = {} if patient_table is None else read_patients(patient_table)
     out = Path(out)
     raw = out.with_name(f"{out.name}-raw") if source is None else Path(source)
     fields: dict[str, Any] = {
@@ -95,11 +109,18 @@ def prepare(
         "seed": seed,
         "slices": slices,
         "server_share": server_share,
+        "patient_table": None if patient_table is None else sha256(patient_table),
         "field_of_view": chosen.field_of_view if field_of_view is None else field_of_view,
         "crop": crop,
         "crop_multiple": crop_multiple,
     }
-    shaping = {name: fields[name] for name in ("source", "field_of_view", "crop", "crop_multiple")} | {"size": size}
+    if kind == GENERIC:
+        label_values = ANY if labels is None else labels
+        fields |= {"label_values": {name: list(values) for name, values in label_values.items()}}
+    lists_alone = ("ratios", "seed", "slices", "server_share", "patient_table")
+    shaping = {name: value for name, value in fields.items() if name not in lists_alone} | {"size": size}
+    meaning = {"task": chosen.task, "labels": list(chosen.labels), "channels": chosen.channels}
+    shaping |= meaning
     if chosen.generate is not None:
         _require_apart(raw, out)
         shaping |= {"seed": seed, "patients": patients, "raw": str(raw.resolve())}
@@ -107,7 +128,7 @@ def prepare(
     if not partial_of(out).exists():
         require_free(out)
     with partial_folder(out) as folder:
-        if not _published(folder, out, fields, size):
+        if not _published(folder, out, fields | meaning, size):
             require_free(out)
             resumed = _begin(folder, out, shaping)
             with _kept_if_worth_it(folder) as new:
@@ -115,6 +136,8 @@ def prepare(
                     _generate(chosen, raw, seed, patients)
                     new.append(raw)
                 sites = chosen.find_sites(raw)
+                if patient_table is not None:
+                    sites = with_patients(sites, known_patients, patient_table)
                 for site in sites:
                     _split(site, site.cases, fields)  # too few patients: better told now than after hours
                 works = [
@@ -212,15 +235,32 @@ def _require_apart(raw: Path, out: Path) -> None:
         raise BadInput(f"{raw}: raw files and site folders ({out}) need folders apart, neither within the other")
 
 
-def _choose(kind: str, source: Path | None, patients: int | None) -> Kind:
+def _choose(
+    kind: str,
+    source: Path | None,
+    patients: int | None,
+    labels: LabelMap | None,
+    channels: int | None,
+    task: str | None,
+) -> Kind:
     if kind not in KINDS:
         raise BadInput(f"kind {kind!r}: expected one of {', '.join(KINDS)}")
+    given = {"labels": labels, "channels": channels, "task": task}
+    if kind != GENERIC and (unfit := [name for name, value in given.items() if value is not None]):
+        raise BadInput(f"{', '.join(unfit)}: kind {kind} has its own; only kind {GENERIC} takes them")
     if KINDS[kind].needs_source and source is None:
         raise BadInput(f"kind {kind}: needs --source, the folder that holds its raw site folders")
     if KINDS[kind].needs_source and patients is not None:
         raise BadInput(f"kind {kind}: the number of patients is what the source holds; only synthetic kinds take it")
     if patients is not None and patients < 5:
         raise BadInput(f"patients {patients}: expected at least 5 per site, so that the smallest can be split")
+    if kind == GENERIC:
+        default = KINDS[GENERIC]
+        return generic_kind(
+            ANY if labels is None else labels,
+            default.channels if channels is None else channels,
+            default.task if task is None else task,
+        )
     return KINDS[kind]
 
 
@@ -234,9 +274,9 @@ def _require_options(
     server_share: float,
     jobs: int,
 ) -> None:
-    if len(ratios) != 3 or not all(ratio > 0 for ratio in ratios) or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
+    if len(ratios) != 3 or not all(ratio >= 0 for ratio in ratios) or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         shares = ",".join(f"{ratio:g}" for ratio in ratios)
-        raise BadInput(f"ratios {shares}: expected three positive shares with sum 1, such as 0.5,0.25,0.25")
+        raise BadInput(f"ratios {shares}: expected three shares with sum 1, such as 0.5,0.25,0.25")
     if not 16 <= size <= 4096:
         raise BadInput(f"size {size}: expected 16 to 4096 pixels")
     if seed < 0:
@@ -253,9 +293,9 @@ def _require_options(
         raise BadInput(f"field of view {field_of_view:g} mm: expected 10 to 1000")
 
 
-def _crop(kind: str, crop: str | None, multiple: float | None) -> tuple[str, float | None]:
+def _crop(kind: str, chosen: Kind, crop: str | None, multiple: float | None) -> tuple[str, float | None]:
     """The crop, and the multiple of a disc crop alone; the kind's defaults where not given."""
-    allowed = KINDS[kind].crops
+    allowed = chosen.crops
     if crop is None:
         crop = allowed[0]
     if crop not in allowed:
@@ -272,6 +312,8 @@ def _crop(kind: str, crop: str | None, multiple: float | None) -> tuple[str, flo
 
 def _split(site: RawSite, cases: Sequence[RawCase], fields: Mapping[str, Any]) -> dict[str, str]:
     names = Counter(case.name for case in cases)
+    if long := [name for name in (site.name, *names) if len(name.encode()) > LONGEST_NAME]:
+        raise BadInput(f"site {site.name}: {long[0]} is too long a name for its files; rename what is called so")
     if twice := [name for name, count in names.items() if count > 1]:
         raise BadInput(f"site {site.name}: {twice[0]} is the name of {names[twice[0]]} cases; keep one of their files")
     patients = [case.patient for case in cases]
@@ -387,6 +429,7 @@ def _write_lists(kind: Kind, site: RawSite, outcomes: Sequence[Outcome], size: i
             "patient": work.case.patient,
             **work.arrays,
             "crop": finished.crop,
+            "spacing": finished.spacing,
         }
         used = finished.slices
         if split == "training" and fields["slices"] == "organ":
@@ -395,7 +438,7 @@ def _write_lists(kind: Kind, site: RawSite, outcomes: Sequence[Outcome], size: i
         entries[split].append(entry)
         counts[split]["cases"] += 1
         counts[split]["slices"] += used
-    if not counts["training"]["slices"]:
+    if counts["training"]["cases"] and not counts["training"]["slices"]:
         raise BadInput(f"site {site.name}: no training slice shows the organ; prepare with slices=all or add cases")
     folder = outcomes[0][0].array("")
     left_out = [*site.left_out]

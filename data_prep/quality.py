@@ -1,26 +1,26 @@
-"""What is readable and yet not plausible: leaks, sizes, borders, flips, intensities, label conventions."""
+"""What is readable and yet not plausible: sizes, volumes, borders, flips, intensities, label conventions."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
-import imagehash
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from data_prep.conventions import Regions, conventions, regions, told
+from data_prep.duplicates import Look, duplicates, look
 from data_prep.findings import Finding, Located
 from fedmerit.data import SPLITS, SiteFolder
+from fedmerit.files import read_json
 
-# Of 256 bits, two patients differed in 76 or more (595 pairs of real prostate volumes) and 68 or more (28,920 pairs
-# of disc crops), an image and itself at 3/4 size, brighter and as a JPEG of quality 60 in 24 or less.
-HASH_SIDE = 16
-SAME_IMAGE = 48
 # Largest cross-section in cm² where the pixel is known in mm, else share of the frame: beyond these no organ is drawn.
 SIZES_CM2: Mapping[str, tuple[float, float]] = {"prostate": (3, 70)}
 SHARES: Mapping[str, tuple[float, float]] = {"prostate": (0.001, 0.6), "disc": (0.002, 0.8), "cup": (0.0002, 0.6)}
+# Millilitres: series of prostate MRI have medians of 26 to 54 ml (Christie and Sharpley, Prostate Cancer 2019, review);
+# beyond 500 g it is giant prostatic hyperplasia, of which there are case reports.
+VOLUMES_ML: Mapping[str, tuple[float, float]] = {"prostate": (5, 500)}
 WITHIN = {"cup": "disc"}
 ASTRAY = 0.05
 # How many robust deviations from the median are too many, and the least deviation: of the logarithm of sizes, and of
@@ -42,8 +42,10 @@ class Measured:
     """What the checks need to know of one case; sizes are per label."""
 
     where: Located
-    hashed: NDArray[np.bool_] | None  # None: a flat image
+    look: Look | None  # None: a flat image
     sizes: NDArray[np.float64]  # largest cross-section, as a share of the frame
+    volumes: NDArray[np.float64] | None  # ml; None where the case does not say how far apart its voxels lie
+    regions: Regions | None  # None: a label is nowhere or everywhere
     at_border: NDArray[np.bool_]
     at_end: NDArray[np.bool_]
     thumbnail: NDArray[np.float64] | None  # of shape GRID; None for photographs
@@ -65,10 +67,12 @@ def plausibility(
     sites: Sequence[SiteFolder], cases: Sequence[Located], checksums: Mapping[Path, str]
 ) -> Iterator[Finding]:
     """Findings about ``cases``, whose arrays are readable and of the stated shape, and their ``sites``."""
-    measured = [_measure(case) for case in cases]
+    spacings = {site.path: _spacings(site) for site in sites}
+    measured = [_measure(case, spacings[case.site.path].get(case.case.name)) for case in cases]
     yield from _few_patients(sites)
-    yield from _duplicates(measured, checksums)
+    yield from duplicates([(case.where, case.look) for case in measured if case.look is not None], checksums)
     yield from _sizes(measured)
+    yield from _volumes(measured)
     yield from _conventions(measured)
     yield from _borders(measured)
     for _, group in groupby(measured, key=lambda item: item.where.site.path):
@@ -79,7 +83,20 @@ def plausibility(
             yield from _intensities(site)
 
 
-def _measure(where: Located) -> Measured:
+def _spacings(site: SiteFolder) -> dict[str, tuple[float, ...]]:
+    """By case, the mm between stored slices, rows and columns, where datalist.json states all three."""
+    lists = read_json(site.path / "datalist.json")
+    stated = {entry["case"]: entry.get("spacing") for split in site.splits for entry in lists.get(split, [])}
+    return {
+        case: tuple(float(step) for step in spacing)
+        for case, spacing in stated.items()
+        if isinstance(spacing, list)
+        and len(spacing) == 3
+        and all(isinstance(step, int | float) and 0 < step < np.inf for step in spacing)
+    }
+
+
+def _measure(where: Located, spacing: tuple[float, ...] | None) -> Measured:
     image, label = np.asarray(where.case.image), np.asarray(where.case.label).astype(bool)
     names = where.site.labels
     middle = image[len(image) // 2].mean(axis=0)
@@ -89,8 +106,10 @@ def _measure(where: Located) -> Measured:
     first_or_last = np.asarray(label[[0, -1]].any(axis=(0, 2, 3)))
     return Measured(
         where=where,
-        hashed=_hash(middle),
+        look=look(middle),
         sizes=label.mean(axis=(2, 3)).max(axis=0),
+        volumes=None if spacing is None else label.sum(axis=(0, 2, 3)) * np.prod(spacing) / 1000,
+        regions=regions(image, label),
         at_border=np.logical_or(top_or_bottom, left_or_right),
         at_end=np.logical_and(first_or_last, volume),
         thumbnail=_thumbnail(image) if volume else None,
@@ -101,16 +120,6 @@ def _measure(where: Located) -> Measured:
             if inner in names and outer in names
         },
     )
-
-
-def _hash(plane: NDArray[np.float32]) -> NDArray[np.bool_] | None:
-    """Perceptual hash of one slice (height, width): alike for images that look alike, whatever their contrast."""
-    low, high = np.percentile(plane, (1, 99))
-    if not high > low:
-        return None
-    grey = np.rint(np.clip((plane - low) / (high - low), 0, 1) * 255).astype(np.uint8)
-    bits: NDArray[np.bool_] = imagehash.phash(Image.fromarray(grey), HASH_SIDE).hash.ravel()
-    return bits
 
 
 def _thumbnail(image: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -135,28 +144,6 @@ def _few_patients(sites: Sequence[SiteFolder]) -> Iterator[Finding]:
                 detail = f"{patients} patient(s)"
                 message = f"split {split} has {detail}; below {FEW_PATIENTS} its results say little"
                 yield Finding("few patients", site.name, site.path / "datalist.json", message, split, detail=detail)
-
-
-def _duplicates(cases: Sequence[Measured], checksums: Mapping[Path, str]) -> Iterator[Finding]:
-    """Pairs that look the same without being the same bytes, which `check` tells of."""
-    hashed = [(case.where, case.hashed) for case in cases if case.hashed is not None]
-    if not hashed:
-        return
-    bits = np.stack([hash for _, hash in hashed])
-    for later in range(1, len(hashed)):
-        distances = (bits[:later] != bits[later]).sum(axis=1)
-        ours = hashed[later][0]
-        for earlier in np.flatnonzero(distances < SAME_IMAGE):
-            theirs = hashed[earlier][0]
-            if checksums[ours.case.image_file] == checksums[theirs.case.image_file]:
-                continue
-            together = ours.site is theirs.site and ours.split == theirs.split
-            measure = f"{distances[earlier]} of {bits.shape[1]} bits differ"
-            yield ours.finding(
-                "near-duplicate" if together else "leak",
-                f"looks the same as {theirs} ({measure}); keep one of them, or give both one patient and split",
-                detail=f"as {theirs.shareable}; {measure}",
-            )
 
 
 def _sizes(cases: Sequence[Measured]) -> Iterator[Finding]:
@@ -189,6 +176,30 @@ def _sizes(cases: Sequence[Measured]) -> Iterator[Finding]:
             yield where.finding(kind, f"{detail}; look at the mask", file=where.case.label_file, detail=detail)
 
 
+def _volumes(cases: Sequence[Measured]) -> Iterator[Finding]:
+    """Bounds in ml, of volumes that state where their voxels lie; a note per site of how many do not."""
+    for _, group in groupby(cases, key=lambda item: item.where.site.path):
+        members = [case for case in group if case.thumbnail is not None]
+        site = members[0].where.site if members else None
+        for position, name in enumerate(site.labels if site else ()):
+            if site is None or name not in VOLUMES_ML:
+                continue
+            low, high = VOLUMES_ML[name]
+            for case in members:
+                if case.volumes is not None and case.sizes[position] and not low <= case.volumes[position] <= high:
+                    detail = f"{name} of {case.volumes[position]:.3g} ml, expected {low:g} to {high:g}"
+                    message = f"{detail}; look at the mask, and at the spacing that the file states"
+                    yield case.where.finding(
+                        "implausible volume", message, file=case.where.case.label_file, detail=detail
+                    )
+            if unknown := sum(case.volumes is None for case in members):
+                detail = f"{unknown} of {len(members)} cases"
+                message = (
+                    f"{detail} do not state, or only nominally, how far apart their slices lie: no volume of {name}"
+                )
+                yield Finding("unknown volume", site.name, site.path / "datalist.json", message, detail=detail)
+
+
 def _outlying(values: NDArray[np.float64], most: float, least_spread: float) -> NDArray[np.bool_]:
     """Which rows of (cases, values) lie far from the others in any column, by median and median deviation."""
     away = np.abs(values - np.median(values, axis=0))
@@ -197,13 +208,16 @@ def _outlying(values: NDArray[np.float64], most: float, least_spread: float) -> 
 
 
 def _conventions(cases: Sequence[Measured]) -> Iterator[Finding]:
-    """Labels within others: a site where most are not has swapped them, else single cases are told."""
+    """Labels that mean something else, in a site by itself or beside the others; else single cases are told."""
+    comparable: dict[tuple[str, ...], dict[SiteFolder, list[Regions]]] = defaultdict(dict)  # by what labels are called
     for _, group in groupby(cases, key=lambda item: item.where.site.path):
         members = list(group)
         site = members[0].where.site
+        mixed_up = False
         for inner, outer in members[0].astray:
             wrong = [case for case in members if case.astray[inner, outer] > ASTRAY]
             if len(wrong) > len(members) / 2:
+                mixed_up = True
                 detail = f"{inner} not within {outer} in {len(wrong)} of {len(members)} cases"
                 message = f"{detail}; the two may be swapped, or {outer} drawn without the {inner}: check the label map"
                 yield Finding("label convention", site.name, site.path / "site.json", message, detail=detail)
@@ -211,6 +225,14 @@ def _conventions(cases: Sequence[Measured]) -> Iterator[Finding]:
             for case in wrong:
                 detail = f"{case.astray[inner, outer]:.0%} of the {inner} outside the {outer}"
                 yield case.where.finding("label order", detail, file=case.where.case.label_file, detail=detail)
+        if not mixed_up:
+            comparable[site.labels][site] = [case.regions for case in members if case.regions is not None]
+    for site, reading, misfit, other in chain.from_iterable(map(conventions, comparable.values())):
+        detail = (
+            f"fits the other sites far better with {told(reading, site.labels)} (misfit {misfit:.1f}, so {other:.1f})"
+        )
+        message = f"{detail}; where there are but two sites either may be the wrong one: check the label maps"
+        yield Finding("label convention", site.name, site.path / "site.json", message, detail=detail)
 
 
 def _borders(cases: Sequence[Measured]) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """What the readers of raw public layouts hand on: sites found, cases paired, one case decoded at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
+
+MOST_LABELS = 128  # that a mask may tell apart
 
 
 @dataclass(frozen=True)
@@ -36,29 +38,75 @@ class Decoded:
     """One case in memory, before any resizing.
 
     ``image`` is (slices, channels, height, width) float32, ``label`` (slices, labels, height, width) uint8
-    of 0 and 1, ``spacing`` the millimetres per pixel along height and width where the file knows them, and
-    ``remarks`` what was put right on the way in.
+    of 0 and 1, ``spacing`` the millimetres per pixel along height and width where the file knows them,
+    ``remarks`` what was put right on the way in, and ``slice_distance`` the millimetres from slice to slice where
+    the file states them and they are not nominal.
     """
 
     image: NDArray[np.float32]
     label: NDArray[np.uint8]
     spacing: tuple[float, float] | None = None
     remarks: tuple[str, ...] = ()
+    slice_distance: float | None = None
 
 
-def site_folders(source: Path, expected: str) -> list[Path]:
-    """The folders below ``source``, hidden ones aside; `BadInput` if there is none."""
+def visible(folder: Path) -> list[Path]:
+    """Everything in a folder sorted by name, hidden entries aside; what is no file fails where it is read.
+
+    Raises:
+        BadInput: there is no such folder, or it may not be read.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise BadInput(f"{folder}: not a readable folder ({error}); correct its name or its permissions") from error
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All but the folders below a folder at any depth, sorted, hidden entries aside.
+
+    A link is told as a file, wherever it leads: one to a folder is not followed.
+
+    Raises:
+        BadInput: a folder may not be read.
+    """
+    for path in visible(folder):
+        if path.is_symlink() or not path.is_dir():
+            yield path
+        else:
+            yield from files_below(path)
+
+
+def require_folder(source: Path, expected: str) -> None:
+    """`BadInput` unless ``source`` is a folder."""
     if not source.is_dir():
         raise BadInput(f"{source}: no such folder; --source has to be the folder that holds {expected}")
-    folders = sorted(path for path in source.iterdir() if path.is_dir() and path.name[0] not in "._")
+
+
+def require_file(path: Path, what: str = "file") -> None:
+    """`BadInput` unless ``path`` is a file or leads to one: reading a pipe or a device might never end."""
+    if not path.is_file():
+        raise BadInput(f"{path}: not a readable {what} (it is no file); put the file there or take this away")
+
+
+def site_folders(source: Path, expected: str) -> tuple[list[Path], tuple[tuple[str, str], ...]]:
+    """The site folders in ``source``, and what lies beside them, to be left out, with the reason.
+
+    Raises:
+        BadInput: no such folder, or no site in it.
+    """
+    require_folder(source, expected)
+    entries = visible(source)
+    folders = [path for path in entries if path.is_dir() and not path.name.startswith("_")]
     if not folders:
         raise BadInput(f"{source}: no site folders in it; expected {expected}")
-    return folders
+    return folders, tuple((path.name, "not the folder of a site") for path in entries if path not in folders)
 
 
-def files_in(folder: Path) -> Iterator[Path]:
-    """The files of a folder sorted by name, hidden ones aside."""
-    return (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
+def with_strays(sites: list[RawSite], strays: tuple[tuple[str, str], ...]) -> list[RawSite]:
+    """The sites, the first of which also tells what is left out of the whole source."""
+    first, *others = sites
+    return [replace(first, left_out=strays + first.left_out), *others]
 
 
 def pair(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tuple[str, Path, Path]]:
@@ -77,6 +125,12 @@ def remember(found: dict[str, Path], case: str, path: Path) -> None:
     if case in found:
         raise BadInput(f"{path}: {found[case]} already stands for case {case}; keep one of the two")
     found[case] = path
+
+
+def require_few_labels(path: Path, values: NDArray[Any]) -> None:
+    """`BadInput` if a mask holds as many different values as images do: then it is one."""
+    if np.unique(values).size > MOST_LABELS:
+        raise BadInput(f"{path}: holds more than {MOST_LABELS} different values, as images do; expected a mask")
 
 
 def require_same_shape(case: RawCase, image: NDArray[Any], label: NDArray[Any]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import gaussian_filter, zoom
 
-from data_prep.readers.fundus_rois import BACKGROUND, CUP, RIM
+from data_prep.photographs import BACKGROUND, CUP, RIM
 
 Array = NDArray[np.float64]
 Colour = tuple[float, float, float]

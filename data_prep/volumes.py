@@ -22,11 +22,24 @@ from monai.data import MetaTensor
 from monai.transforms import Orientation
 from nibabel import orientations
 from numpy.typing import NDArray
+from pydicom.pixels.utils import get_expected_length
 from scipy import ndimage
 
-from data_prep.raw import Decoded, RawCase, RawSite, require_same_shape
+from data_prep.raw import Decoded, RawCase, RawSite, require_few_labels, require_file, require_same_shape, visible
 from fedmerit.errors import BadInput
 
+ITK_VOXELS = re.compile(rb"^(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
+PACKED = 1032  # voxels that one stored byte can stand for: the most that deflate packs
+# What a slice has to say, and its whole series in the same words.
+OF_ALL_SLICES = (
+    "SeriesInstanceUID",
+    "Rows",
+    "Columns",
+    "SamplesPerPixel",
+    "PhotometricInterpretation",
+    "BitsAllocated",
+    "PixelRepresentation",
+)
 SAME_PLACE = 0.1  # mm that corners of image and mask may lie apart
 EVEN = 0.05  # share of the median step by which the steps between the slices of a series may stray
 MOST_VOXELS = 2**27  # many times any scan: what promises more is a damaged header
@@ -47,6 +60,8 @@ class Volume:
 @contextmanager
 def _reading(path: Path, what: str) -> Iterator[None]:
     """Whatever a library raises over a damaged file, running out of memory included, as `BadInput`."""
+    if not path.is_dir():
+        require_file(path, what)
     try:
         yield
     except BadInput:
@@ -55,12 +70,18 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         raise BadInput(f"{path}: not a readable {what} ({error}); fetch the file again") from error
 
 
-def _require_sane(path: Path, shape: Collection[int]) -> None:
-    """`BadInput` unless ``shape`` is that of one volume that memory can hold; asked before anything is read."""
-    if len(shape) != 3 or 0 in shape:
+def _require_sane(path: Path, shape: Collection[int], stored: int | None = None) -> None:
+    """`BadInput` unless ``shape`` is that of one volume that memory can hold; asked before anything is read.
+
+    ``stored`` is the number of bytes that hold it, packed or not.
+    """
+    voxels = np.prod([float(side) for side in shape])
+    if len(shape) != 3 or min(shape) < 1:
         raise BadInput(f"{path}: shape {tuple(shape)}; expected one volume of three axes")
-    if np.prod([float(side) for side in shape]) > MOST_VOXELS:
+    if voxels > MOST_VOXELS:
         raise BadInput(f"{path}: its header promises {tuple(shape)} voxels, more than any scan; fetch the file again")
+    if stored is not None and voxels > stored * PACKED:
+        raise BadInput(f"{path}: its header promises {tuple(shape)} voxels, but few bytes follow; fetch the file again")
 
 
 def _volume(path: Path, voxels: NDArray[Any], affine: NDArray[Any], located: bool = True) -> Volume:
@@ -77,12 +98,14 @@ def read_nifti(path: Path, channel: int | None = None) -> Volume:
     """
     with _reading(path, "NIfTI volume"):
         file: Any = nib.load(path)
-        shape, proxy = file.shape, file.dataobj
+        shape, proxy, stored = file.shape, file.dataobj, path.stat().st_size
+        if proxy.dtype.kind not in "buif":
+            raise BadInput(f"{path}: holds voxels of type {proxy.dtype}; expected one real number per voxel")
         if len(shape) == 4 and (shape[3] == 1 or channel is not None):
-            _require_sane(path, shape[:3])
+            _require_sane(path, shape[:3], stored)
             voxels = np.asarray(proxy[..., channel or 0], dtype=np.float32)
         else:
-            _require_sane(path, shape)
+            _require_sane(path, shape, stored)
             voxels = np.asarray(proxy, dtype=np.float32)
         located = bool(file.header["sform_code"] > 0 or file.header["qform_code"] > 0)
         return _volume(path, voxels, file.affine, located)
@@ -95,10 +118,11 @@ def read_itk(path: Path) -> Volume:
         BadInput: the file is unreadable, not one volume of single numbers, or placed nowhere.
     """
     with _reading(path, "volume"):
+        stored = _stored_in(path).stat().st_size
         reader = ITK.ImageFileReader()
         reader.SetFileName(str(path))
         reader.ReadImageInformation()
-        _require_sane(path, reader.GetSize())
+        _require_sane(path, reader.GetSize(), stored)
         if reader.GetNumberOfComponents() != 1:
             raise BadInput(f"{path}: holds {reader.GetNumberOfComponents()} numbers per voxel; expected one")
         image = reader.Execute()
@@ -108,6 +132,20 @@ def read_itk(path: Path) -> Volume:
         # NRRD may leave the patient out; MetaImage never does.
         located = path.suffix.lower() != ".nrrd" or reader.HasMetaDataKey("NRRD_space")
         return _volume(path, ITK.GetArrayFromImage(image).T, FROM_LPS @ affine, located)
+
+
+def _stored_in(path: Path) -> Path:
+    """The file that holds the voxels of a MetaImage or NRRD header: itself, or the one of its name beside it."""
+    with path.open("rb") as file:
+        named = ITK_VOXELS.search(file.read(2**16))
+    voxels = named[1].decode() if named else "LOCAL"
+    if voxels.upper() == "LOCAL":
+        return path
+    if Path(voxels).name != voxels or Path(voxels).stem != path.stem:
+        raise BadInput(f"{path}: takes its voxels from {voxels}; expected {path.stem}.raw beside it, or its own")
+    if not path.with_name(voxels).is_file():
+        raise ValueError(f"{voxels}, its voxels, is no file")
+    return path.with_name(voxels)
 
 
 def is_slice(path: Path) -> bool:
@@ -128,7 +166,7 @@ def read_series(folder: Path) -> Volume:
     slices = [(path, _header(path)) for path in paths]
     first = slices[0][1]
     for path, header in slices:
-        for key in ("SeriesInstanceUID", "Rows", "Columns", "PixelSpacing"):
+        for key in (*OF_ALL_SLICES, "PixelSpacing"):
             if header[key].value != first[key].value:
                 raise BadInput(f"{path}: its {key} is not that of {paths[0].name}; keep one series per folder")
         apart = np.subtract(header.ImageOrientationPatient, first.ImageOrientationPatient)
@@ -155,15 +193,26 @@ def read_series(folder: Path) -> Volume:
 
 def _header(path: Path) -> pydicom.Dataset:
     with _reading(path, "DICOM slice"):
-        header = pydicom.dcmread(path, stop_before_pixels=True)
+        header = pydicom.dcmread(path)
+        _require_sane(path, (header.Columns, header.Rows, 1))
+        _require_pixels(header)
         for key, count in (("ImageOrientationPatient", 6), ("ImagePositionPatient", 3), ("PixelSpacing", 2)):
             if len(header[key].value) != count or not np.isfinite([float(value) for value in header[key].value]).all():
                 raise BadInput(f"{path}: {key} {header[key].value}; expected {count} numbers")
         if int(header.get("NumberOfFrames") or 1) != 1:
             raise BadInput(f"{path}: holds several frames; expected one slice per file")
-        for key in ("SeriesInstanceUID", "Rows", "Columns"):
+        for key in OF_ALL_SLICES:
             header[key]  # raises the name of what is missing
         return header
+
+
+def _require_pixels(header: pydicom.Dataset) -> None:
+    """`ValueError` unless a slice holds all its pixels, for ITK makes up what is missing; takes them out of memory."""
+    pixels = header.pop("PixelData", None)
+    there = len(pixels.value or b"") if pixels else 0
+    promised = 1 if header.file_meta.TransferSyntaxUID.is_compressed else get_expected_length(header)
+    if there < promised:
+        raise ValueError(f"promises {promised} bytes of pixels, but holds {there}")
 
 
 def _require_even(folder: Path, names: list[str], places: NDArray[np.float64]) -> None:
@@ -225,7 +274,10 @@ def onto(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]]:
     )
     corners = _corners(image.voxels.shape) @ to_label.T
     exact = np.abs(corners - np.rint(corners)).max() < 0.01
-    remarks = () if exact else ("mask resampled (nearest) to the grid of its image",)
+    remarks: tuple[str, ...] = () if exact else ("mask resampled (nearest) to the grid of its image",)
+    beyond = _corners(label.voxels.shape) @ back.T
+    if (beyond[:, :3] < -1).any() or (beyond[:, :3] > np.add(image.voxels.shape, 1)).any():
+        remarks += ("the grid of the mask reaches beyond its image: is a slice missing?",)
     return Volume(label.path, voxels, image.affine, image.located), remarks
 
 
@@ -275,6 +327,7 @@ def axial(
     label = same_grid(case, image, label)
     if not np.isfinite(image.voxels).all():
         raise BadInput(f"{image.path}: holds values that are not finite; export the image again")
+    require_few_labels(label.path, label.voxels)
     whole = np.rint(label.voxels)
     if not np.abs(label.voxels - whole).max() < 1e-3 or whole.min() < 0:
         raise BadInput(f"{label.path}: holds labels other than 0, 1, 2, ...; expected a mask, 0 where no prostate is")
@@ -289,42 +342,25 @@ def axial(
     else:
         remarks += ("header does not place the third axis along the body: axes kept as stored",)
     spacing = np.linalg.norm(np.asarray(stack.affine)[:3, :3], axis=0)
+    nominal = not image.located or np.allclose(spacing, 1)  # 1 mm along all axes is what writers put who know none
     pixels, mask = stack.numpy().transpose(0, 3, 2, 1)  # each (slices, height, width)
     return Decoded(
         pixels[:, None].astype(np.float32),
         mask[:, None].astype(np.uint8),
         (float(spacing[1]), float(spacing[0])),
         remarks,
+        None if nominal else float(spacing[2]),
     )
 
 
-def visible(folder: Path) -> Iterator[Path]:
-    """Everything in a folder sorted by name, hidden entries aside; what is no file fails where it is read."""
-    return (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
-
-
-def files_below(folder: Path) -> Iterator[Path]:
-    """The files below a folder at any depth, sorted, hidden ones aside; a link to a folder is not followed."""
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not hidden and (path.is_symlink() or not path.is_dir()):
-            yield path
-
-
-def require_folder(source: Path, expected: str) -> None:
-    """`BadInput` unless ``source`` is a folder."""
-    if not source.is_dir():
-        raise BadInput(f"{source}: no such folder; --source has to be the folder that holds {expected}")
-
-
 def one_series(folders: Collection[Path], name: re.Pattern[str], uid: str | None = None) -> Path:
-    """Of a patient's series folders the only one, else that of the series ``uid``, else the only one named so.
+    """Of a patient's series folders that of the series ``uid``; where none is asked for the only one, or named so.
 
     Raises:
         BadInput: several could be meant, or none.
     """
     several = sorted(folders)
-    if len(several) > 1 and uid is not None:
+    if uid is not None:
         several = [folder for folder in several if _series_uid(folder) == uid]
     elif len(several) > 1:
         several = [folder for folder in several if name.search(folder.name)] or several
@@ -334,6 +370,18 @@ def one_series(folders: Collection[Path], name: re.Pattern[str], uid: str | None
             "keep that alone"
         )
     return several[0]
+
+
+def outside(series: Iterable[Path], left_out: Iterable[tuple[Path, str]], source: Path) -> list[tuple[str, str]]:
+    """What is left out, by its path in ``source``, but for what lies within a series: that belongs to its case."""
+    folders = set(series)
+    told = []
+    for path, reason in left_out:
+        if any(folder != path and folder.is_relative_to(path) for folder in folders):  # its own files alone
+            told += [(entry, reason) for entry in visible(path) if entry.is_symlink() or not entry.is_dir()]
+        elif folders.isdisjoint((path, *path.parents)):
+            told.append((path, reason))
+    return [(path.relative_to(source).as_posix(), reason) for path, reason in told]
 
 
 def _series_uid(folder: Path) -> str:

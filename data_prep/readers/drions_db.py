@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data_prep.photographs import HALF, decoded, load, load_mask, one_site
+from data_prep.photographs import decoded, halved, load, load_mask, one_site
 from data_prep.raw import Decoded, RawCase, RawSite
 
 ROLES = {"image": "image", "groundtruth": "mask"}
@@ -30,4 +30,4 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, or image and mask differ in shape.
     """
     image = load(case.image, "RGB")
-    return decoded(image, load_mask(case, case.label, image) > HALF)
+    return decoded(image, halved(case.label, load_mask(case, case.label, image)))

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from data_prep.photographs import HALF, decoded, load, load_mask, one_site
+from data_prep.photographs import decoded, halved, load, load_mask, one_site
 from data_prep.raw import Decoded, RawCase, RawSite
 
 EXPECTED = (
@@ -37,5 +37,5 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, or image and soft maps differ in shape.
     """
     image = load(case.image, "RGB")
-    disc, cup = (load_mask(case, path, image) > HALF for path in (case.label, *case.more))
+    disc, cup = (halved(path, load_mask(case, path, image)) for path in (case.label, *case.more))
     return decoded(image, disc, cup)

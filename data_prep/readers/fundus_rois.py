@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-from data_prep.photographs import BACKGROUND as BACKGROUND
-from data_prep.photographs import CUP as CUP
 from data_prep.photographs import EYE, decoded, load, load_rings
-from data_prep.photographs import RIM as RIM
-from data_prep.raw import Decoded, RawCase, RawSite, files_in, pair, remember, site_folders
+from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, site_folders, visible, with_strays
 
 
 def find_sites(source: Path) -> list[RawSite]:
@@ -15,22 +12,28 @@ def find_sites(source: Path) -> list[RawSite]:
     Raises:
         BadInput: no site, a site without cases, an image or mask alone, or one case in train and test.
     """
-    folders = site_folders(source, "one folder per site with {train,test}/ROIs/{image,mask}/*.png")
-    return [_read_site(folder) for folder in folders]
+    folders, strays = site_folders(source, "one folder per site with {train,test}/ROIs/{image,mask}/*.png")
+    return with_strays([_read_site(folder) for folder in folders], strays)
 
 
 def _read_site(folder: Path) -> RawSite:
     images: dict[str, Path] = {}
     masks: dict[str, Path] = {}
     left_out = []
-    for part in ("train", "test"):
-        for kind, found in (("image", images), ("mask", masks)):
-            place = folder / part / "ROIs" / kind
-            for path in files_in(place) if place.is_dir() else ():
-                if path.suffix.lower() == ".png":
-                    remember(found, path.stem, path)
-                else:
-                    left_out.append((path.relative_to(folder).as_posix(), "not a .png"))
+    places = {
+        folder / part / "ROIs" / kind: found
+        for part in ("train", "test")
+        for kind, found in (("image", images), ("mask", masks))
+    }
+    for place, found in places.items():
+        for path in visible(place) if place.is_dir() else ():
+            if path.suffix.lower() == ".png":
+                remember(found, path.stem, path)
+            else:
+                left_out.append((path.relative_to(folder).as_posix(), "not a .png"))
+    for path in files_below(folder):
+        if path.parent not in places and not any(place.is_dir() and place.is_relative_to(path) for place in places):
+            left_out.append((path.relative_to(folder).as_posix(), "not in {train,test}/ROIs/{image,mask}"))
     cases = (
         # Both eyes of a patient, NAME-L and NAME-R, are one patient.
         RawCase(case, f"{folder.name}-{EYE.sub('', case)}", image, mask)

@@ -1,11 +1,13 @@
 """Reader of anyone's own images: site folders, a Decathlon ``dataset.json`` or a table ``pairs.csv``.
 
 A label map says which values of a mask make up each label, ``{"disc": (1, 2), "cup": (2,)}``; a label without
-values is every value above 0.
+values is every value above 0. The values of ``ignore`` are background, as 0 always is; any other value in a mask is an
+error.
 """
 
 import csv
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,17 +15,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep import volumes
 from data_prep.photographs import HALF, load
-from data_prep.raw import Decoded, RawCase, RawSite, files_in, pair, remember, require_same_shape, site_folders
+from data_prep.raw import (
+    Decoded,
+    RawCase,
+    RawSite,
+    files_below,
+    pair,
+    remember,
+    require_few_labels,
+    require_file,
+    require_same_shape,
+    site_folders,
+    visible,
+    with_strays,
+)
 from fedmerit.errors import BadInput
 
 LabelMap = Mapping[str, tuple[int, ...]]
 
 ANY: LabelMap = {"mask": ()}
+IGNORE = "ignore"  # in a label map: the values that are background
+LABEL = re.compile(r"[^\W\d_][\w-]*")
+VALUES = re.compile(r"\d{1,9}(\+\d{1,9})*")
 EXPECTED = "folders <site>/{images,masks}, a Decathlon dataset.json, or pairs.csv with site,patient,image,label"
 COLUMNS = ("site", "patient", "image", "label")
 NIFTI, ITK = (".nii", ".nii.gz"), (".mhd", ".nrrd")
@@ -32,6 +51,52 @@ PHOTOGRAPHS = (*JPEG, ".png", ".tif", ".tiff", ".bmp")
 DETACHED = (".raw", ".zraw")  # voxels that a .mhd file of the same name reads
 FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
 MASK = re.compile(r"[_-](mask|segmentation|seg|label)$", re.IGNORECASE)
+
+
+def parse_labels(text: str) -> LabelMap:
+    """The label map that ``disc=1+2,cup=2`` stands for; ``NAME=any`` is every value above 0.
+
+    Raises:
+        BadInput: the text is of another form, or the map is none that `require_labels` takes.
+    """
+    labels: dict[str, tuple[int, ...]] = {}
+    for part in text.split(","):
+        name, equals, values = (word.strip() for word in part.partition("="))
+        if not equals or not (values == "any" or VALUES.fullmatch(values)):
+            raise BadInput(f"labels {text}: {part.strip()!r} is not NAME=VALUE; expected such as disc=1+2,cup=2")
+        if name in labels:
+            raise BadInput(f"labels {text}: {name} stands in it twice; name all its values at once, {name}=1+2")
+        labels[name] = () if values == "any" else tuple(int(value) for value in values.split("+"))
+    require_labels(labels)
+    return labels
+
+
+def require_labels(labels: LabelMap) -> None:
+    """`BadInput` unless ``labels`` is a label map that can be meant: plain names, values above 0, no two alike."""
+    names = [name for name in labels if name != IGNORE]
+    if not names:
+        raise BadInput("labels: none; expected at least one, such as mask=any or disc=1+2,cup=2")
+    seen: dict[frozenset[int], str] = {}
+    for name, values in labels.items():
+        if not LABEL.fullmatch(name):
+            raise BadInput(f"labels: {name!r} is no name; expected a letter, then letters, digits, _ or -")
+        if min(values, default=1) < 1:
+            raise BadInput(f"labels: {name} has the value {min(values)}; 0 is the background, labels are 1 and above")
+        if len(set(values)) < len(values):
+            raise BadInput(f"labels: {name} has a value twice; keep one of the two")
+        if name == IGNORE:
+            continue
+        if frozenset(values) in seen:
+            raise BadInput(f"labels: {name} and {seen[frozenset(values)]} are the same values; leave one of them out")
+        seen[frozenset(values)] = name
+    ignored = labels.get(IGNORE)
+    if ignored is None:
+        return
+    if not ignored or not all(labels[name] for name in names):
+        raise BadInput(f"labels: {IGNORE} takes values, and makes no sense beside a label that is any value")
+    for name in names:
+        if both := sorted(set(labels[name]) & set(ignored)):
+            raise BadInput(f"labels: {both[0]} is a value of {name} and of {IGNORE}; leave it out of one")
 
 
 def find_sites(source: Path) -> list[RawSite]:
@@ -43,18 +108,24 @@ def find_sites(source: Path) -> list[RawSite]:
     Raises:
         BadInput: no site, an image or mask alone, a file of no known format, or a list that cannot be read.
     """
-    if (source / "dataset.json").is_file():
-        return [_read_decathlon(source / "dataset.json")]
-    if (source / "pairs.csv").is_file():
-        return _read_pairs(source / "pairs.csv")
-    return [_read_folder(folder) for folder in site_folders(source, EXPECTED)]
+    for name, read in (("dataset.json", _read_decathlon), ("pairs.csv", _read_pairs)):
+        if os.path.lexists(source / name):
+            require_file(source / name)
+            sites = read(source / name)
+            return with_strays(sites, _unlisted(source / name, sites))
+    folders, strays = site_folders(source, EXPECTED)
+    return with_strays([_read_folder(folder) for folder in folders], strays)
 
 
 def _read_folder(folder: Path) -> RawSite:
     found: dict[str, dict[str, Path]] = {"images": {}, "masks": {}}
-    left_out = [(path.name, "neither in images nor in masks") for path in files_in(folder)]
+    left_out = [
+        (path.name, "neither in images nor in masks")
+        for path in visible(folder)
+        if path.name not in found or not path.is_dir()
+    ]
     for part, files in found.items():
-        for path in files_in(folder / part) if (folder / part).is_dir() else ():
+        for path in visible(folder / part) if (folder / part).is_dir() else ():
             stem, suffix = _split(path)
             if suffix in (*NIFTI, *ITK, *PHOTOGRAPHS):
                 remember(files, MASK.sub("", stem) if part == "masks" else stem, path)
@@ -67,18 +138,34 @@ def _read_folder(folder: Path) -> RawSite:
     return RawSite(folder.name, tuple(cases), tuple(left_out))
 
 
-def _read_decathlon(path: Path) -> RawSite:
+def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...]:
+    """The files beside a list that it does not name, nor a header that it names."""
+    cases = [case for site in sites for case in site.cases]
+    named = {path for case in cases for path in (case.image, case.label)}
+    voxels = {path.with_suffix(suffix) for path in named if path.suffix.lower() == ".mhd" for suffix in DETACHED}
+    told = {listing, *(listing.parent / file for site in sites for file, _ in site.left_out)}
+    links = {folder for path in named for folder in path.parents}  # those to folders are not followed
+    known = {os.path.normpath(path) for path in told | named | voxels | links}
+    return tuple(
+        (path.relative_to(listing.parent).as_posix(), f"not in {listing.name}")
+        for path in files_below(listing.parent)
+        if os.path.normpath(path) not in known
+    )
+
+
+def _read_decathlon(path: Path) -> list[RawSite]:
     try:
         content = json.loads(path.read_text())
-        name = str(content["name"])
-        pairs = [(str(entry["image"]), str(entry["label"])) for entry in content["training"]]
+        name = content["name"]
+        pairs = [(str(Path(entry["image"])), str(Path(entry["label"]))) for entry in content["training"]]
         tests = [str(entry["image"] if isinstance(entry, dict) else entry) for entry in content.get("test", [])]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadInput(f"{path}: not a readable Decathlon list ({error!r}); expected name and training") from error
-    if not re.fullmatch(r"\w[\w .-]*", name):
+    if not (isinstance(name, str) and re.fullmatch(r"\w[\w .-]*", name)):
         raise BadInput(f"{path}: its name {name!r} names no site; expected letters, digits, spaces, _, . or -")
     cases = _cases(path, [(name, "", image, mask) for image, mask in pairs])
-    return RawSite(name, cases, tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests))
+    left_out = tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests)
+    return [RawSite(name, cases, left_out)]
 
 
 def _read_pairs(path: Path) -> list[RawSite]:
@@ -108,14 +195,22 @@ def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[Raw
     for site, patient, image, mask in entries:
         files = listing.parent / image, listing.parent / mask
         for path in files:
-            if not path.is_file():
+            if not _is_file(path):
                 raise BadInput(f"{listing}: names {path}, which is no file; correct the list or add the file")
             if _split(path)[1] not in (*NIFTI, *ITK, *PHOTOGRAPHS):
-                raise BadInput(f"{path}: of no format that is read; expected one of {(*NIFTI, *ITK, *PHOTOGRAPHS)}")
+                known = ", ".join((*NIFTI, *ITK, *PHOTOGRAPHS))
+                raise BadInput(f"{listing}: names {path}, which is of no format that is read; expected one of {known}")
         case = _split(files[0])[0]
         remember(images, case, files[0])
         cases.append(RawCase(case, f"{site}-{patient or case}", *files))
     return tuple(sorted(cases, key=lambda case: case.name))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no file can be named so
+        return False
 
 
 def _split(path: Path) -> tuple[str, str]:
@@ -126,16 +221,17 @@ def _split(path: Path) -> tuple[str, str]:
 def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1) -> Decoded:
     """One volume as its axial slices, or one photograph as one slice; labels in the order of the map.
 
-    Values of the mask that no label takes count as background, with a remark. Of a JPEG mask, which knows no
-    exact values, those above 127 are 255 and the others 0.
+    Values that the map ignores count as background, with a remark. Of a JPEG mask, which knows no exact values,
+    those above 127 are 255 and the others 0.
 
     Args:
         case: Image and mask, both volumes or both photographs.
-        labels: Name and mask values of each label.
+        labels: Name and mask values of each label, and those of `IGNORE`.
         channels: Of a photograph 1 (grey) or 3 (colours); of a volume the numbers per voxel.
 
     Raises:
-        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask holds fractions.
+        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask holds fractions or
+            a value that the map does not name.
     """
     if all(_split(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
         return _photograph(case, labels, channels)
@@ -161,13 +257,13 @@ def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
     return Decoded(
         image.transpose(2, 0, 1)[None].astype(np.float32),
         np.stack(list(masks.values())).astype(np.uint8)[None],
-        remarks=(*remarks, *_unmapped(index, labels)),
+        remarks=(*remarks, *_ignored(index, labels)),
     )
 
 
 def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    images = [_read(case.image, channel if channels > 1 else None) for channel in range(channels)]
-    mask = _read(case.label, None)
+    images = _read_channels(case.image, channels)
+    mask = _read(case.label)
     # Each label on its own: what `axial` turns and checks is a mask of 0 and 1.
     masks = [replace(mask, voxels=part.astype(np.float32)) for part in _masks(case, mask.voxels, labels).values()]
     sliced = [volumes.axial(case, image, masks[0]) for image in images]
@@ -176,28 +272,43 @@ def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
         np.concatenate([part.image for part in sliced], axis=1),
         np.concatenate(label, axis=1),
         sliced[0].spacing,
-        (*sliced[0].remarks, *_unmapped(mask.voxels, labels)),
+        (*sliced[0].remarks, *_ignored(mask.voxels, labels)),
+        sliced[0].slice_distance,
     )
 
 
-def _read(path: Path, channel: int | None) -> volumes.Volume:
-    if _split(path)[1] in NIFTI:
-        return volumes.read_nifti(path, channel)
-    if channel is not None:
-        raise BadInput(f"{path}: several channels are read from NIFTI files alone")
-    return volumes.read_itk(path)
+def _read(path: Path) -> volumes.Volume:
+    return volumes.read_nifti(path) if _split(path)[1] in NIFTI else volumes.read_itk(path)
+
+
+def _read_channels(path: Path, channels: int) -> list[volumes.Volume]:
+    if channels == 1:
+        return [_read(path)]
+    if _split(path)[1] not in NIFTI:
+        raise BadInput(f"{path}: {channels} channels are read from NIfTI files alone; use one, or export it as such")
+    first = volumes.read_nifti(path, 0)
+    header: Any = nib.load(path)
+    if header.shape[3:] != (channels,):
+        raise BadInput(f"{path}: of shape {header.shape}; expected {channels} channels as its fourth axis, or use one")
+    return [first, *(volumes.read_nifti(path, channel) for channel in range(1, channels))]
 
 
 def _masks(case: RawCase, index: NDArray[Any], labels: LabelMap) -> dict[str, NDArray[np.bool_]]:
+    require_few_labels(case.label, index)
     whole = np.rint(index)
     if not (np.isfinite(index).all() and np.abs(index - whole).max(initial=0) < 1e-3 and whole.min(initial=0) >= 0):
         raise BadInput(f"{case.label}: holds values other than 0, 1, 2, ...; expected a mask")
-    return {name: np.isin(whole, values) if values else whole > 0 for name, values in labels.items()}
+    if all(labels.values()):
+        known = {value for values in labels.values() for value in values}
+        if others := sorted({int(value) for value in np.unique(whole)} - known - {0}):
+            few = [str(value) for value in others[:10]]
+            raise BadInput(
+                f"{case.label}: holds {', '.join(few)}{', ...' if len(others) > len(few) else ''}, which no label "
+                f"names; add them to the labels (NAME={'+'.join(few)}), or have them ignored ({IGNORE}={'+'.join(few)})"
+            )
+    return {name: np.isin(whole, values) if values else whole > 0 for name, values in labels.items() if name != IGNORE}
 
 
-def _unmapped(index: NDArray[Any], labels: LabelMap) -> list[str]:
-    if not all(labels.values()):
-        return []
-    known = {0, *(value for values in labels.values() for value in values)}
-    others = sorted({int(value) for value in np.unique(np.rint(index))} - known)
-    return [f"values {', '.join(map(str, others))} belong to no label: background"] if others else []
+def _ignored(index: NDArray[Any], labels: LabelMap) -> list[str]:
+    there = sorted({int(value) for value in np.unique(np.rint(index))} & set(labels.get(IGNORE, ())))
+    return [f"values {', '.join(map(str, there))} ignored: background"] if there else []

@@ -3,8 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep.raw import Decoded, RawCase, RawSite, pair, remember
-from data_prep.volumes import axial, read_series, require_folder, visible
+from data_prep.raw import (
+    Decoded,
+    RawCase,
+    RawSite,
+    pair,
+    remember,
+    require_few_labels,
+    require_folder,
+    visible,
+    with_strays,
+)
+from data_prep.volumes import axial, read_series
 from fedmerit.errors import BadInput
 
 SITES = ("GE", "Siemens")
@@ -24,7 +34,7 @@ def find_sites(source: Path) -> list[RawSite]:
         raise BadInput(f"{source}: no folder GE or Siemens in it; --source has to be the folder that holds them")
     sites = [_read_site(folder) for folder in folders]
     other = tuple((path.name, "not the folder GE or Siemens") for path in visible(source) if path not in folders)
-    return [replace(sites[0], left_out=other + sites[0].left_out), *sites[1:]]
+    return with_strays(sites, other)
 
 
 def _read_site(folder: Path) -> RawSite:
@@ -59,4 +69,5 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a series is unreadable or not whole, or image and mask differ in shape or geometry.
     """
     label = read_series(case.label)
+    require_few_labels(case.label, label.voxels)
     return axial(case, read_series(case.image), replace(label, voxels=(label.voxels > 0).astype("float32")))

@@ -4,17 +4,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from data_prep.raw import Decoded, RawCase, RawSite, pair, remember
-from data_prep.volumes import (
-    axial,
-    by_site,
-    files_below,
-    is_slice,
-    one_series,
-    read_itk,
-    read_series,
-    require_folder,
-)
+from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, require_folder
+from data_prep.volumes import axial, by_site, is_slice, one_series, outside, read_itk, read_series
 
 SITES = ("PROSTATE-DIAGNOSIS", "Prostate-3T")
 DROPPED = {"ProstateDx-01-0055": "its mask has 23 slices, its image 34"}
@@ -35,6 +26,7 @@ def find_sites(source: Path) -> list[RawSite]:
     series: dict[str, set[Path]] = defaultdict(set)
     collection: dict[str, str] = {}
     masks: dict[bool, dict[str, Path]] = {True: {}, False: {}}
+    strays: list[tuple[Path, str]] = []
     left_out = []
     for path in files_below(source):
         parts = path.relative_to(source).parts
@@ -47,26 +39,25 @@ def find_sites(source: Path) -> list[RawSite]:
             collection[patient] = site
             series[patient].add(path.parent)
         else:
-            left_out.append(("/".join(parts), "neither a DICOM slice of a patient nor a mask"))
+            strays.append((path, "neither a DICOM slice of a patient nor a mask"))
     for case in masks[True].keys() & masks[False].keys():
-        left_out.append((masks[False][case].relative_to(source).as_posix(), "its corrected mask is used"))
+        strays.append((masks[False][case], "its corrected mask is used"))
     used = masks[False] | masks[True]
     for patient, reason in DROPPED.items():
         if patient in series:
             left_out.append((f"{collection[patient]}/{patient}", reason))
         if patient in used:
-            left_out.append((used.pop(patient).relative_to(source).as_posix(), reason))
+            strays.append((used.pop(patient), reason))
     for patient in series.keys() - used.keys() - DROPPED.keys():
         left_out.append((f"{collection[patient]}/{patient}", "no mask: no part of the challenge"))
     images = {patient: one_series(series[patient], T2) for patient in sorted(series.keys() & used.keys())}
     for patient, chosen in images.items():
-        for folder in series[patient] - {chosen}:
-            left_out.append((folder.relative_to(source).as_posix(), "not the T2 series"))
+        strays += [(folder, "not the T2 series") for folder in series[patient] - {chosen}]
     cases = (
         (collection[case], RawCase(case, f"{collection[case]}-{case}", image, mask))
         for case, image, mask in pair(images, used, source)
     )
-    return by_site(cases, left_out)
+    return by_site(cases, [*left_out, *outside(images.values(), strays, source)])
 
 
 def decode(case: RawCase) -> Decoded:

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from data_prep.raw import Decoded, RawCase, RawSite, pair, remember
-from data_prep.volumes import axial, by_site, files_below, read_itk, require_folder
+from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, require_folder
+from data_prep.volumes import axial, by_site, read_itk
 from fedmerit.errors import BadInput
 
 # As the multi-site release lists the cases; those it does not list, of 00 to 49, are RUNMC's.

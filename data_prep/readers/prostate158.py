@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from data_prep.raw import Decoded, RawCase, RawSite, pair, remember
-from data_prep.volumes import axial, files_below, read_nifti, require_folder
+from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, require_folder
+from data_prep.volumes import axial, read_nifti
 
 SITE = "Prostate158"
 FILE = re.compile(r"(?P<case>\d+)/t2(?P<mask>_anatomy_reader1)?\.nii(\.gz)?")

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from data_prep.raw import Decoded, RawCase, RawSite, pair, remember, site_folders
-from data_prep.volumes import axial, read_nifti, visible
+from data_prep.raw import Decoded, RawCase, RawSite, pair, remember, site_folders, visible, with_strays
+from data_prep.volumes import axial, read_nifti
 from fedmerit.errors import BadInput
 
 SITES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
@@ -18,14 +18,14 @@ def find_sites(source: Path) -> list[RawSite]:
     Raises:
         BadInput: no site, a site without cases, an image or mask alone, or two folders that are one site.
     """
-    folders = site_folders(source, "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz")
+    folders, strays = site_folders(source, "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz")
     sites: dict[str, tuple[Path, RawSite]] = {}
     for folder in folders:
         site = _read_site(folder)
         if site.name in sites:
             raise BadInput(f"{folder}: {sites[site.name][0]} is site {site.name} under another name; keep one of them")
         sites[site.name] = (folder, site)
-    return [sites[name][1] for name in sorted(sites)]
+    return with_strays([sites[name][1] for name in sorted(sites)], strays)
 
 
 def _read_site(folder: Path) -> RawSite:

@@ -4,18 +4,17 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from data_prep.raw import Decoded, RawCase, RawSite, pair, remember
+from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, require_folder
 from data_prep.volumes import (
     axial,
-    files_below,
     is_slice,
     one_series,
     onto,
+    outside,
     read_itk,
     read_segmentation,
     read_series,
     referenced_series,
-    require_folder,
 )
 
 SITE = "PROSTATEx"
@@ -45,17 +44,17 @@ def find_sites(source: Path) -> list[RawSite]:
         elif match and folder == "Mask" and path.suffix.lower() in (".nrrd", ".dcm"):
             remember(masks, match[0], path)
         else:
-            left_out.append(("/".join([folder, *inner]), "neither a DICOM slice of a patient nor a mask"))
+            left_out.append((path, "neither a DICOM slice of a patient nor a mask"))
     for patient in series.keys() - masks.keys():
-        left_out.append((f"Image/{patient}", "no zones: no mask to learn from"))
+        left_out.append((source / "Image" / patient, "no zones: no mask to learn from"))
     images = {}
     for patient in sorted(series.keys() & masks.keys()):
         named = referenced_series(masks[patient]) if masks[patient].suffix.lower() == ".dcm" else None
         images[patient] = one_series(series[patient], T2, named)
         for other in series[patient] - {images[patient]}:
-            left_out.append((other.relative_to(source).as_posix(), "not the T2 series of the mask"))
+            left_out.append((other, "not the T2 series of the mask"))
     cases = (RawCase(case, f"{SITE}-{case}", image, mask) for case, image, mask in pair(images, masks, source))
-    return [RawSite(SITE, tuple(cases), tuple(sorted(left_out)))]
+    return [RawSite(SITE, tuple(cases), tuple(sorted(outside(images.values(), left_out, source))))]
 
 
 def decode(case: RawCase) -> Decoded:

@@ -12,16 +12,18 @@ from skimage.filters import threshold_otsu
 from skimage.measure import label, regionprops
 from skimage.morphology import closing, disk
 
-from data_prep.photographs import decoded, files_below, load
-from data_prep.raw import Decoded, RawCase, RawSite, remember, require_same_shape
+from data_prep.photographs import decoded, load
+from data_prep.raw import Decoded, RawCase, RawSite, files_below, remember, require_folder, require_same_shape
 from fedmerit.errors import BadInput
 
 Mask = NDArray[np.bool_]
 
+EXPERTS = 6
 EXPECTED = "imageKprime.* and imageK-1.* to imageK-6.*"
 FILE = re.compile(r"image(?P<number>\d+)(?:-(?P<expert>[1-6])|prime)\.(?:jpe?g|tiff?)", re.IGNORECASE)
 UNUSABLE = ("BinRushed1-Corrected-image44-4", "BinRushed2-image20-3", "MagrabiFemale-image26-3")
 LOSSLESS_NOISE, JPEG_NOISE = 2, 10  # levels by which a copy strays where nothing is drawn
+ANOTHER = 0.3  # share of pixels that differ by more, above which a file is no copy of the image
 SPECK = 0.05  # share of the longest line below which a piece is a speck
 SMALLEST = 0.01  # share of the disc's area below which an enclosed region is no cup
 STRAY = 0.1  # share of the line outside the disc above which the disc cannot be the outermost curve
@@ -60,7 +62,8 @@ def _read_site(name: str, source: Path, part: str) -> RawSite:
     folder = source / part if (source / part).is_dir() else source
     found: dict[str, dict[str, Path]] = defaultdict(dict)
     left_out = []
-    for path in files_below(folder, f"{part}/.../{EXPECTED}"):
+    require_folder(folder, f"{part}/.../{EXPECTED}")
+    for path in files_below(folder):
         relative, match = path.relative_to(folder), FILE.fullmatch(path.name)
         if match is None:
             left_out.append((relative.as_posix(), "not named imageKprime or imageK-1 to imageK-6"))
@@ -90,13 +93,18 @@ def decode(case: RawCase) -> Decoded:
     An expert whose contours do not close is left out with a remark.
 
     Raises:
-        BadInput: a file is unreadable, a copy differs in shape from the image, or no expert's contour closes.
+        BadInput: a file is unreadable, a copy is of another shape or image, or no expert's contour closes.
     """
     image = load(case.image, "RGB")
     experts, remarks = [], []
     for path in (case.label, *case.more):
         copy = load(path, "RGB")
         require_same_shape(RawCase(case.name, case.patient, case.image, path), image, copy)
+        share = np.mean(_difference(image, copy) > JPEG_NOISE)
+        if share > ANOTHER:
+            raise BadInput(
+                f"{path}: differs from {case.image.name} in {share:.0%} of its pixels; expected a copy drawn on"
+            )
         lossy = any(file.suffix.lower() in (".jpg", ".jpeg") for file in (case.image, path))
         curves = enclosed(drawn(image, copy, lossy))
         if curves is None:
@@ -105,6 +113,8 @@ def decode(case: RawCase) -> Decoded:
         if not curves[1].any():
             remarks.append(f"{path.name}: one closed contour found, taken as the disc; no cup")
         experts.append(curves)
+    if len(case.more) + 1 < EXPERTS:
+        remarks.append(f"copies of {len(case.more) + 1} experts found; the release has {EXPERTS} of most images")
     if not experts:
         raise BadInput(f"{case.label}: no closed contour found on it or on another copy; expected disc and cup drawn")
     disc, cup = np.sum(experts, axis=0) * 2 > len(experts)
@@ -113,7 +123,7 @@ def decode(case: RawCase) -> Decoded:
 
 def drawn(image: NDArray[np.uint8], copy: NDArray[np.uint8], lossy: bool) -> Mask:
     """Where something is drawn on ``copy``, (height, width); ``lossy`` allows for the noise of compression."""
-    difference = np.abs(image.astype(np.int16) - copy).max(axis=2)
+    difference = _difference(image, copy)
     changed = difference > (JPEG_NOISE if lossy else LOSSLESS_NOISE)
     if lossy and changed.any():
         # Compression smears a line over its blocks: what is drawn differs clearly more than what is smeared.
@@ -122,6 +132,11 @@ def drawn(image: NDArray[np.uint8], copy: NDArray[np.uint8], lossy: bool) -> Mas
     pixels = np.bincount(pieces.ravel())
     pixels[0] = 0
     return np.asarray((pixels >= max(1, SPECK * pixels.max()))[pieces])
+
+
+def _difference(image: NDArray[np.uint8], copy: NDArray[np.uint8]) -> NDArray[np.int16]:
+    """The levels (height, width) by which the colour that differs most does."""
+    return np.asarray(np.abs(image.astype(np.int16) - copy).max(axis=2))
 
 
 def enclosed(line: Mask) -> tuple[Mask, Mask] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.photographs import EYE, HALF, decoded, load, load_mask, one_site
+from data_prep.photographs import EYE, decoded, halved, load, load_mask, one_site
 from data_prep.raw import Decoded, RawCase, RawSite
 from fedmerit.errors import BadInput
 
@@ -44,7 +44,7 @@ def decode(case: RawCase) -> Decoded:
     height, width = image.shape[:2]
     if width <= height:
         raise BadInput(f"{case.image}: {width} x {height} pixels; expected a stereo pair as released, 2144 x 1424")
-    disc, cup = (_left(load_mask(case, path, image)) > HALF for path in (case.label, *case.more))
+    disc, cup = (halved(path, _left(load_mask(case, path, image))) for path in (case.label, *case.more))
     return decoded(_left(image), disc, cup)
 
 

@@ -51,16 +51,57 @@ def test_site_folders_pair_by_name(tmp_path, ending):
         np.testing.assert_array_equal(grey.label[0, 0], disc_and_cup(shift)[0])
 
 
-def test_values_without_a_label_are_told(tmp_path):
+def test_values_without_a_label_are_refused_unless_they_are_to_be_ignored(tmp_path):
     photographs(tmp_path / "east")
     mask = zones()
     mask[80, 100] = 7
+    mask[81, 100] = 9
     save_png(tmp_path / "east" / "masks" / "a.png", mask)
-    (east,) = generic.find_sites(tmp_path)
-    decoded = colour(east.cases[0])
-    assert decoded.remarks == ("values 7 belong to no label: background",)
+    a, b = generic.find_sites(tmp_path)[0].cases
+    with pytest.raises(BadInput, match=r"a.png: holds 7, 9, which no label names; .*NAME=7\+9.*ignore=7\+9"):
+        colour(a)
+    ignoring = MAP | {"ignore": (7, 9, 11)}
+    decoded = generic.decode(a, ignoring, 3)
+    assert decoded.remarks == ("values 7, 9 ignored: background",)
     np.testing.assert_array_equal(decoded.label[0], disc_and_cup())
-    assert generic.decode(east.cases[0]).label[0, 0, 80, 100] == 1
+    assert generic.decode(b, ignoring, 3).remarks == ()
+    assert generic.decode(a).label[0, 0, 80, 100] == 1
+
+
+def test_a_label_map_as_text():
+    assert generic.parse_labels("disc=1+2, cup=2") == {"disc": (1, 2), "cup": (2,)}
+    assert list(generic.parse_labels("cup=2,disc=1")) == ["cup", "disc"]
+    assert generic.parse_labels("prostate=any") == {"prostate": ()}
+    assert generic.parse_labels("disc=255,ignore=128+64") == {"disc": (255,), "ignore": (128, 64)}
+
+
+MALFORMED = {
+    "": "'' is not NAME=VALUE",
+    "disc": "'disc' is not NAME=VALUE; expected such as",
+    "disc=1,": "'' is not NAME=VALUE",
+    "disc=one": "'disc=one' is not",
+    "disc=1.5": "'disc=1.5' is not",
+    "disc=-1": "'disc=-1' is not",
+    "disc=1+": "'disc=1\\+' is not",
+    "=1": "'' is no name",
+    "2nd=1": "'2nd' is no name",
+    "../disc=1": "'../disc' is no name",
+    "disc=0": "disc has the value 0; 0 is the background",
+    "disc=1+1": "disc has a value twice",
+    "disc=1,disc=2": "disc stands in it twice; name all its values at once",
+    "disc=1,cup=1": "cup and disc are the same values",
+    "disc=1+2,cup=2+1": "cup and disc are the same values",
+    "ignore=3": "none; expected at least one",
+    "disc=1,ignore=any": "ignore takes values",
+    "disc=any,ignore=3": "ignore takes values",
+    "disc=1,ignore=1": "1 is a value of disc and of ignore",
+}
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_label_map(text):
+    with pytest.raises(BadInput, match=f"^labels.*{MALFORMED[text]}"):
+        generic.parse_labels(text)
 
 
 def test_palettes_colours_and_jpeg_masks(tmp_path):
@@ -117,6 +158,17 @@ def test_several_channels_of_a_volume(tmp_path):
     save_nifti(tmp_path / "east" / "masks" / "p.nii.gz", box())
     decoded = generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=2)
     np.testing.assert_array_equal(decoded.image, both.transpose(2, 3, 1, 0))
+    with pytest.raises(BadInput, match=r"p.nii.gz: of shape \(24, 20, 4, 2\); expected 3 channels as its fourth axis"):
+        generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=3)
+
+
+@pytest.mark.parametrize("suffix", [".nii.gz", ".mhd"])
+def test_a_volume_of_one_channel_is_not_taken_for_three(tmp_path, suffix):
+    write = save_nifti if suffix.startswith(".nii") else itk
+    write(tmp_path / "east" / "images" / f"p{suffix}", volume(0))
+    write(tmp_path / "east" / "masks" / f"p{suffix}", box())
+    with pytest.raises(BadInput, match=r"3 channels .*use one"):
+        generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=3)
 
 
 def test_decathlon(tmp_path):
@@ -196,6 +248,14 @@ def test_a_kind_of_ones_own(tmp_path):
     assert (kind.labels, kind.channels, kind.crops) == (("disc", "cup"), 3, ("whole", "disc"))
     (east,) = kind.find_sites(tmp_path)
     np.testing.assert_array_equal(kind.decode(east.cases[0]).label[0], disc_and_cup())
+    assert generic_kind({"disc": (1,), "ignore": (2,)}).labels == ("disc",)
+    for options, message in (
+        ({"labels": {}}, "labels: none"),
+        ({"channels": 0}, "channels 0: expected 1"),
+        ({"task": "my task"}, "task 'my task': expected a letter"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            generic_kind(**options)
 
 
 def test_nvflare_slices_run_by_number_not_by_text(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from layouts import SHAPE, box, fundus_site, prostate_site, rings, save_nifti, save_png, volume
 from typer.testing import CliRunner
 
-from data_prep.check import check
+from data_prep.check import check, examine
 from data_prep.prepare import KINDS, finished_cases, prepare
 from fedmerit.cli import app
 from fedmerit.data import SERVER_SPLIT, SPLITS, SiteFolder, Slices, open_sites
@@ -81,6 +81,42 @@ def test_organ_slices_are_for_training_alone(source, tmp_path):
         assert site.info["counts"]["training"]["slices"] == len(Slices(site.cases("training")))
         assert site.info["counts"]["testing"]["slices"] == 4 * len(site.cases("testing"))
     assert check(tmp_path / "sites") == []
+
+
+@pytest.mark.parametrize(
+    ("affine", "expected"),
+    [
+        (np.diag([-1.0, -1.0, 3.0, 1.0]), [3.0, 0.75, 0.75]),
+        (np.diag([-0.5, -1.0, 2.2, 1.0]), [2.2, 0.75, 0.75]),
+        (np.diag([-1.0, -1.0, 1.0, 1.0]), None),  # nominal
+    ],
+)
+def test_the_spacing_of_what_is_stored_is_noted(tmp_path, affine, expected):
+    for case in range(3):
+        save_nifti(tmp_path / "raw" / "UCL" / f"Case0{case}.nii.gz", volume(case), affine)
+        save_nifti(tmp_path / "raw" / "UCL" / f"Case0{case}_segmentation.nii.gz", box(), affine)
+    prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", size=32, field_of_view=24)
+    lists = json.loads((tmp_path / "sites" / "UCL" / "datalist.json").read_text())
+    for split in SPLITS:
+        (entry,) = lists[split]
+        assert entry["spacing"] == (None if expected is None else pytest.approx(expected, rel=1e-6))
+    stated = [finding for finding in examine(tmp_path / "sites").findings if "volume" in finding.kind]
+    if expected is None:
+        assert [(finding.kind, finding.detail) for finding in stated] == [("unknown volume", "3 of 3 cases")]
+    else:
+        label = np.load(tmp_path / "sites" / "UCL" / lists["training"][0]["label"])
+        millilitres = label.sum() * np.prod(expected) / 1000
+        assert [finding.kind for finding in stated] == ["implausible volume"] * 3
+        assert stated[0].detail == f"prostate of {millilitres:.3g} ml, expected 5 to 500"
+
+
+def test_the_spacing_of_volumes_of_ones_own(tmp_path):
+    for case in range(3):
+        save_nifti(tmp_path / "raw" / "east" / "images" / f"{case}.nii.gz", volume(case))
+        save_nifti(tmp_path / "raw" / "east" / "masks" / f"{case}.nii.gz", box())
+    prepare("generic", tmp_path / "sites", source=tmp_path / "raw", size=32, channels=1, labels={"prostate": ()})
+    lists = json.loads((tmp_path / "sites" / "east" / "datalist.json").read_text())
+    assert lists["testing"][0]["spacing"] == pytest.approx([3.0, 0.75, 0.75])
 
 
 def test_the_server_gets_whole_training_patients_and_nothing_else_moves(source, tmp_path):
@@ -280,8 +316,8 @@ def test_no_organ_to_train_on(tmp_path):
 
 BAD_OPTIONS = {
     "ratios .5,.5": ({"ratios": (0.5, 0.5)}, "ratios 0.5,0.5: expected three"),
-    "ratios sum": ({"ratios": (0.5, 0.5, 0.5)}, "ratios 0.5,0.5,0.5: expected three positive shares with sum 1"),
-    "ratios zero": ({"ratios": (0.5, 0.5, 0.0)}, "ratios 0.5,0.5,0: expected three positive"),
+    "ratios sum": ({"ratios": (0.5, 0.5, 0.5)}, "ratios 0.5,0.5,0.5: expected three shares with sum 1"),
+    "ratios negative": ({"ratios": (1.5, -0.5, 0.0)}, "ratios 1.5,-0.5,0: expected three shares"),
     "ratios nan": ({"ratios": (0.5, 0.5, float("nan"))}, "ratios"),
     "size": ({"size": 0}, "size 0: expected"),
     "seed": ({"seed": -1}, "seed -1: expected"),
@@ -395,3 +431,90 @@ def test_the_command_counts_reasons(two_unreadable, tmp_path):
         "montage.png",
     ]
     assert [site.name for site in open_sites(tmp_path / "sites")] == ["RUNMC", "UCL"]
+
+
+MAP = {"disc": (1, 2), "cup": (2,)}
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Photographs of one's own: 0 background, 1 rim, 2 cup."""
+    for number in range(5):
+        rng = np.random.default_rng(number)
+        save_png(tmp_path / "own" / "east" / "images" / f"{number}.png", rng.integers(0, 256, (32, 32, 3), np.uint8))
+        mask = np.select([rings() == 0, rings() == 128], [2, 1], 0).astype(np.uint8)
+        save_png(tmp_path / "own" / "east" / "masks" / f"{number}.png", mask)
+    return tmp_path / "own"
+
+
+def generic_command(source, out, *options):
+    command = ["prepare", "generic", "--source", str(source), "--out", str(out), "--size", "32", "--jobs", "1"]
+    return CliRunner().invoke(app, [*command, "--no-pictures", *options])
+
+
+def test_images_of_ones_own_with_a_label_map(own, tmp_path):
+    result = generic_command(own, tmp_path / "sites", "--labels", "disc=1+2,cup=2", "--task", "fundus")
+    assert result.exit_code == 0, result.output
+    (site,) = open_sites(tmp_path / "sites")
+    assert (site.task, site.labels, site.channels) == ("fundus", ("disc", "cup"), 3)
+    assert site.info["label_values"] == {"disc": [1, 2], "cup": [2]}
+    case = site.cases("training")[0]
+    np.testing.assert_array_equal(case.label[0], [rings() < 255, rings() == 0])
+    assert check(tmp_path / "sites") == []
+    prepare("generic", tmp_path / "called", source=own, size=32, labels=MAP, task="fundus")
+    assert snapshot(tmp_path / "called") == snapshot(tmp_path / "sites")
+    prepare("generic", tmp_path / "grey", source=own, size=32, channels=1)
+    (site,) = open_sites(tmp_path / "grey")
+    assert (site.task, site.labels, site.channels) == ("generic", ("mask",), 1)
+    assert site.info["label_values"] == {"mask": []}
+
+
+def test_a_label_map_that_does_not_fit(own, tmp_path):
+    for options, message in (
+        (
+            ("--labels", "disc=1"),
+            "holds 2, which no label names; add them to the labels (NAME=2), or have them ignored",
+        ),
+        (("--labels", "disc"), "labels disc: 'disc' is not NAME=VALUE; expected such as disc=1+2,cup=2"),
+        (("--channels", "0"), "channels 0: expected 1"),
+        (("--task", "../x"), "task '../x': expected a letter"),
+    ):
+        result = generic_command(own, tmp_path / "sites", *options)
+        assert result.exit_code == 2
+        assert message in result.output.replace("\n", " ")
+        assert not (tmp_path / "sites").exists()
+    result = generic_command(own, tmp_path / "sites", "--labels", "disc=1,ignore=2")
+    assert result.exit_code == 0, result.output
+    (site,) = open_sites(tmp_path / "sites")
+    np.testing.assert_array_equal(site.cases("training")[0].label[0, 0], rings() == 128)
+    assert {entry["remark"] for entry in site.info["remarks"]} == {"values 2 ignored: background"}
+
+
+@pytest.mark.parametrize("option", [{"labels": {"prostate": ()}}, {"channels": 1}, {"task": "prostate"}])
+def test_other_kinds_have_their_labels(source, tmp_path, option):
+    with pytest.raises(BadInput, match=f"^{next(iter(option))}: kind prostate-multisite has its own"):
+        prepare("prostate-multisite", tmp_path / "sites", source=source, **option)
+
+
+def test_another_label_map_does_not_go_on_where_one_stopped(own, tmp_path):
+    def stop(site, done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    def asked(labels, **options):
+        return prepare("generic", tmp_path / "sites", source=own, size=32, labels=labels, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        asked(MAP, progress=stop)
+    for labels, options, message in (
+        ({"disc": (1,), "ignore": (2,)}, {}, r"labels \['disc', 'cup'\] then, \['disc'\] now"),
+        ({"cup": (2,), "disc": (1, 2)}, {}, r"labels \['disc', 'cup'\] then, \['cup', 'disc'\] now"),
+        ({"disc": (1,), "cup": (2,)}, {}, r"label values .*'disc': \[1, 2\].* then, .*'disc': \[1\].* now"),
+        (MAP, {"channels": 1}, "channels 3 then, 1 now"),
+        (MAP, {"task": "fundus"}, "task generic then, fundus now"),
+    ):
+        with pytest.raises(BadInput, match=f"2 finished cases .*{message}"):
+            asked(labels, **options)
+    asked(MAP)
+    prepare("generic", tmp_path / "undisturbed", source=own, size=32, labels=MAP)
+    assert snapshot(tmp_path / "sites") == snapshot(tmp_path / "undisturbed")

@@ -1,10 +1,13 @@
 import csv
+import io
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.ndimage import gaussian_filter
 from typer.testing import CliRunner
 
@@ -58,7 +61,8 @@ def write_site(folder, name, seed):
         for number in range(count):
             rng = np.random.default_rng([seed, SPLITS.index(split), number])
             case = f"Secret{split}{number}"
-            entry = {"case": case, "patient": f"Mustermann-{folder.name}-{split}{number}"}
+            spacing = [3.0, *task["spacing"]] if task["spacing"] else None
+            entry = {"case": case, "patient": f"Mustermann-{folder.name}-{split}{number}", "spacing": spacing}
             for key, array in (("image", image_of(task, rng)), ("label", label_of(task, rng))):
                 entry[key] = f"cases/{case}_{key}.npy"
                 np.save(folder / entry[key], array)
@@ -129,6 +133,24 @@ def brighter(image):
     return (gaussian_filter(image, (0, 0, 0.4, 0.4)) * 1.3 + 0.2 + noise).astype(np.float32)
 
 
+def cropped(image, top, bottom, left, right):
+    """The same image without these shares of its sides, brought back to its size."""
+    box = (left * SIZE, top * SIZE, (1 - right) * SIZE, (1 - bottom) * SIZE)
+    planes = [Image.fromarray(plane).resize((SIZE, SIZE), box=box) for plane in image.reshape(-1, SIZE, SIZE)]
+    return np.stack(planes).reshape(image.shape)
+
+
+def reencoded(image):
+    """The same image as JPEG files of quality 75."""
+
+    def through_jpeg(plane):
+        file = io.BytesIO()
+        Image.fromarray(np.uint8(np.clip((plane + 3) * 40, 0, 255))).save(file, "JPEG", quality=75)
+        return np.asarray(Image.open(file), dtype=np.float32)
+
+    return np.stack([through_jpeg(plane) for plane in image.reshape(-1, SIZE, SIZE)]).reshape(image.shape)
+
+
 @pytest.mark.parametrize(
     ("site", "case", "kind"),
     [
@@ -147,6 +169,30 @@ def test_nearly_the_same_image(sites, site, case, kind):
     assert bool(check(sites)) == (kind == "leak")
 
 
+COPIES = {
+    "brighter": (brighter, ""),
+    "saved as JPEG": (reencoded, ""),
+    "3 % off each side": (lambda image: cropped(image, 0.03, 0.03, 0.03, 0.03), ""),
+    "3 % off a corner": (lambda image: cropped(image, 0.03, 0, 0, 0.03), ""),
+    "5 % off each side": (lambda image: cropped(image, 0.05, 0.05, 0.05, 0.05), ""),
+    "mirrored": (lambda image: image[..., ::-1], "mirrored"),
+    "upside down": (lambda image: image[..., ::-1, :], "upside down"),
+    "turned": (lambda image: image[..., ::-1, ::-1], "turned by half"),
+    "mirrored and cropped": (lambda image: cropped(image[..., ::-1].copy(), 0.03, 0.03, 0.03, 0.03), "mirrored"),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("sites", TASKS, indirect=True)
+def test_copies_are_found(sites, copy):
+    change, how = COPIES[copy]
+    store(sites, "UCL", "validation1", "image", change(load(sites, "HK", "training1", "image")))
+    leaks = [finding for finding in examine(sites).findings if finding.kind == "leak"]
+    (finding,) = leaks
+    assert (finding.site, finding.split, finding.position) == ("UCL", "validation", "001")
+    assert finding.detail.startswith(f"as HK training 001; {how + ', ' if how else ''}agreement ")
+
+
 def painted(task, **discs):
     def paint(label):
         label = np.zeros_like(label)
@@ -160,7 +206,12 @@ def painted(task, **discs):
 
 LABELS = {
     "implausibly large": ("prostate", painted("prostate", prostate=(24, 24, 20)), "implausible size"),
-    "implausibly small": ("prostate", painted("prostate", prostate=(24, 24, 2)), "implausible size"),
+    "implausibly small": (
+        "prostate",
+        painted("prostate", prostate=(24, 24, 2)),
+        "implausible size",
+        "implausible volume",
+    ),
     "unusually large": ("prostate", painted("prostate", prostate=(24, 24, 18)), "unusual size"),
     "at the border": ("prostate", painted("prostate", prostate=(6, 24, 9)), "mask at border"),
     "in the last slice": ("prostate", lambda label: np.roll(label, 1, axis=0), "mask at end"),
@@ -172,10 +223,10 @@ LABELS = {
 
 @pytest.mark.parametrize("defect", LABELS)
 def test_masks(clean, tmp_path, defect):
-    task, how, kind = LABELS[defect]
+    task, how, *kinds = LABELS[defect]
     sites = shutil.copytree(clean / task, tmp_path / "sites")
     change(sites, "validation2", "label", how)
-    assert found(sites) == [(kind, "HK", "validation", "002")]
+    assert found(sites) == [(kind, "HK", "validation", "002") for kind in kinds]
     assert check(sites) == []
 
 
@@ -203,6 +254,63 @@ def test_a_site_whose_labels_are_swapped(sites):
     assert found(sites) == [("label convention", "HK", "", "")]
     (finding,) = check(sites)
     assert finding.detail == "cup not within disc in 12 of 12 cases"
+
+
+def test_a_site_whose_masks_are_inverted(sites):
+    for split, count in CASES.items():
+        for number in range(count):
+            change(sites, f"{split}{number}", "label", lambda label: 1 - label)
+    errors = check(sites)
+    assert [(finding.kind, finding.site) for finding in errors] == [
+        ("label convention", "HK"),
+        ("label convention", "UCL"),
+    ]
+    assert "what is not its prostate read as prostate" in errors[0].detail
+    assert "either may be the wrong one" in errors[0].message
+
+
+@pytest.mark.parametrize("sites", ["fundus"], indirect=True)
+def test_sites_of_other_labels_are_not_compared(sites):
+    edit(sites / "HK" / "site.json", lambda info: info.update(labels=["disc"]))
+    for split, count in CASES.items():
+        for number in range(count):
+            change(sites, f"{split}{number}", "label", lambda label: 1 - label[:, :1])
+    kinds = {finding.kind for finding in check(sites)}
+    assert kinds == {"unlike sites"}
+
+
+def space(sites, spacing, split="training", site="HK"):
+    edit(sites / site / "datalist.json", lambda lists: lists[split][0].update(spacing=spacing))
+
+
+@pytest.mark.parametrize("distance", [0.3, 90.0])
+def test_volumes_in_millilitres(sites, distance):
+    space(sites, [distance, 2.5, 2.5])
+    (finding,) = examine(sites).findings
+    assert (finding.kind, finding.split, finding.position) == ("implausible volume", "training", "000")
+    millilitres = load(sites, "HK", "training0", "label").sum() * distance * 2.5 * 2.5 / 1000
+    assert finding.detail == f"prostate of {millilitres:.3g} ml, expected 5 to 500"
+    assert check(sites) == []
+
+
+@pytest.mark.parametrize(
+    "spacing", [None, [2.5, 2.5], [0, 2.5, 2.5], ["3", 2.5, 2.5], [float("nan"), 2.5, 2.5], "none"]
+)
+def test_volumes_are_not_judged_where_the_spacing_is_not_known(sites, spacing):
+    space(sites, spacing)
+    (finding,) = examine(sites).findings
+    assert (finding.kind, finding.severity, finding.site) == ("unknown volume", Severity.note, "HK")
+    assert finding.detail == "1 of 12 cases"
+
+
+def test_site_folders_from_before_spacings_were_noted(sites):
+    def before(lists):
+        for entry in chain.from_iterable(lists.values()):
+            entry.pop("spacing")
+
+    for site in ("HK", "UCL"):
+        edit(sites / site / "datalist.json", before)
+    assert [(item.kind, item.detail) for item in examine(sites).findings] == [("unknown volume", "12 of 12 cases")] * 2
 
 
 def test_few_patients(sites):

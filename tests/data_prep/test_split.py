@@ -61,6 +61,22 @@ def test_seed_and_site_move_the_split():
     assert split_patients("HK", names(12), RATIOS, 0) != first
 
 
+@pytest.mark.parametrize(
+    ("ratios", "counts"),
+    [((0, 0, 1), {"testing": 1}), ((0.5, 0, 0.5), {"training": 1, "testing": 1}), ((1, 0, 0), {"training": 1})],
+)
+def test_a_ratio_of_0_leaves_a_split_empty(ratios, counts):
+    assert Counter(split_patients("UCL", names(len(counts)), ratios, 0).values()) == counts
+    many = Counter(split_patients("UCL", names(40), ratios, 0).values())
+    assert {split: count / 40 for split, count in many.items()} == {
+        split: ratio for split, ratio in zip(SPLITS, ratios, strict=True) if ratio
+    }
+
+
+def test_a_site_to_test_on_alone_has_nothing_for_the_server():
+    assert set(split_patients("UCL", names(5), (0, 0, 1), 0, 0.5).values()) == {"testing"}
+
+
 def test_too_few_patients():
     with pytest.raises(BadInput, match=r"site UCL: 2 patient\(s\), but training, validation and testing need one each"):
         split_patients("UCL", names(2), RATIOS, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedmerit.commands.app import app, console, reports_bad_input
@@ -43,19 +43,31 @@ def prepare(
     ] = SliceChoice.all,
     field_of_view: Annotated[float | None, typer.Option(help="Millimetres to crop to, about the centre.")] = None,
     crop: Annotated[
-        Crop | None, typer.Option(help="Photographs: a square about the disc, or the whole. [default: the kind's]")
+        Crop | None, typer.Option(help="Photographs: a square about the disc, or the whole.", show_default="the kind's")
     ] = None,
     crop_multiple: Annotated[
-        float | None, typer.Option(help="Side of that square in extents of the disc. [default: 3]")
+        float | None, typer.Option(help="Side of that square in extents of the disc.", show_default="3")
     ] = None,
     patients: Annotated[int | None, typer.Option(help="Synthetic kinds: patients per site.")] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Kind generic: mask values of each label, disc=1+2,cup=2,ignore=3.", show_default="mask=any"),
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="Kind generic: 1 (grey), 3 (colours), numbers per voxel.", show_default="3")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Kind generic: name of the task.", show_default="generic")] = None,
     server_share: Annotated[
         float, typer.Option(help="Share of each site's training patients to set aside for the server to validate on.")
     ] = 0.0,
+    patient_table: Annotated[
+        Path | None,
+        typer.Option(help="CSV file of site,case,patient: whose images they are, where file names do not tell."),
+    ] = None,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave unreadable cases out and count them, instead of stopping.")
     ] = False,
-    jobs: Annotated[int | None, typer.Option(help="Processes at work at a time. [default: cores]")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes at work at a time.", show_default="cores")] = None,
     pictures: Annotated[
         bool, typer.Option("--pictures/--no-pictures", help="Draw OUT/overview: a montage, intensities per site.")
     ] = True,
@@ -63,6 +75,7 @@ def prepare(
     """Turn raw data into site folders. Interrupted, the same command goes on from the last finished cases."""
     from data_prep.prepare import OVERVIEW, finished_cases
     from data_prep.prepare import prepare as prepare_sites
+    from data_prep.readers.generic import parse_labels
 
     try:
         shares = tuple(float(part) for part in ratios.split(","))
@@ -83,7 +96,11 @@ def prepare(
             crop=crop and crop.value,
             crop_multiple=crop_multiple,
             patients=patients,
+            labels=None if labels is None else parse_labels(labels),
+            channels=channels,
+            task=task,
             server_share=server_share,
+            patient_table=patient_table,
             skip_unreadable=skip_unreadable,
             jobs=(os.cpu_count() or 1) if jobs is None else jobs,
             pictures=pictures,
@@ -106,7 +123,8 @@ def print_sites(root: Path, count: int) -> None:
     columns = {f"{split} cases": split for split in SPLITS}
     if any(site.cases(SERVER_SPLIT) for site in sites):
         columns["server cases"] = SERVER_SPLIT
-    table = Table("site", *columns, "training slices", "files used", "left out", box=None)
+    longest = max(len(site.name) for site in sites)
+    table = Table(Column("site", min_width=longest), *columns, "training slices", "files used", "left out", box=None)
     for site in sites:
         cases = [str(len(site.cases(split))) for split in columns.values()]
         slices = site.info["counts"]["training"]["slices"]

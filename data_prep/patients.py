@@ -1,0 +1,56 @@
+"""Whose images they are, where file names do not tell: a table by the data's owner."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from data_prep.raw import RawSite
+from fedmerit.errors import BadInput
+
+COLUMNS = ("site", "case", "patient")
+Patients = Mapping[tuple[str, str], str]  # by site and case
+
+
+def read_patients(file: Path) -> Patients:
+    """The table of a CSV file with the columns ``site,case,patient``.
+
+    Raises:
+        BadInput: the file cannot be read, lacks a column or a value, or names a case twice.
+    """
+    try:
+        with Path(file).open(newline="", encoding="utf-8-sig") as lines:
+            rows = list(csv.DictReader(lines))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{file}: not readable as a CSV file ({error})") from error
+    patients: dict[tuple[str, str], str] = {}
+    for number, row in enumerate(rows, start=2):
+        site, case, patient = (str(row.get(name) or "").strip() for name in COLUMNS)
+        if not (site and case and patient):
+            raise BadInput(f"{file}: line {number}: expected a value in each of the columns {', '.join(COLUMNS)}")
+        if (site, case) in patients:
+            raise BadInput(f"{file}: line {number}: case {case} of site {site} stands in it twice; keep one line")
+        patients[site, case] = patient
+    return patients
+
+
+def with_patients(sites: Sequence[RawSite], patients: Patients, file: Path) -> list[RawSite]:
+    """The sites, each case that the table names with its patient there; the others keep theirs.
+
+    Raises:
+        BadInput: the table names a case that is not there.
+    """
+    there = {(site.name, case.name) for site in sites for case in site.cases}
+    if unknown := sorted(set(patients) - there):
+        site, case = unknown[0]
+        others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise BadInput(f"{file}: site {site} has no case {case}{others}; name cases as datalist.json of a site does")
+    return [
+        replace(
+            site,
+            cases=tuple(
+                replace(case, patient=patients.get((site.name, case.name), case.patient)) for case in site.cases
+            ),
+        )
+        for site in sites
+    ]
