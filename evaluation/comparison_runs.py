@@ -19,7 +19,7 @@ from fedmerit import runs
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_json, write_text
-from fedmerit.plan import make_plan
+from fedmerit.plan import Plan, make_plan
 from fedmerit.registry import METHODS
 from fedmerit.results import COLUMNS, read_run
 from fedmerit.server import is_finished
@@ -112,7 +112,7 @@ def prepare(
     """
     names = [site.name for site in open_sites(Path(options["sites"]))]
     planned = []
-    with _scratch(out) as new:
+    with scratch(out) as new:
         for seed in seeds:
             for item in items:
                 if both := sorted(set(settings) & set(item.settings)):
@@ -120,7 +120,7 @@ def prepare(
                 folder = out / f"{_folder(item.label)}_seed{seed}"
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **item.settings}}
                 if (folder / "run.json").exists():
-                    _require_same(folder, asked, names)
+                    require_same(folder, asked, names)
                 elif folder.exists() and any(folder.iterdir()):
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
@@ -140,7 +140,7 @@ def _folder(label: str) -> str:
 
 
 @contextmanager
-def _scratch(out: Path) -> Iterator[Path]:
+def scratch(out: Path) -> Iterator[Path]:
     """A folder in ``out`` for runs in the making, gone afterwards; and with it ``out``, where that is then empty."""
     new = out / f".new.{os.getpid()}"
     try:
@@ -152,29 +152,30 @@ def _scratch(out: Path) -> Iterator[Path]:
             out.rmdir()
 
 
-def _require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -> None:
+def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -> None:
+    """`BadInput` where a run folder is not what `runs.create` would make of these options and sites today."""
     try:
         runs.require_same(folder, asked)
     except BadInput as error:
-        raise BadInput(f"{error}, or compare in another --out") from None
+        raise BadInput(f"{error}, or choose another --out") from None
     recorded = read_run(folder)
     plan = recorded["plan"]
     network = {name: plan["network"][name] for name in ("in_channels", "labels")}
     now = make_plan(asked["method"], plan["task"], asked["rounds"], asked["seed"], network, asked["settings"])
-    if now.to_dict() != plan:
+    if now != Plan.from_dict(plan):
         raise BadInput(
             f"{folder}: was started with parameters that are not today's defaults (fedmerit "
-            f"{recorded['fedmerit_version']} wrote it); compare in another --out"
+            f"{recorded['fedmerit_version']} wrote it); choose another --out"
         )
-    if recorded["sites"] != names:
+    if recorded["sites"] != list(names):
         raise BadInput(
             f"{folder}: was started with the sites {', '.join(recorded['sites'])}, {asked['sites']} now holds "
-            f"{', '.join(names)}; give it the same sites, or compare in another --out"
+            f"{', '.join(names)}; give it the same sites, or choose another --out"
         )
     if recorded["server_sites"] and "server_sites" not in asked:
         raise BadInput(
             f"{folder}: was started with --server-sites {recorded['server_sites']}; "
-            "give it the same, or compare in another --out"
+            "give it the same, or choose another --out"
         )
 
 

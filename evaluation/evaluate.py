@@ -16,15 +16,14 @@ from fedmerit.training import Overlap
 from fedmerit.training import evaluate as overlaps_of
 
 
-def evaluate(run: Path, sites: Path, split: str = "testing") -> pd.DataFrame:
-    """Evaluate the global model on every site, or each site's own model on its site.
-
-    The table is also written to ``RUN/evaluation/<split>-<name of the sites folder>.csv``.
+def evaluate(run: Path, sites: Path, split: str = "testing", out: Path | None = None) -> pd.DataFrame:
+    """Evaluate the global model on every site, or each site's own model on its site; and write the table.
 
     Args:
         run: a finished run folder.
         sites: a folder of site folders.
-        split: ``training``, ``validation`` or ``testing``.
+        split: ``training``, ``validation``, ``testing`` or ``server_validation``.
+        out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>.csv`` where not given.
 
     Returns:
         Rows in the schema of results.csv, of the last round: Dice and the voxel counts per case and label.
@@ -44,7 +43,7 @@ def evaluate(run: Path, sites: Path, split: str = "testing") -> pd.DataFrame:
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})
-    out = Path(run) / "evaluation" / f"{split}-{Path(sites).resolve().name}.csv"
+    out = out or Path(run) / "evaluation" / f"{split}-{Path(sites).resolve().name}.csv"
     write_text(out, table.to_csv(index=False, lineterminator="\n"))
     return table
 

@@ -13,7 +13,7 @@ from fedmerit.training import check_image_size, load_network
 
 
 def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
-    """What gives each site folder its final model: the global one, or the site's own.
+    """What gives each site folder its final model: the global one, the only one, or the site's own.
 
     Raises:
         BadInput: the run has no models; or, from the function returned, none fits the site.
@@ -27,7 +27,7 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
     loaded: dict[str, nn.Module] = {}
 
     def model_of(site: SiteFolder) -> nn.Module:
-        name = "global" if "global" in names else site.name
+        name = names[0] if len(names) == 1 else site.name
         if name not in names:
             raise BadInput(
                 f"site {site.name}: {run} has one model per site, and none for it (there are {', '.join(names)}); "

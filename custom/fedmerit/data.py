@@ -30,7 +30,7 @@ def load_array(path: Path) -> NDArray[Any]:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found; run `fedmerit prepare` again") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:  # the last is what NumPy says of a file of zero bytes
         raise BadInput(f"{path}: not a readable .npy array ({error}); run `fedmerit prepare` again") from error
     return array
 
@@ -100,6 +100,15 @@ class SiteFolder:
             raise BadInput(f"split {split!r}: expected one of {', '.join(self.splits)}")
         return self.splits[split]
 
+    def require_cases(self) -> None:
+        """`BadInput` where a split is empty, so that the site cannot take part in a run."""
+        for split in SPLITS:
+            if not self.splits[split]:
+                raise BadInput(
+                    f"site {self.name}: its {split} split is empty; prepare it with ratios above 0, add cases or "
+                    "leave the site out"
+                )
+
     def require_arrays(self) -> None:
         """`BadInput` naming the first array that is missing, unreadable or of another shape than site.json says."""
         for case in (case for cases in self.splits.values() for case in cases):
@@ -114,16 +123,20 @@ class SiteFolder:
                     )
 
 
-def open_sites(root: Path) -> list[SiteFolder]:
-    """Every site folder below ``root``, sorted by site name.
+def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder]:
+    """Every site folder below ``root``, or those named in ``only``; sorted by site name.
 
     Raises:
-        BadInput: there is none, two have one name, or they differ in task, labels, channels or image size.
+        BadInput: there is none, one named is not there, or they differ in task, labels, channels or image size.
     """
     root = Path(root)
     if not root.is_dir():
         raise BadInput(f"{root}: no such folder; make it with `fedmerit prepare KIND --out {root}`")
-    sites = [SiteFolder(file.parent) for file in sorted(root.glob("*/site.json"))]
+    files = sorted(root.glob("*/site.json"))
+    if unknown := sorted(set(only or ()) - {file.parent.name for file in files}):
+        there = ", ".join(file.parent.name for file in files)
+        raise BadInput(f"{root}: holds no site {', '.join(unknown)}; there are {there or 'none'}")
+    sites = [SiteFolder(file.parent) for file in files if only is None or file.parent.name in only]
     if not sites:
         raise BadInput(f"{root}: no site folders in it (none holds a site.json); make them with `fedmerit prepare`")
     for site in sites:
@@ -136,8 +149,6 @@ def open_sites(root: Path) -> list[SiteFolder]:
                     f"site {site.name}: {field} is {theirs}, but site {sites[0].name} has {ours}; "
                     "sites that train together have to be prepared alike"
                 )
-        if not site.cases("training"):
-            raise BadInput(f"site {site.name}: its training split is empty; add cases or leave the site out")
     return sorted(sites, key=lambda site: site.name)
 
 

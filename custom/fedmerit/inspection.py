@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from fedmerit.core import Method, allowed
-from fedmerit.messages import Buffers, Evaluated, Evaluation, Failure, Reply
+from fedmerit.flat import Buffers
+from fedmerit.messages import Evaluated, Evaluation, Failure, Reply
 from fedmerit.training import Overlap
 
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
@@ -45,7 +46,7 @@ def fault_of_reply(
         return "buffers with a negative variance"
     if not _is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
         return f"num_samples {answer.num_samples!s:.20}, expected a whole number from 1 to {MOST_IMAGES}"
-    if fault := _fault_of_overlaps(answer.overlaps, labels):
+    if fault := _fault_of_overlaps(answer.overlaps, labels) or _fault_of_trained(answer, labels):
         return fault
     for name, value in answer.values.items():
         if name not in method.asks:
@@ -54,6 +55,22 @@ def fault_of_reply(
         if not low <= value <= high:
             return f"{name} {value}, expected {low:g} to {high:g}"
     return None
+
+
+def _fault_of_trained(answer: Reply, labels: tuple[str, ...]) -> str | None:
+    """What is wrong with the overlaps of the trained model, where there are any: they are of the same references."""
+    if not answer.trained_overlaps:
+        return None
+    if fault := _fault_of_overlaps(answer.trained_overlaps, labels):
+        return fault
+    if _references(answer.trained_overlaps) != _references(answer.overlaps):
+        return "overlaps of the trained model on other cases, or with another reference, than those of the received one"
+    return None
+
+
+def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int]]:
+    """Case, label and voxels of the reference of each overlap."""
+    return [(one.case, one.label, one.true_positives + one.false_negatives) for one in overlaps]
 
 
 def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]) -> str | None:
@@ -69,7 +86,7 @@ def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]
         return fault
     if any(of_model != cases[0] for of_model in cases):
         return "evaluation of other cases for one model than for another"
-    references = [[o.true_positives + o.false_negatives for o in overlaps] for overlaps in answer.overlaps]
+    references = [_references(overlaps) for overlaps in answer.overlaps]
     if any(of_model != references[0] for of_model in references):
         return "evaluation with another reference for one model than for another"
     if answer.losses.shape != (len(task.mixtures), task.bins):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedmerit.behaviours import behaving
 from fedmerit.data import SiteFolder
 from fedmerit.place import SERVER
 from fedmerit.plan import Plan
@@ -23,6 +24,7 @@ def run_local(
     on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
     threads: int | None = None,
     server_sites: Sequence[SiteFolder] = (),
+    behaviours: Mapping[str, str] | None = None,
 ) -> None:
     """Train and test; goes on from the last complete round of ``run``.
 
@@ -34,14 +36,19 @@ def run_local(
         on_round: called with every round's ledger record.
         threads: sites at work at a time; as many as the machine has cores for by default.
         server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
+        behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
     """
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
     federation = Federation(
         plan, [folder.name for folder in folders], run, on_round, server_sites, devices.get(SERVER, "auto")
     )
+    behaviours = behaviours or {}
     sites = {
-        folder.name: Site(folder, plan, run / "sites" / folder.name, devices.get(folder.name, "auto"))
+        folder.name: behaving(
+            Site(folder, plan, run / "sites" / folder.name, devices.get(folder.name, "auto")),
+            behaviours.get(folder.name),
+        )
         for folder in folders
     }
     threads = threads or max(1, (os.cpu_count() or 1) // plan.training.cpu_threads)

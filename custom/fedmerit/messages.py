@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from fedmerit.errors import MemoryLost
+from fedmerit.flat import Buffers
 from fedmerit.training import Overlap
-
-Buffers = Mapping[str, Tensor]
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
 
@@ -30,7 +29,7 @@ class Patch:
         return cls(places.to(torch.int32), model[places])
 
     def apply(self, previous: Tensor) -> Tensor:
-        """The model (d,), from ``previous`` (d,); `MemoryLost` where that is another one."""
+        """The model (d,), from ``previous`` (d,); `MemoryLost` where that is too short to be the one before."""
         if len(self.indices) and int(self.indices.max()) >= len(previous):
             raise MemoryLost("the model of the round before, as it lies on disk, is not the one this patch belongs to")
         model = previous.clone()
@@ -61,6 +60,7 @@ class Reply:
     values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, where available
     train_loss: float = float("nan")
     seconds: float = 0.0
+    trained_overlaps: tuple[Overlap, ...] = ()  # of what it trained, on the same cases, where the plan asks for them
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Jobs never carry a path. Server and sites read these variables where they run.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmerit.data import SiteFolder, open_sites
@@ -15,6 +15,7 @@ RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace where not set
 SERVER = "server"  # in the place of a site's name, for the server's own evaluation
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
+BEHAVIOURS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest where not named
 
 
 def site_folder(site: str) -> SiteFolder:
@@ -33,6 +34,17 @@ def server_sites() -> list[SiteFolder]:
     if root and not Path(root).is_absolute():
         raise BadInput(f"{SERVER_SITES} is {root!r}; expected an absolute path")
     return open_sites(Path(root)) if root else []
+
+
+def behaviour_of(site: str) -> str | None:
+    """The spec of what ``site`` does in the place of its honest rounds (`fedmerit.behaviours`); None: it is honest."""
+    setting = os.environ.get(BEHAVIOURS)
+    return _by_site(setting, BEHAVIOURS + " is {}: expected SITE=SPEC,SITE=SPEC").get(site) if setting else None
+
+
+def behaviour_setting(specs: Mapping[str, str]) -> str:
+    """Specs by site, as `behaviour_of` reads them."""
+    return ",".join(f"{site}={spec}" for site, spec in specs.items())
 
 
 def run_folder(workspace: Path) -> Path:
@@ -64,8 +76,10 @@ def require_known(setting: str, sites: Sequence[str]) -> None:
         raise BadInput(f"device setting {setting!r}: no site {names}; there are {', '.join(sites)}")
 
 
-def _by_site(setting: str) -> dict[str, str]:
+def _by_site(
+    setting: str, otherwise: str = "device setting {}: expected DEVICE, or SITE=DEVICE,SITE=DEVICE"
+) -> dict[str, str]:
     pairs = [part.partition("=") for part in setting.split(",")]
-    if not all(name and device for name, _, device in pairs):
-        raise BadInput(f"device setting {setting!r}: expected DEVICE, or SITE=DEVICE,SITE=DEVICE")
-    return {name: device for name, _, device in pairs}
+    if not all(name and chosen for name, _, chosen in pairs):
+        raise BadInput(otherwise.format(repr(setting)))
+    return {name: chosen for name, _, chosen in pairs}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedmerit.core import Method
+from fedmerit.core import Method, require_choice
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
 
@@ -32,7 +32,7 @@ class Network:
     residual_units: int = 2  # convolutions of each level's residual unit; 0: plain convolutions
 
     def __post_init__(self) -> None:
-        _choice("norm", self.norm, ("batch", "instance", "group"))
+        require_choice("norm", self.norm, ("batch", "instance", "group"))
         for name, least, most in (("in_channels", 1, 64), ("width", 1, 512), ("depth", 2, 9), ("residual_units", 0, 8)):
             _between(name, getattr(self, name), least, most)
 
@@ -49,18 +49,14 @@ class Training:
     augment: bool = True  # random flips, rotation, scaling, noise and contrast
     amp: bool = False  # mixed precision
     cpu_threads: int = 1  # of one site; another number is another order of summation
+    validate_trained: bool = False  # also test what a site trained on its validation split: evidence of free riders
 
     def __post_init__(self) -> None:
-        _choice("loss", self.loss, ("dice_ce", "dice"))
+        require_choice("loss", self.loss, ("dice_ce", "dice"))
         for name, most in (("batch_size", 4096), ("epochs", 1000), ("cpu_threads", 256)):
             _between(name, getattr(self, name), 1, most)
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"lr={self.lr}: expected a positive number")
-
-
-def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(choices)}")
 
 
 def _between(name: str, value: int, least: int, most: int) -> None:

@@ -1,7 +1,8 @@
 """What a run writes down: rows of results.csv and a ledger record per round."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,9 @@ class Recorder:
             updates: (n, d).
             outcome: of the method.
         """
-        self.results.append(self._round_rows(round, replies, received, outcome))
-        self.ledger.append(self._record(round, replies, rejected, updates, outcome))
+        digests = {site: digest(updates[row]) for row, site in enumerate(self.sites) if replies[row]}
+        self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
+        self.ledger.append(self._record(round, replies, rejected, digests, outcome))
 
     def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int) -> None:
         """Write down the test Dice of the final models under the last ``round``.
@@ -95,7 +97,15 @@ class Recorder:
             for quantity in quantities
         ]
 
-    def _round_rows(self, round: int, replies: Replies, received: Sequence[int], outcome: Outcome) -> list[Row]:
+    def _repeated(self, digests: Mapping[str, str]) -> set[str]:
+        """The sites whose update the ledger holds of an earlier round, or another site sent too."""
+        earlier = {sent for record in self.ledger.records for sent in record["updates"].values()}
+        times = Counter(digests.values())
+        return {site for site, sent in digests.items() if sent in earlier or times[sent] > 1}
+
+    def _round_rows(
+        self, round: int, replies: Replies, received: Sequence[int], outcome: Outcome, repeated: Collection[str]
+    ) -> list[Row]:
         per_site: dict[str, Tensor] = {
             "weight": outcome.weights,
             "contribution": outcome.contribution,
@@ -109,6 +119,7 @@ class Recorder:
                 rows.append(self._row(round, site, "weight", 0.0))
                 continue
             quantities = {name: float(values[row]) for name, values in per_site.items()} | {
+                "repeated": float(site in repeated),
                 "num_samples": reply.num_samples,
                 "train_loss": reply.train_loss,
                 "seconds": reply.seconds,
@@ -119,10 +130,16 @@ class Recorder:
                 self._row(round, site, name, None if math.isnan(value) else value) for name, value in quantities.items()
             ]
             rows += self._overlap_rows(round, site, "validation", reply.overlaps)
+            rows += self._overlap_rows(round, site, "validation_trained", reply.trained_overlaps)
         return rows
 
     def _record(
-        self, round: int, replies: Replies, rejected: Mapping[str, str], updates: Tensor, outcome: Outcome
+        self,
+        round: int,
+        replies: Replies,
+        rejected: Mapping[str, str],
+        digests: Mapping[str, str],
+        outcome: Outcome,
     ) -> dict[str, Any]:
         present = {
             site: (row, reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)) if reply
@@ -133,7 +150,7 @@ class Recorder:
             "participants": list(present),
             "rejected": dict(rejected),
             "flagged": [site for site, (row, _) in present.items() if flagged[row]],
-            "updates": {site: digest(updates[row]) for site, (row, _) in present.items()},
+            "updates": dict(digests),
             "model": digest(outcome.models),
             "weights": {site: float(outcome.weights[row]) for site, (row, _) in present.items()},
             "contributions": {site: or_none(outcome.contribution[row]) for site, (row, _) in present.items()},

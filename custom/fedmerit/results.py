@@ -25,6 +25,11 @@ QUANTITIES: Mapping[str, str] = {
     "reputation": "contribution remembered over rounds",
     "cosine": "cosine of the site's update and the mean of the others' (FedCE) or of all (CGSV, RFFL), -1 to 1",
     "minus_error": "1 - validation Dice of the model without the site, 0 to 1",
+    "norm": "Euclidean norm of the site's update",
+    "cosine_to_mean": "cosine of the site's update and the weighted mean of all, its own included, -1 to 1",
+    "cosine_to_previous": "cosine of the site's update and the weighted mean of the round before, -1 to 1",
+    "largest_pair_cosine": "cosine of the site's update and the nearest of the others' of the round, -1 to 1",
+    "repeated": "1 where this very update, bit for bit, was sent before, or by another site in the same round",
     "quota": "fraction of the aggregated update that the site earned, 0 to 1",
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
@@ -98,6 +103,11 @@ def read_results(run: Path) -> pd.DataFrame:
     path = Path(run) / "results.csv"
     if not path.exists():
         raise BadInput(f"{run}: no results.csv in it; a run folder is what `fedmerit run --out` wrote")
+    return read_table(path)
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A table of the results schema from its CSV file."""
     text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
     return pd.read_csv(
         path, dtype=text | {"seed": int, "round": int, "value": float}, keep_default_na=False, na_values={"value": [""]}

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedmerit.behaviours import require_possible
 from fedmerit.data import SERVER_SPLIT, SiteFolder, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
@@ -52,8 +53,13 @@ def create(
     device: str = "",
     settings: Mapping[str, Any] | None = None,
     server_sites: Path | str | None = None,
+    only: Sequence[str] | None = None,
+    behaviours: Mapping[str, str] | None = None,
 ) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
+
+    The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``behaviours``
+    names follow a spec of `fedmerit.behaviours` in the place of honest rounds.
 
     Raises:
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
@@ -67,7 +73,7 @@ def create(
         raise BadInput(f"engine {engine!r}: unknown; expected one of {', '.join(ENGINES)}")
     if threads is not None and threads < 1:
         raise BadInput(f"threads {threads}: expected 1 or more")
-    folders = open_sites(Path(sites))
+    folders = open_sites(Path(sites), only)
     first = folders[0]
     network = {"in_channels": first.channels, "labels": list(first.labels)}
     plan = make_plan(method, first.task, rounds, seed, network, settings or {})
@@ -75,7 +81,9 @@ def create(
     require_sites(plan, names)
     check_image_size(plan.network, first.image_size)
     require_known(device, names)
+    specs = require_possible(behaviours or {}, names)
     for folder in folders:
+        folder.require_cases()
         folder.require_arrays()
         pick_device(device_of(folder.name, device), folder.name)
     _require_server_set(plan, folders, server_sites)
@@ -87,12 +95,14 @@ def create(
             "parameters": dict(plan.parameters),
             "seed": plan.seed,
             "sites": names,
+            "only": only and sorted(only),
             "task": plan.task,
             "labels": list(plan.network.labels),
             "rounds": plan.rounds,
             "engine": engine,
             "threads": threads,
             "device": device,
+            "behaviours": specs,
             "training": vars(plan.training),
             "plan": plan.to_dict(),
             "image_size": list(first.image_size),
@@ -140,12 +150,16 @@ def _info(run: Path) -> dict[str, Any]:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
-    recorded = info | {"sites": info["sites_folder"]}
+    recorded = {"only": None, "behaviours": {}} | info | {"sites": info["sites_folder"]}
     for name, value in options.items():
         if name in ("sites", "server_sites"):
             value = str(Path(value).resolve())
         elif name == "settings":
             value = {key: str(item) for key, item in value.items()}
+        elif name == "only":
+            value = sorted(value)
+        elif name == "behaviours":
+            value = require_possible(value, info["sites"])
         if value != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
 
@@ -161,8 +175,13 @@ def _held(run: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None]) -> None:
-    """Train and test from the run's last complete round; ``on_round`` gets every round's ledger record.
+def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: int | None = None) -> None:
+    """Train and test from the run's last complete round.
+
+    Args:
+        run: the run folder.
+        on_round: called with every round's ledger record.
+        threads: sites at work at a time, in place of what the run was created with; no result depends on it.
 
     Raises:
         BadInput: the sites are not those the run was created with, or another process is at work on it.
@@ -170,18 +189,20 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None]) -> None:
     """
     info = _info(run)
     plan, root = Plan.from_dict(info["plan"]), Path(info["sites_folder"])
-    folders = open_sites(root)
+    folders = open_sites(root, info.get("only"))
     names = [folder.name for folder in folders]
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
+    threads = threads or info["threads"]
     device = info["device"] or spread(names, torch.cuda.device_count())
     with _held(run) as lock:
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in (*names, SERVER)}
             own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
-            run_local(plan, folders, run, devices, on_round, info["threads"], own)
+            run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"))
         else:
             from fedmerit.flare.simulation import run_simulator  # NVFlare takes seconds to import
 
-            threads = min(info["threads"] or len(names), len(names))
-            run_simulator(plan, names, root, run, threads, device, on_round, lock, info["server_sites"])
+            threads = min(threads or len(names), len(names))
+            server_sites, behaviours = info["server_sites"], info.get("behaviours")
+            run_simulator(plan, names, root, run, threads, device, on_round, lock, server_sites, behaviours)

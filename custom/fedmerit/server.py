@@ -14,13 +14,13 @@ from fedmerit import flat
 from fedmerit.core import Method, Reports, TrialResults, Trials
 from fedmerit.data import SERVER_SPLIT, SiteFolder
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.evidence import evidence_of
 from fedmerit.files import write_atomically
 from fedmerit.inspection import fault_of_evaluated, fault_of_reply
 from fedmerit.messages import (
     EVALUATE,
     TRAIN,
     Answers,
-    Buffers,
     Evaluated,
     Evaluation,
     Failure,
@@ -92,10 +92,11 @@ class Federation:
         self.models = flat.get_parameters(self.network)  # (d,), or (n, d)
         sizes = [parameter.numel() for parameter in flat.trainable(self.network).values()]
         self.state = self.method.start(self.models, len(self.sites), sizes)
-        self.buffers: list[Buffers] = [flat.get_buffers(self.network)] * len(self.sites)
+        self.buffers: list[flat.Buffers] = [flat.get_buffers(self.network)] * len(self.sites)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it received last; None: all
+        self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
         self._sent: dict[str, Task] | None = None  # this round's training tasks
         self._pending: tuple[_Round, Evaluation] | None = None  # waits for what the sites say of the method's trials
         self._resume()
@@ -266,9 +267,12 @@ class Federation:
         self.weights = outcome.weights.masked_fill(absent, math.nan)
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         self._update_buffers(played.replies, reports)
+        updates = played.updates
+        self.mean_update, evidence = evidence_of(updates, outcome.weights, reports.present, self.mean_update)
+        outcome = replace(outcome, quantities={**outcome.quantities, **evidence})
 
         received = [payload(task) + trial_bytes for task in played.tasks.values()]
-        self.recorder.training_round(self.round, played.replies, played.rejected, received, played.updates, outcome)
+        self.recorder.training_round(self.round, played.replies, played.rejected, received, updates, outcome)
         self.round, self._sent = self.round + 1, None
         self._checkpoint()
         self.on_round(self.recorder.ledger.records[-1])
@@ -306,6 +310,7 @@ class Federation:
             "weights": self.weights,
             "data_share": self.data_share,
             "changed": None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1)),
+            "mean_update": self.mean_update,
             "results_size": self.recorder.results.size,
         }
         write_atomically(self.run / CHECKPOINT, lambda file: torch.save(content, file))
@@ -323,6 +328,7 @@ class Federation:
             )
         self.round, self.models, self.buffers = content["round"], content["models"], content["buffers"]
         self.weights, self.data_share = content["weights"], content["data_share"]
+        self.mean_update = content.get("mean_update")  # checkpoints of earlier versions have none
         if content["changed"] is not None:
             bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.models.shape[1])
             self.changed = torch.from_numpy(bits.astype(bool))

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.core import OwnPart, SiteView
+from fedmerit.core import OwnPart, SiteView, histogram
 from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
+from fedmerit.flat import Buffers
 from fedmerit.messages import Evaluated, Evaluation, Failure, Patch, Reply, Task
 from fedmerit.plan import Plan
 from fedmerit.training import (
+    Overlap,
     build_network,
     check_image_size,
     evaluate,
@@ -32,12 +34,22 @@ from fedmerit.training import (
 
 
 @dataclass(frozen=True)
-class _Memory:
+class Learned:
+    """What a round's training gave."""
+
+    update: Tensor  # (d,) trained minus received
+    trained: Tensor  # (d,)
+    buffers: Buffers  # after training
+    loss: float  # mean of the batches
+
+
+@dataclass(frozen=True)
+class Memory:
     """What a site remembers of a round."""
 
     received: Tensor  # (d,)
     trained: Tensor  # (d,)
-    buffers: dict[str, Tensor]  # after training
+    buffers: Buffers  # after training
 
 
 class Site:
@@ -79,24 +91,31 @@ class Site:
         started = time.perf_counter()
         memory = self._recall(task.round - 1)
         received = self._received(task, memory)
-        flat.load(self._network, received, task.buffers)
-        overlaps = tuple(evaluate(self._network, self.folder.cases("validation"), self._labels, self._amp))
+        overlaps = self._validate(received, task.buffers)
         values = self._report(task, received, memory)
+        learned = self.learn(task, received, memory)
+        after = self._validate(learned.trained, learned.buffers) if self.plan.training.validate_trained else ()
+        remembered = Memory(received.clone(), learned.trained, learned.buffers)  # a view would save all it views
+        self._remember(task.round, remembered)
+        return Reply(
+            round=task.round,
+            update=learned.update,
+            buffers=learned.buffers,
+            num_samples=len(self._slices),
+            overlaps=overlaps,
+            trained_overlaps=after,
+            values=values,
+            train_loss=learned.loss,
+            seconds=time.perf_counter() - started,
+        )
+
+    def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
+        """Train from ``received`` (d,) for a round; ``memory`` is that of the round before."""
         flat.load(self._network, received, task.buffers)
         seed = random_seed(self.plan.seed, self.folder.name, task.round)
         loss = train(self._network, self._slices, self.plan.training, seed)
-        trained, buffers = flat.get_parameters(self._network), flat.get_buffers(self._network)
-        self._remember(task.round, _Memory(received.clone(), trained, buffers))  # a view would save all it views
-        return Reply(
-            round=task.round,
-            update=trained - received,
-            buffers=buffers,
-            num_samples=len(self._slices),
-            overlaps=overlaps,
-            values=values,
-            train_loss=loss,
-            seconds=time.perf_counter() - started,
-        )
+        trained = flat.get_parameters(self._network)
+        return Learned(trained - received, trained, flat.get_buffers(self._network), loss)
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Dice, and where asked for losses, of some models on one split."""
@@ -118,7 +137,12 @@ class Site:
     def _amp(self) -> bool:
         return self.plan.training.amp
 
-    def _received(self, task: Task, memory: _Memory | None) -> Tensor:
+    def _validate(self, parameters: Tensor, buffers: Buffers) -> tuple[Overlap, ...]:
+        """A model (d,) on the validation split."""
+        flat.load(self._network, parameters, buffers)
+        return tuple(evaluate(self._network, self.folder.cases("validation"), self._labels, self._amp))
+
+    def _received(self, task: Task, memory: Memory | None) -> Tensor:
         """The model of a task (d,), on the CPU."""
         if not isinstance(task.parameters, Patch):
             return task.parameters
@@ -129,7 +153,7 @@ class Site:
             )
         return task.parameters.apply(memory.received)
 
-    def _report(self, task: Task, received: Tensor, memory: _Memory | None) -> dict[str, float]:
+    def _report(self, task: Task, received: Tensor, memory: Memory | None) -> dict[str, float]:
         """The method's site half."""
         if not self.method.asks:
             return {}
@@ -141,7 +165,7 @@ class Site:
         own = None if memory is None else self._own_part(task, memory)
         return self.method.report(SiteView(received.to(self.device), training_losses, own))
 
-    def _own_part(self, task: Task, memory: _Memory) -> OwnPart | None:
+    def _own_part(self, task: Task, memory: Memory) -> OwnPart | None:
         """The site's last update in the received model, where it is part of it and others are too."""
         weight, data_share = task.weight, task.data_share
         if weight is None or data_share is None or weight >= 1 or data_share >= 1:
@@ -149,8 +173,7 @@ class Site:
         others = flat.buffers_without(task.buffers, memory.buffers, data_share)
 
         def validation_dice(parameters: Tensor) -> float:
-            flat.load(self._network, parameters, others)
-            return mean_dice(evaluate(self._network, self.folder.cases("validation"), self._labels, self._amp))
+            return mean_dice(self._validate(parameters, others))
 
         previous, trained = memory.received.to(self.device), memory.trained.to(self.device)
         return OwnPart(previous, trained, weight, validation_dice)
@@ -158,15 +181,15 @@ class Site:
     def _file(self, round: int) -> Path:
         return self.memory / f"round_{round:05d}.pt"
 
-    def _remember(self, round: int, memory: _Memory) -> None:
+    def _remember(self, round: int, memory: Memory) -> None:
         write_atomically(self._file(round), lambda file: torch.save(vars(memory), file))
         for file in self.memory.glob("round_*.pt"):
             if file not in (self._file(round), self._file(round - 1)):
                 file.unlink()
 
-    def _recall(self, round: int) -> _Memory | None:
+    def _recall(self, round: int) -> Memory | None:
         file = self._file(round)
-        return _Memory(**torch.load(file, weights_only=True)) if file.exists() else None
+        return Memory(**torch.load(file, weights_only=True)) if file.exists() else None
 
 
 def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation, plan: Plan) -> Evaluated:
@@ -178,7 +201,7 @@ def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation,
         overlaps.append(tuple(evaluate(network, cases, plan.network.labels, plan.training.amp)))
         if task.bins:
             of_images = image_losses(network, Slices(cases), plan.training.amp)
-            losses[row] = torch.histc(of_images, task.bins, 0.0, 1.0)
+            losses[row] = histogram(of_images, task.bins)
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
 
 

@@ -591,7 +591,7 @@ LABELS = {  # of masks
     "negative": lambda v, a: (_with(v, -1, np.int16), a),
     "halves": lambda v, a: (v.astype(np.float32) / 2, a),
     "probabilities": lambda v, a: (np.random.default_rng(0).random(v.shape).astype(np.float32), a),
-    "large": lambda v, a: (_with(v, 30_000, np.int16), a),
+    "high": lambda v, a: (_with(v, 30_000, np.int16), a),
     "float64": lambda v, a: (v.astype(np.float64), a),
     "uint16": lambda v, a: (v.astype(np.uint16), a),
 }

@@ -114,7 +114,8 @@ def test_results_hold_every_quantity(trained, sites, engine):
     assert set(results["method"]) == {"fedce"}
     assert set(results["seed"]) == {0}
     known = {"num_samples", "train_loss", "weight", "reputation", "seconds", "bytes_sent", "bytes_received", "flagged"}
-    later = known | {"contribution", "cosine", "minus_error"}
+    known |= {"norm", "cosine_to_mean", "largest_pair_cosine", "repeated"}
+    later = known | {"contribution", "cosine", "minus_error", "cosine_to_previous"}
     training = results[(results["case"] == "") & (results["split"] == "")]
     for (round, site), rows in training.groupby(["round", "site"]):
         assert rows["quantity"].is_unique

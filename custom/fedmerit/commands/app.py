@@ -33,8 +33,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method, the training or the network."),
 ]
-Threads = Annotated[int | None, typer.Option(help="Sites at work at a time. [default: all; local: cores]")]
-Device = Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu. [default: auto]")]
+Threads = Annotated[int | None, typer.Option(help="Sites at work at a time.", show_default="all; local: cores")]
+Device = Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu.", show_default="auto")]
 ServerSites = Annotated[
     Path | None,
     typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
@@ -57,10 +57,10 @@ def reports_bad_input(command: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def assignments(settings: list[str] | None) -> dict[str, str]:
-    """The values of --set by name; `BadInput` where one is not NAME=VALUE."""
+def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, str]:
+    """The values of an option by name; `BadInput` where one is not NAME=VALUE."""
     pairs = [setting.partition("=") for setting in settings or []]
     for name, equals, _ in pairs:
         if not name or not equals:
-            raise BadInput(f"--set {name}: expected NAME=VALUE")
+            raise BadInput(f"{option} {name}: expected NAME=VALUE")
     return {name: value for name, _, value in pairs}

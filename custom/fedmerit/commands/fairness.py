@@ -23,14 +23,14 @@ def fairness(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders as `compare` writes.")],
     alone: Annotated[
         list[str] | None,
-        typer.Option(help="Training alone: a method's label, or run folders. [default: runs of standalone]"),
+        typer.Option(help="Training alone: a method's label, or run folders.", show_default="runs of standalone"),
     ] = None,
     truth: Annotated[
         Path | None, typer.Option(help="What `fedmerit loo` or `fedmerit shapley` wrote, on the same sites.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write the tables into, as CSV and LaTeX.")] = None,
     split: Annotated[Cases, typer.Option(help="Each site's own test cases, or those of all.")] = Cases.testing,
-    label: Annotated[str | None, typer.Option(help="Of one label. [default: mean over labels]")] = None,
+    label: Annotated[str | None, typer.Option(help="Of one label.", show_default="mean over labels")] = None,
     draws: Annotated[int, typer.Option(help="Of seeds and cases, for the intervals.")] = 2000,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:

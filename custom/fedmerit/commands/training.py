@@ -25,9 +25,10 @@ from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
 
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
-    **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites"), str),
+    **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only"), str),
     **dict.fromkeys(("rounds", "seed", "threads"), int),
     "set": dict,
+    "behaviours": dict,
 }
 
 
@@ -37,15 +38,22 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder to write.")] = None,
     method: Annotated[str | None, typer.Option(help=", ".join(METHODS))] = None,
     sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds to train. [default: 30]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default="30")] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of initial model, order of images, augmentation. [default: 0]")
+        int | None, typer.Option(help="Of initial model, order of images, augmentation.", show_default="0")
     ] = None,
-    engine: Annotated[Engine | None, typer.Option(help="NVFlare's simulator, or one process. [default: sim]")] = None,
+    engine: Annotated[
+        Engine | None, typer.Option(help="NVFlare's simulator, or one process.", show_default="sim")
+    ] = None,
     threads: Threads = None,
     device: Device = None,
     server_sites: ServerSites = None,
+    only: Annotated[str | None, typer.Option(metavar="SITE,SITE", help="Sites of --sites that take part.")] = None,
     settings: Settings = None,
+    behave: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: what a site does, not honest."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file of these options; the command line goes first.")
     ] = None,
@@ -64,11 +72,15 @@ def run(
         "threads": threads,
         "device": device,
         "server_sites": server_sites,
+        "only": only,
+        "behaviours": assignments(behave, "--behave") or None,
     }
     options = _with_config({name: value for name, value in given.items() if value is not None}, config, settings)
     if "out" not in options:
         raise BadInput("--out: missing; name the run folder to write")
     folder = Path(options.pop("out"))
+    if "only" in options:
+        options["only"] = _names(options["only"])
     if resume:
         runs.require_same(folder, options)
     else:
@@ -78,6 +90,13 @@ def run(
         runs.create(folder, **options)
     run_with_progress(folder)
     _print_runs([folder])
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise BadInput(f"--only {text}: expected names of sites such as A,B, each once")
+    return names
 
 
 def _with_config(given: dict[str, Any], config: Path | None, settings: list[str] | None) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_task
 from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Task
-from fedmerit.place import device_of, run_folder, site_folder
+from fedmerit.place import behaviour_of, device_of, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
@@ -37,19 +38,20 @@ class MeritExecutor(Executor):
     def __init__(self, plan: dict[str, Any]):
         super().__init__()
         self.plan = plan
-        self._site: Site | None = None
+        self._site: Site | Misbehaving | None = None
 
     @cached_property
     def _network(self) -> torch.nn.Module:
         return build_network(Plan.from_dict(self.plan).network)
 
-    def _open(self, fl_ctx: FLContext) -> Site:
+    def _open(self, fl_ctx: FLContext) -> Site | Misbehaving:
         """The site, opened once per process."""
         if self._site is None:
             plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
             torch.set_num_threads(plan.training.cpu_threads)
             workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
-            self._site = Site(site_folder(name), plan, run_folder(workspace) / "sites" / name, device_of(name))
+            site = Site(site_folder(name), plan, run_folder(workspace) / "sites" / name, device_of(name))
+            self._site = behaving(site, behaviour_of(name))
         return self._site
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:

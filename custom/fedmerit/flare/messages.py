@@ -96,12 +96,12 @@ def answer_to_model(answer: Reply | Evaluated | Failure, network: nn.Module) -> 
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     parts = ("num_samples", "values", "train_loss", "seconds")
+    tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
     return FLModel(
         params_type=ParamsType.DIFF,
         params=_arrays(flat.named(network, answer.update)),
         current_round=answer.round,
-        meta={name: getattr(answer, name) for name in parts}
-        | {"buffers": _arrays(answer.buffers), "overlaps": [asdict(overlap) for overlap in answer.overlaps]},
+        meta={name: getattr(answer, name) for name in parts} | {"buffers": _arrays(answer.buffers)} | tested,
     )
 
 
@@ -131,6 +131,7 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             values={name: float(value) for name, value in meta["values"].items()},
             train_loss=float(meta["train_loss"]),
             seconds=float(meta["seconds"]),
+            trained_overlaps=tuple(Overlap(**overlap) for overlap in meta["trained_overlaps"]),
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")

@@ -35,6 +35,7 @@ def run_simulator(
     on_round: Callable[[Mapping[str, Any]], None],
     lock: int,
     server_sites: str | None = None,
+    behaviours: Mapping[str, str] | None = None,
 ) -> None:
     """Run, or go on with, ``run`` on NVFlare's simulator.
 
@@ -49,6 +50,7 @@ def run_simulator(
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
             even where this process is killed.
         server_sites: folder of the server's own site folders, where it has any.
+        behaviours: by site name, the spec of what it does in the place of honest rounds.
 
     Raises:
         RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.
@@ -68,6 +70,7 @@ def run_simulator(
             place.RUN: str(run.resolve()),
             place.DEVICES: devices,
             place.SERVER_SITES: server_sites or "",  # whatever this process was told: run.json decides
+            place.BEHAVIOURS: place.behaviour_setting(behaviours or {}),
         }
         command = [sys.executable, "-m", "fedmerit.flare.simulation", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:

@@ -1,0 +1,172 @@
+"""Commands on free riders and worse: attack, freeriders."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedmerit.commands.app import (
+    Device,
+    OutFolder,
+    ServerSites,
+    Settings,
+    app,
+    assignments,
+    console,
+    reports_bad_input,
+)
+from fedmerit.commands.progress import progress
+from fedmerit.errors import BadInput
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from evaluation.formats import Table
+    from evaluation.freeriders import Attack
+
+SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
+Rounds = Annotated[int, typer.Option(help="Rounds of each run.")]
+Jobs = Annotated[int | None, typer.Option(help="Runs at a time. [default: by free cores and memory]")]
+KINDS = "repeat, zero, noise, delta, ..., duplicate, split, each with parameters where wanted: noise:from=5."
+
+
+@app.command()
+@reports_bad_input
+def attack(
+    kind: Annotated[str, typer.Option(help=f"One of {KINDS}")],
+    site: Annotated[str, typer.Option(help="The site that misbehaves.")],
+    sites: SitesFolder,
+    out: OutFolder,
+    method: Annotated[str, typer.Option(help="With parameters where wanted: fedce:combine=plus.")] = "fedce",
+    rounds: Rounds = 30,
+    seed: Annotated[int, typer.Option(help="Of both runs.")] = 0,
+    jobs: Jobs = None,
+    device: Device = None,
+    server_sites: ServerSites = None,
+    settings: Settings = None,
+) -> None:
+    """One run in which a site misbehaves, beside the same run in which all are honest: who was flagged, and when.
+
+    Interrupted, the same command goes on. Exits with 1 where a run failed.
+    """
+    from evaluation.freerider_tables import beside_honest
+
+    for option, value in (("--kind", kind), ("--method", method)):
+        if "," in value or value == "all":
+            raise BadInput(f"{option} {value}: expected one; `fedmerit freeriders` takes several")
+    attacks = _train(out, method, kind, [site], str(seed), sites, rounds, jobs, device, server_sites, settings)
+    control, attacked = attacks
+    _show(out, [beside_honest(attacked, control, _results(attacks))], {})
+
+
+@app.command()
+@reports_bad_input
+def freeriders(
+    sites: SitesFolder,
+    out: OutFolder,
+    kinds: Annotated[str, typer.Option(help=f"Behaviours: all, or some of {KINDS}")] = "all",
+    methods: Annotated[
+        str, typer.Option(help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all.")
+    ] = "fedavg,fedce,cgsv",
+    riding: Annotated[str | None, typer.Option(help="Sites that misbehave in turn: A,B. [default: all]")] = None,
+    rounds: Rounds = 30,
+    seeds: Annotated[str, typer.Option(help="Of every run.")] = "0",
+    jobs: Jobs = None,
+    device: Device = None,
+    server_sites: ServerSites = None,
+    settings: Settings = None,
+) -> None:
+    """Every site in turn misbehaves in every way under every method: what it pays, and what tells.
+
+    Prints the matrix of methods and behaviours; writes tables, and Figures 4 and 7 of the FedCE paper. Interrupted,
+    the same command goes on. Exits with 1 where a run failed.
+    """
+    from evaluation.formats import Table
+    from evaluation.freerider_tables import outcomes, rocs, tables
+    from evaluation.rider_figures import figures
+    from fedmerit.data import open_sites
+
+    names = [folder.name for folder in open_sites(sites)] if riding is None else riding.split(",")
+    attacks = _train(out, methods, kinds, names, seeds, sites, rounds, jobs, device, server_sites, settings)
+    results = _results(attacks)
+    _show(out, tables(attacks, results), figures(attacks, results))
+    details = {"runs": outcomes(attacks, results), "roc": rocs(attacks, results)}
+    _write(out, [Table(name, "", frame) for name, frame in details.items()])
+
+
+def _train(
+    out: Path,
+    methods: str,
+    kinds: str,
+    riding: Sequence[str],
+    seeds: str,
+    sites: Path,
+    rounds: int,
+    jobs: int | None,
+    device: str | None,
+    server_sites: Path | None,
+    settings: list[str] | None,
+) -> "list[Attack]":
+    """All runs, those that are missing trained; exit code 1 where one failed."""
+    from evaluation.comparison_runs import parse_methods, parse_seeds
+    from evaluation.freeriders import parse_kinds, prepare, work_off
+    from evaluation.pool import workers_for
+    from fedmerit.data import open_sites
+
+    chosen = parse_kinds(kinds, open_sites(sites)[0].labels)
+    given: dict[str, Any] = {"device": device, "server_sites": server_sites}
+    options = {"sites": sites, "rounds": rounds} | {name: value for name, value in given.items() if value is not None}
+    attacks = prepare(out, parse_methods(methods), chosen, riding, parse_seeds(seeds), assignments(settings), options)
+    left = sum(not attack.finished for attack in attacks)
+    workers = jobs or workers_for(attacks[0].folder)
+    console.print(f"{len(attacks)} runs, {left} to do, {workers} at a time")
+    with progress() as bars:
+        bar = bars.add_task("runs", total=left, last="")
+        failed = work_off(attacks, workers, lambda folder, error: bars.advance(bar))
+    for folder, error in failed.items():
+        typer.echo(f"failed: {folder}: {error}", err=True)
+    if failed:
+        raise typer.Exit(1)
+    return attacks
+
+
+def _results(attacks: "Sequence[Attack]") -> Any:
+    from evaluation.freeriders import results_of
+
+    return results_of(attacks)
+
+
+def _show(out: Path, tables: "Sequence[Table]", figures: "Mapping[str, Figure]") -> None:
+    """Print tables; write them and figures."""
+    from evaluation.figures import png
+    from evaluation.tables import print_table
+
+    wide = Console(width=max(console.width, 180))  # narrower, labels and numbers are cut
+    for table in tables:
+        print_table(table, wide)
+    _write(out, tables)
+    for name, figure in figures.items():
+        _write_bytes(out / "figures" / f"{_file(name)}.png", png(figure))
+    console.print(f"runs, tables and figures: {out}", soft_wrap=True)
+
+
+def _write(out: Path, tables: "Sequence[Table]") -> None:
+    from evaluation.formats import csv_text, latex_text
+    from fedmerit.files import write_text
+
+    for table in tables:
+        write_text(out / "tables" / f"{table.name}.csv", csv_text(table))
+        if table.caption:
+            write_text(out / "tables" / f"{table.name}.tex", latex_text(table))
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    from fedmerit.files import write_atomically
+
+    write_atomically(path, lambda file: file.write(content))
+
+
+def _file(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "_+-." else "-" for letter in name)

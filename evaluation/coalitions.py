@@ -1,0 +1,225 @@
+"""Trainings of coalitions of sites, each tested on the cases of all sites: what every ground truth is made of.
+
+``OUT/runs`` holds a run folder per coalition and seed, ``OUT/results.csv`` what they gave: rows of the schema
+`fedmerit.results.COLUMNS` whose column ``coalition`` names who trained, joined by "+" in name order, and whose
+``site`` is the one whose test cases were tested.
+"""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from evaluation.comparison_runs import require_same, scratch
+from evaluation.evaluate import evaluate
+from evaluation.games import Coalition, text_of
+from evaluation.pool import execute_all, images_of
+from fedmerit import runs
+from fedmerit.data import Slices, open_sites
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json, write_text
+from fedmerit.place import device_of
+from fedmerit.plan import Plan, make_plan
+from fedmerit.registry import METHODS
+from fedmerit.results import COLUMNS, read_results, read_run, read_table
+from fedmerit.server import is_finished
+from fedmerit.site import pick_device
+from fedmerit.training import build_network, train
+
+STUDY = "study.json"  # what the folder's trainings were asked for with
+LONGEST_NAME = 200  # characters of a folder's name; file systems end at 255
+
+
+@dataclass(frozen=True)
+class Training:
+    """One coalition, one seed, one run folder."""
+
+    coalition: Coalition
+    seed: int
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is trained, and tested on all sites."""
+        return _tests(self.folder).exists() and is_finished(self.folder, int(read_run(self.folder)["rounds"]))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What trainings will take."""
+
+    trainings: int
+    images: int  # images trained on, over sites, rounds and epochs
+    hours: float  # of one process that trains them one after the other, estimated from a few batches
+
+
+def prepare(
+    out: Path,
+    coalitions: Iterable[Coalition],
+    seeds: Sequence[int],
+    method: str,
+    settings: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> list[Training]:
+    """Check every training, then create the run folders that are missing. Nothing is left behind where one cannot be.
+
+    A coalition of one trains alone, by the method ``standalone``.
+
+    Args:
+        out: the study's folder.
+        coalitions: who trains together.
+        seeds: of every coalition.
+        method: of every coalition of several sites; one that gives all sites one global model.
+        settings: of every run; those of the method do not go to coalitions of one.
+        options: further ones of `fedmerit.runs.create`; ``sites`` and ``rounds`` among them.
+
+    Returns:
+        The trainings, the largest coalitions first, so that no long one is begun last.
+
+    Raises:
+        BadInput: a run cannot be created, or is there already with other options or sites.
+    """
+    folders = open_sites(Path(options["sites"]))
+    everyone = [site.name for site in folders]
+    network = {"in_channels": folders[0].channels, "labels": list(folders[0].labels)}
+    require_one_model(make_plan(method, folders[0].task, options["rounds"], 0, network, settings))
+    if joined := [name for name in everyone if "+" in name]:
+        raise BadInput(f"site {joined[0]}: coalitions are named by their sites with a + between; rename the site")
+    asked = {"method": method, "settings": dict(settings), **options, "sites": Path(options["sites"])}
+    asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
+    _require_same_study(out, asked, everyone)
+    trainings = []
+    with scratch(out) as new:
+        for coalition in sorted(coalitions, key=lambda members: (-len(members), text_of(members))):
+            for seed in seeds:
+                folder = out / "runs" / f"{_name(coalition)}_seed{seed}"
+                options_of_run = _options(coalition, method, settings) | dict(options) | {"seed": seed}
+                if (folder / "run.json").exists():
+                    require_same(folder, options_of_run, sorted(coalition))
+                elif folder.exists() and any(folder.iterdir()):
+                    raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
+                else:
+                    runs.create(new / folder.name, **options_of_run, only=sorted(coalition))
+                trainings.append(Training(coalition, seed, folder))
+        (out / "runs").mkdir(parents=True, exist_ok=True)
+        for made in sorted(new.glob("*")):
+            made.rename(out / "runs" / made.name)
+    write_json(out / STUDY, asked | {"site_names": everyone})
+    return trainings
+
+
+def _require_same_study(out: Path, asked: Mapping[str, Any], sites: Sequence[str]) -> None:
+    """`BadInput` where the folder's trainings were asked for with other options or sites."""
+    before = read_json(out / STUDY) if (out / STUDY).exists() else {}
+    if not before or before == {**asked, "site_names": sites}:
+        return
+    changed = [name for name in {**before, **asked} if name != "site_names" and before.get(name) != asked.get(name)]
+    what = ", ".join(f"{name} {before.get(name)}" for name in changed) or f"sites {', '.join(before['site_names'])}"
+    raise BadInput(f"{out}: holds trainings with {what}; go on with the same, or choose another --out")
+
+
+def require_one_model(plan: Plan) -> None:
+    """`BadInput` where every site gets a model of its own, as the method's state shows: one left out has none."""
+    sites, size = 3, 7
+    state = plan.build_method().start(torch.zeros(size), sites, [size])
+    if any(isinstance(value, torch.Tensor) and value.shape == (sites, size) for value in vars(state).values()):
+        way = "add --set reward=global, or " if "reward" in plan.parameters else ""
+        raise BadInput(
+            f"method {plan.method} gives each site a model of its own, and sites left out of a coalition none to be "
+            f"tested with; {way}take a method with one model for all, such as fedavg"
+        )
+
+
+def _options(coalition: Coalition, method: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    if len(coalition) > 1:
+        return {"method": method, "settings": dict(settings)}
+    kind: Any = METHODS[method].method
+    own = {field.name for field in fields(kind)}
+    return {"method": "standalone", "settings": {name: value for name, value in settings.items() if name not in own}}
+
+
+def _name(coalition: Coalition) -> str:
+    text = text_of(coalition)
+    if len(text) <= LONGEST_NAME:
+        return text
+    return f"{len(coalition)}-sites-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def cost(trainings: Sequence[Training]) -> Cost:
+    """Of those that are not finished: from the number of images, and the time that a few batches take here."""
+    left = [training for training in trainings if not training.finished]
+    images = sum(images_of(training.folder) for training in left)
+    return Cost(len(left), images, images * _seconds_per_image(left[0].folder) / 3600 if left else 0.0)
+
+
+def _seconds_per_image(folder: Path, batches: int = 4) -> float:
+    """Of training, on this machine, by the run's plan: the quicker of two tries."""
+    info = read_run(folder)
+    plan = Plan.from_dict(info["plan"])
+    site = open_sites(Path(info["sites_folder"]), info["sites"])[0]
+    slices = Slices(site.cases("training"))
+    slices.index = slices.index[: batches * plan.training.batch_size]
+    device = pick_device(device_of(site.name, info["device"]), site.name)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(plan.training.cpu_threads)
+    took = []
+    for _ in range(2):
+        started = time.perf_counter()
+        train(build_network(plan.network, device), slices, plan.training, seed=0)
+        took.append(time.perf_counter() - started)
+    torch.set_num_threads(threads)
+    return min(took) / (len(slices) * plan.training.epochs)
+
+
+def own_seconds(trainings: Sequence[Training]) -> float:
+    """What the sites of the trainings took for the rounds that are done, as results.csv has it."""
+    begun = [training.folder for training in trainings if (training.folder / "results.csv").exists()]
+    rows = [read_results(folder) for folder in begun]
+    return float(sum(table.loc[table["quantity"] == "seconds", "value"].sum() for table in rows))
+
+
+def work_off(
+    trainings: Sequence[Training],
+    workers: int,
+    on_end: Callable[[Path, str | None], None],
+    on_round: Callable[[Path, Mapping[str, Any]], None] = lambda folder, record: None,
+) -> dict[Path, str]:
+    """Train and test what is not finished, ``workers`` at a time; the runs that failed, and why."""
+    left = [training.folder for training in trainings if not training.finished]
+    return execute_all(left, workers, on_end, on_round, after=test_everywhere)
+
+
+def test_everywhere(folder: Path) -> None:
+    """Test a finished run's model on all sites of its folder, also those that took no part; drop what it needed."""
+    evaluate(folder, Path(read_run(folder)["sites_folder"]), out=_tests(folder))
+    shutil.rmtree(folder / "sites", ignore_errors=True)
+
+
+def _tests(folder: Path) -> Path:
+    return folder / "evaluation" / "testing-everywhere.csv"
+
+
+def results_of(trainings: Sequence[Training]) -> pd.DataFrame:
+    """Test Dice and numbers of training images of the finished trainings, with their coalitions."""
+    tables = []
+    for training in trainings:
+        if training.finished:
+            tested = read_table(_tests(training.folder))
+            trained = read_results(training.folder)
+            first = trained[(trained["quantity"] == "num_samples") & (trained["round"] == 0)]
+            rows = pd.concat([tested[tested["quantity"] == "dice"], first])
+            tables.append(rows.assign(coalition=text_of(training.coalition)))
+    return pd.concat(tables, ignore_index=True)[COLUMNS] if tables else pd.DataFrame(columns=COLUMNS)
+
+
+def write_results(out: Path) -> None:
+    """Write ``OUT/results.csv`` of all finished trainings in the study's folder, whichever command asked for them."""
+    infos = {file.parent: read_run(file.parent) for file in sorted((out / "runs").glob("*/run.json"))}
+    trainings = [Training(frozenset(info["sites"]), int(info["seed"]), folder) for folder, info in infos.items()]
+    write_text(out / "results.csv", results_of(trainings).to_csv(index=False, lineterminator="\n"))

@@ -1,0 +1,157 @@
+"""Run folders executed side by side, each in a process of its own that is gone when the run ends.
+
+Sites' arrays are memory-mapped, so that all processes share one decoded copy of them.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fedmerit import runs
+from fedmerit.data import Slices, open_sites
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import write_text
+from fedmerit.plan import Plan
+from fedmerit.results import read_run
+from fedmerit.training import EVALUATION_BATCH, build_network
+
+BASE_MEMORY = 0.4e9  # bytes of a process that has loaded PyTorch and MONAI
+MAPS = 40  # feature maps of the first level's size that training holds per image; measured at widths 16 and 32
+
+
+def execute_all(
+    folders: Sequence[Path],
+    workers: int,
+    on_end: Callable[[Path, str | None], None] = lambda folder, error: None,
+    on_round: Callable[[Path, Mapping[str, Any]], None] = lambda folder, record: None,
+    after: Callable[[Path], None] | None = None,
+) -> dict[Path, str]:
+    """Execute runs from their last complete rounds; one that fails does not stop the others.
+
+    What is no `RunFailed` leaves its traceback in ``failed.log`` of the run folder. A script that calls this has to
+    guard its own start by ``if __name__ == "__main__"``, since the processes import it.
+
+    Args:
+        folders: run folders that `fedmerit.runs.create` made; begun in this order.
+        workers: runs at a time.
+        on_end: called with every run, and why it failed or None.
+        on_round: called with every run's ledger records.
+        after: called in the run's process when it has come to its end; a function of a module.
+
+    Returns:
+        The runs that failed, and why.
+    """
+    context = multiprocessing.get_context("forkserver")  # a fork of this process would copy its threads' locks
+    context.set_forkserver_preload(["evaluation.pool", "fedmerit.local"])
+    waiting, running, failed = deque(folders), dict[Connection, tuple[Path, BaseProcess]](), dict[Path, str]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                folder, (ours, theirs) = waiting.popleft(), context.Pipe(duplex=False)
+                process: BaseProcess = context.Process(target=_serve, args=(folder, theirs, after), name=folder.name)
+                with _deaf_to_ctrl_c():
+                    process.start()
+                theirs.close()
+                running[ours] = folder, process
+            for pipe in wait(list(running)):
+                assert isinstance(pipe, Connection)
+                folder, process = running[pipe]
+                try:
+                    told = pipe.recv()
+                except (EOFError, OSError):
+                    process.join()
+                    del running[pipe]
+                    pipe.close()
+                    if process.exitcode and folder not in failed:
+                        failed[folder] = f"its process died ({_fate(process)}); the same command goes on from there"
+                    on_end(folder, failed.get(folder))
+                else:
+                    if isinstance(told, str):
+                        failed[folder] = told
+                    else:
+                        on_round(folder, told)
+    finally:
+        for _, process in running.values():
+            process.terminate()
+        for _, process in running.values():
+            process.join()
+    return failed
+
+
+def workers_for(folder: Path) -> int:
+    """How many runs such as that of ``folder`` this machine can train at a time, by its free cores and memory."""
+    plan = Plan.from_dict(read_run(folder)["plan"])
+    cores = len(os.sched_getaffinity(0)) // plan.training.cpu_threads
+    return max(1, min(cores, int(0.8 * psutil.virtual_memory().available / memory_of(folder))))
+
+
+def memory_of(folder: Path) -> float:
+    """Bytes that the process of a run needs in the end, estimated: models of all sites, one batch of feature maps."""
+    info = read_run(folder)
+    plan = Plan.from_dict(info["plan"])
+    height, width = info["image_size"]
+    parameters = sum(parameter.numel() for parameter in build_network(plan.network).parameters())
+    images = max(plan.training.batch_size, EVALUATION_BATCH / 2)  # training holds what evaluation lets go
+    models = (5 * len(info["sites"]) + 5) * parameters
+    return float(BASE_MEMORY + 4.0 * (models + MAPS * plan.network.width * height * width * images))
+
+
+def images_of(folder: Path) -> int:
+    """How many training images a run takes in all, over sites, rounds and epochs: what its time goes by."""
+    info = read_run(folder)
+    plan = Plan.from_dict(info["plan"])
+    sites = open_sites(Path(info["sites_folder"]), info["sites"])
+    per_round = sum(len(Slices(site.cases("training"))) for site in sites)
+    return int(per_round * plan.rounds * plan.training.epochs)
+
+
+def _serve(folder: Path, pipe: Connection, after: Callable[[Path], None] | None) -> None:
+    """Execute one run in this process, which ends with the one that began it."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        runs.execute(folder, pipe.send, threads=1)
+        if after is not None:
+            after(folder)
+    except (BadInput, RunFailed) as error:
+        pipe.send(str(error))
+    except Exception as error:  # such as a GPU out of memory: it would end a night's work at the first run
+        log = folder / "failed.log"
+        write_text(log, traceback.format_exc())
+        pipe.send(f"{type(error).__name__}: {error}\nlog: {log}")
+    finally:
+        pipe.close()
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """What is begun in here never hears Ctrl-C, since it inherits the mask: this process decides when it ends."""
+    resource_tracker.ensure_running()  # its start would lift the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _fate(process: BaseProcess) -> str:
+    code = process.exitcode or 0
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
