@@ -74,7 +74,8 @@ def duplicates(cases: Sequence[tuple[Located, Look]], checksums: Mapping[Path, s
             measure = ", ".join(part for part in (how, f"agreement {agreement:.2f} of 1") if part)
             yield ours.finding(
                 "near-duplicate" if together else "leak",
-                f"looks the same as {theirs} ({measure}); keep one of them, or give both one patient (--patient-table of prepare)",
+                f"looks the same as {theirs} ({measure}); "
+                "keep one of them, or give both one patient (--patient-table of prepare)",
                 detail=f"as {theirs.shareable}; {measure}",
             )
 

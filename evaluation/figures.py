@@ -1,7 +1,7 @@
 """Figures of results, from the long results table. One colour per site, the same in every figure."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from scipy.signal import savgol_filter
 
@@ -149,17 +150,130 @@ def dice_bars(results: pd.DataFrame) -> Figure:
                 Line2D([], [], linewidth=6, color=site_style(sites, site)["color"], label=site) for site in sites
             ]
         names = sites if single else [str(method).replace(" (", "\n(") for method in methods]
-        if len(names) * max(map(len, names)) > 90:
-            panel.tick_params(axis="x", labelrotation=20)
+        _turn_if_long(panel, names)
         panel.tick_params(axis="x", length=0)
         panel.set_ylabel("Test Dice [%]")
         panel.set_ylim(0, 100)
-        handles.append(
-            Line2D([], [], linestyle="", marker="o", markersize=4, color="white", markeredgecolor="#30343b",
-                   label="one case")
-        )  # fmt: skip
+        handles.append(_case_handle())
         title = None if single else "Site"
         figure.legend(handles=handles, title=title, loc="outside right upper", alignment="left")
+    return figure
+
+
+def gain_ranges(gains: pd.DataFrame, sites: Sequence[str]) -> Figure:
+    """Gain in test Dice over training alone per method and site, with its interval.
+
+    Args:
+        gains: ``(method, site)`` x ``mean, low, high``, fractions.
+        sites: all sites, for their colours.
+    """
+    shown = 100 * gains[["mean", "low", "high"]].dropna(subset="mean")
+    methods = list(shown.index.unique(0))
+    with matplotlib.rc_context(STYLE):
+        figure, (panel,) = _panels(1, width=min(14.0, max(6.4, 2.2 + 0.25 * len(sites) * len(methods))))
+        panel.axhline(0, color="#30343b", linewidth=1)
+        for column, site in enumerate(sites):
+            if site not in shown.index.unique(1):
+                continue
+            rows = shown.xs(site, level=1)
+            places = [methods.index(method) + 0.8 * ((column + 0.5) / len(sites) - 0.5) for method in rows.index]
+            ends = rows[["low", "high"]].sub(rows["mean"], axis=0).abs().fillna(0).to_numpy().T
+            colour = site_style(sites, site)["color"]
+            panel.errorbar(places, rows["mean"], yerr=ends, fmt="o", markersize=4.5, linewidth=1.4, color=colour,
+                           capsize=2)  # fmt: skip
+        _method_axis(panel, methods)
+        panel.set_ylabel("Gain in test Dice [points]")
+        handles = [Line2D([], [], linestyle="", marker="o", color=site_style(sites, site)["color"], label=site)
+                   for site in sites]  # fmt: skip
+        figure.legend(handles=handles, title="Site", loc="outside right upper", alignment="left")
+    return figure
+
+
+def agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> Figure:
+    """What each method says of contributions over what the sites are worth: a panel per method, a dot per site.
+
+    Args:
+        values: of each site, points of Dice.
+        said: by method, of each site.
+        truth: what the values are.
+    """
+    sites = list(values.index)
+    with matplotlib.rc_context(STYLE):
+        figure, panels = _panels(len(said))
+        for panel, (method, line) in zip(panels, said.items(), strict=True):
+            for site in sites:
+                panel.scatter(values[site], line.get(site, np.nan), s=34, color=site_style(sites, site)["color"])
+            panel.set_title(method)
+            panel.margins(0.15)
+        figure.supxlabel(f"{truth[0].upper()}{truth[1:]} value [points of Dice]", fontsize=9.5, color="#30343b")
+        figure.supylabel("Contribution, as the method says", fontsize=9.5, color="#30343b")
+        handles = [Line2D([], [], linestyle="", marker="o", color=site_style(sites, site)["color"], label=site)
+                   for site in sites]  # fmt: skip
+        figure.legend(handles=handles, title="Site", loc="outside right upper", alignment="left")
+    return figure
+
+
+def own_over_rounds(own: pd.DataFrame, others: Mapping[str, pd.DataFrame], name: str, title: str) -> Figure:
+    """One site's line per method, before bands from lowest to highest and between the quartiles of the others.
+
+    Args:
+        own: rounds x methods.
+        others: by method, rounds x ``min, lower quartile, median, upper quartile, max``, where they may be drawn.
+        name: of the site.
+        title: what the vertical axis says.
+    """
+    colour = SITE_COLOURS[0]
+    with matplotlib.rc_context(STYLE):
+        figure, panels = _panels(own.shape[1])
+        for panel, method in zip(panels, map(str, own), strict=True):
+            if method in others:
+                band = others[method]
+                edges = [(("min", "max"), 0.18), (("lower quartile", "upper quartile"), 0.3)]
+                for (low, high), alpha in edges:
+                    panel.fill_between(band.index, band[low], band[high], color="#6b7280", alpha=alpha, lw=0)
+                panel.plot(band.index, band["median"], color="#4b5563", linewidth=1.2, linestyle=(0, (3, 2)))
+            panel.plot(own.index, own[method], color=colour, marker="o" if len(own) < 3 else "")
+            panel.set_title(method)
+            _rounds_axis(panel)
+        figure.supylabel(title, fontsize=9.5, color="#30343b")
+        figure.legend(handles=_own_handles(name, others=bool(others)), loc="outside right upper", alignment="left")
+    return figure
+
+
+def own_dice(dice: pd.Series, cases: Mapping[str, pd.Series], others: pd.DataFrame, name: str) -> Figure:
+    """One site's test Dice per method: the mean, every case as a dot, and the quantiles of the others as a box.
+
+    Args:
+        dice: of each method, fractions.
+        cases: by method, Dice of each case, all seeds.
+        others: methods x ``min, lower quartile, median, upper quartile, max``; without rows: not drawn.
+        name: of the site.
+    """
+    methods = [str(method) for method in dice.index]
+    with matplotlib.rc_context(STYLE):
+        figure, (panel,) = _panels(1, width=min(14.0, max(6.4, 2.2 + 0.8 * len(methods))))
+        stats = [
+            {"whislo": row["min"], "q1": row["lower quartile"], "med": row["median"], "q3": row["upper quartile"],
+             "whishi": row["max"]}
+            for _, row in (100 * others).iterrows()
+        ]  # fmt: skip
+        if stats:
+            grey: Any = {"color": "#4b5563", "linewidth": 1}
+            panel.bxp(stats, positions=[methods.index(str(method)) + 0.2 for method in others.index], widths=0.3,
+                      showfliers=False, patch_artist=True, manage_ticks=False, medianprops=grey, whiskerprops=grey,
+                      capprops=grey, boxprops={"facecolor": "#d6d9de", "edgecolor": "#4b5563"})  # fmt: skip
+        for place, method in enumerate(methods):
+            panel.bar(place - 0.2, 100 * dice[method], 0.3, color=SITE_COLOURS[0], alpha=0.85)
+            points = 100 * cases[method].dropna()
+            spread = np.linspace(-0.09, 0.09, len(points)) if len(points) > 1 else np.zeros(len(points))
+            panel.scatter(place - 0.2 + spread, points, zorder=3, **CASE)
+        _method_axis(panel, methods)
+        panel.set_ylabel("Test Dice [%]")
+        panel.set_ylim(0, 100)
+        handles = [Line2D([], [], linewidth=6, color=SITE_COLOURS[0], label=name), _case_handle()]
+        if stats:
+            handles.append(Line2D([], [], linewidth=6, color="#d6d9de", label="others: min, quartiles, max"))
+        figure.legend(handles=handles, loc="outside right upper", alignment="left")
     return figure
 
 
@@ -199,6 +313,36 @@ def _sites(results: pd.DataFrame) -> list[str]:
 
 def _style(colours: Sequence[str], number: int) -> dict[str, Any]:
     return {"color": colours[number % len(colours)], "linestyle": LINES[number // len(colours) % len(LINES)]}
+
+
+def _own_handles(name: str, *, others: bool) -> list[Any]:
+    own = Line2D([], [], color=SITE_COLOURS[0], label=name)
+    if not others:
+        return [own]
+    return [
+        own,
+        Line2D([], [], color="#4b5563", linewidth=1.2, linestyle=(0, (3, 2)), label="others: median"),
+        Patch(color="#6b7280", alpha=0.42, lw=0, label="others: quartiles"),
+        Patch(color="#6b7280", alpha=0.18, lw=0, label="others: min to max"),
+    ]
+
+
+def _case_handle() -> Line2D:
+    return Line2D([], [], linestyle="", marker="o", markersize=4, color="white", markeredgecolor="#30343b",
+                  label="one case")  # fmt: skip
+
+
+def _method_axis(panel: Axes, methods: Sequence[str]) -> None:
+    names = [str(method).replace(" (", "\n(") for method in methods]
+    panel.set_xticks(range(len(methods)), names)
+    _turn_if_long(panel, names)
+    panel.tick_params(axis="x", length=0)
+    panel.set_xlim(-0.6, len(methods) - 0.4)
+
+
+def _turn_if_long(panel: Axes, names: Sequence[str]) -> None:
+    if len(names) * max(map(len, names)) > 90:
+        panel.tick_params(axis="x", labelrotation=20)
 
 
 def _site_handles(sites: Sequence[str]) -> list[Line2D]:

@@ -37,7 +37,21 @@ HEADINGS = {
     "bytes_received": "Received per round [MB]",
 }
 UNITS = {"dice": 100.0, "lowest": 100.0, "bytes_sent": 1e-6, "bytes_received": 1e-6}
-WHOLE = ("Seed", "Round", "Cases", "Both empty", "Training images", "Flagged rounds", "Rejected rounds")
+WHOLE = (
+    "Runs",
+    "Seed",
+    "Seeds",
+    "Sites",
+    "Rank",
+    "First round",
+    "Test cases",
+    "Round",
+    "Cases",
+    "Both empty",
+    "Training images",
+    "Flagged rounds",
+    "Rejected rounds",
+)
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 MISSING = DASH
 _LATEX = str.maketrans(
@@ -70,16 +84,21 @@ class Table:
     frame: pd.DataFrame
     spread: pd.DataFrame | None = None  # standard deviations over seeds, same shape; NaN: none
     best: pd.DataFrame | None = None  # bool, same shape: what to print bold
-    decimals: int = 3  # where the heading does not say [%], [MB] or a count
+    decimals: int = 3  # where the heading does not say [%], [points], [MB] or a count
+    low: pd.DataFrame | None = None  # lower ends of intervals, same shape; NaN: none
+    high: pd.DataFrame | None = None  # upper ends, likewise
 
     def cell(self, row: int, column: int) -> str:
-        """One cell as text."""
+        """One cell as text: the number, its deviation after "±", its interval in brackets."""
         value: Any = self.frame.iloc[row, column]
         text = self._text(value, column)
-        if self.spread is None or text == MISSING or isinstance(value, str):
+        if text == MISSING or isinstance(value, str):
             return text
-        spread: Any = self.spread.iloc[row, column]
-        return text if pd.isna(spread) else f"{text} ± {self._text(spread, column)}"
+        spread, low, high = (self._of(part, row, column) for part in (self.spread, self.low, self.high))
+        shown = text if pd.isna(spread) else f"{text} ± {self._text(spread, column)}"
+        if pd.isna(low) or pd.isna(high):
+            return shown
+        return f"{shown} [{self._text(low, column)}, {self._text(high, column)}]"
 
     def is_best(self, row: int, column: int) -> bool:
         """Whether a cell is to be printed bold."""
@@ -89,6 +108,10 @@ class Table:
         """Whether a column is set flush right."""
         return bool(pd.api.types.is_numeric_dtype(self.frame.dtypes.iloc[column]))
 
+    @staticmethod
+    def _of(part: pd.DataFrame | None, row: int, column: int) -> Any:
+        return math.nan if part is None else part.iloc[row, column]
+
     def _text(self, value: Any, column: int) -> str:
         heading = str(self.frame.columns[column])
         if isinstance(value, str):
@@ -97,9 +120,10 @@ class Table:
             return MISSING
         if isinstance(value, float) and not math.isfinite(value):
             return str(value)
-        one = heading.endswith(("[%]", "[MB]")) or heading.startswith("Seconds")
+        one = heading.endswith(("[%]", "[points]", "[MB]")) or heading.startswith("Seconds")
         decimals = 0 if heading in WHOLE and float(value).is_integer() else 1 if one else self.decimals
-        return f"{value:.{decimals}f}".replace("-", MINUS)
+        text = f"{value:z.{decimals}f}"  # z: no minus before a zero
+        return text.replace("-", MINUS)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -114,13 +138,13 @@ class Table:
 
 
 def csv_text(table: Table) -> str:
-    """The numbers as CSV, unrounded; deviations over seeds follow as columns of their own."""
-    frame = table.frame
-    if table.spread is not None and table.spread.select_dtypes("number").notna().any(axis=None):
-        numbers = [column for column in range(table.shape[1]) if table.is_number(column)]
-        spread = table.spread.iloc[:, numbers].dropna(axis=1, how="all").add_suffix(", std over seeds")
-        frame = pd.concat([frame, spread], axis=1)
-    return str(frame.to_csv(index=False, lineterminator="\n"))
+    """The numbers as CSV, unrounded; deviations over seeds and ends of intervals follow as columns of their own."""
+    frames = [table.frame]
+    numbers = [column for column in range(table.shape[1]) if table.is_number(column)]
+    for part, name in ((table.spread, "std over seeds"), (table.low, "low"), (table.high, "high")):
+        if part is not None:
+            frames.append(part.iloc[:, numbers].dropna(axis=1, how="all").add_suffix(f", {name}"))
+    return str(pd.concat(frames, axis=1).to_csv(index=False, lineterminator="\n"))
 
 
 def latex_text(table: Table) -> str:
@@ -151,7 +175,9 @@ def latex_text(table: Table) -> str:
 
 def rich_table(table: Table) -> RichTable:
     """The table for a terminal."""
-    result = RichTable(box=box.SIMPLE_HEAD, title=table.caption or None, title_justify="left", pad_edge=False)
+    result = RichTable(
+        box=box.SIMPLE_HEAD, title=Text(table.caption) if table.caption else None, title_justify="left", pad_edge=False
+    )
     rows, columns = table.shape
     for column, heading in enumerate(table.headings):
         result.add_column(Text(heading), justify="right" if table.is_number(column) else "left")

@@ -1,4 +1,4 @@
-"""One image per site with the outlines of reference and prediction: a typical case, where the organ is largest."""
+"""Images of each site's best, median and worst test case with the outlines of reference and prediction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,13 +22,15 @@ from fedmerit.training import predict
 
 REFERENCE = "#F0E442"
 PREDICTION = "#FF4FA3"
+WHICH = {"only": "only case", "best": "best case", "median": "median case", "worst": "worst case"}
 
 
 @dataclass(frozen=True)
 class Overlay:
-    """One site's slice, as one run's final model segments it."""
+    """One slice of a case of a site, where the organ is largest, as one run's final model segments it."""
 
     site: str
+    which: str  # best, median, worst; "only" where the site has one test case
     method: str
     dice: float  # of the whole case, mean over labels
     image: NDArray[np.float32]  # (h, w) or (h, w, 3), 0 to 1
@@ -36,8 +38,10 @@ class Overlay:
     prediction: NDArray[np.bool_]  # (labels, h, w)
 
 
-def typical_case(dice: pd.Series) -> str:
-    """The case whose Dice is nearest the median of ``dice`` (cases, NaN left out); the first in name order of equals.
+def chosen_cases(dice: pd.Series) -> dict[str, str]:
+    """The best, median and worst case by ``dice`` (cases, NaN left out), each once: of two there is no median.
+
+    The median case is the one nearest the median; of equals the first in name order.
 
     Raises:
         BadInput: no case has a Dice.
@@ -45,7 +49,12 @@ def typical_case(dice: pd.Series) -> str:
     known = dice.dropna().sort_index()
     if known.empty:
         raise BadInput("no test case of the site has a Dice")
-    return str((known - known.median()).abs().idxmin())
+    if len(known) == 1:
+        return {"only": str(known.index[0])}
+    ends = {"best": str(known.idxmax()), "worst": str(known[::-1].idxmin())}
+    between = known.drop(list(ends.values()))
+    middle = {"median": str((between - known.median()).abs().idxmin())} if len(between) else {}
+    return {"best": ends["best"], **middle, "worst": ends["worst"]}
 
 
 def largest_slice(reference: NDArray[Any], prediction: NDArray[Any]) -> int:
@@ -58,49 +67,61 @@ def largest_slice(reference: NDArray[Any], prediction: NDArray[Any]) -> int:
     return int(np.asarray(shown, dtype=bool).any(axis=1).sum(axis=(1, 2)).argmax())
 
 
-def overlays(runs: Sequence[Run], sites: Path) -> list[Overlay]:
-    """Overlays of each method's first seed, all methods on the same case of a site: the first run's typical one.
+def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[Overlay]:
+    """Overlays of each method's first seed, all methods on the same cases: those chosen by the first run's Dice.
 
-    Of the sites whose folders are here: a hospital has its own.
+    Args:
+        runs: tested ones, with models.
+        sites: folder of site folders. Of the run's sites those that are here are shown: a hospital has its own.
+        only: one site to show; None: all.
 
     Raises:
         BadInput: none of the sites is here, it was prepared again since, or the models are missing.
     """
     folders = {site.name: site for site in open_sites(sites)}
-    here = [name for name in runs[0].sites if name in folders]
+    wanted = [only] if only is not None else runs[0].sites
+    here = [name for name in wanted if name in folders]
     if not here:
-        raise BadInput(f"{sites}: holds {', '.join(folders)}, none of the run's sites {', '.join(runs[0].sites)}")
+        raise BadInput(f"{sites}: holds {', '.join(folders)}, none of the run's sites {', '.join(wanted)}")
     first: dict[str, Run] = {}
     for run in runs:
         first.setdefault(run.label, run)
-    chosen = {name: _typical(runs[0], folders[name]) for name in here}
+    chosen = {name: _chosen(runs[0], folders[name]) for name in here}
     return [
         overlay
         for run in first.values()
         for model_of in [final_models(run.path)]
-        for name, case in chosen.items()
-        for overlay in [_overlay(run, folders[name], case, model_of(folders[name]))]
+        for name, cases in chosen.items()
+        for which, case in cases.items()
+        for overlay in [_overlay(run, folders[name], which, case, model_of(folders[name]))]
     ]
 
 
 def draw(shown: Sequence[Overlay]) -> Figure:
-    """One row per method, one column per site (one method: up to four sites in a row)."""
-    methods = list(dict.fromkeys(overlay.method for overlay in shown))
-    columns = min(4, len(shown)) if len(methods) == 1 else len(shown) // len(methods)
-    rows = -(-len(shown) // columns)
+    """A row per site: its best, median and worst case, of each the methods side by side."""
+    sites, methods = (
+        list(dict.fromkeys(names)) for names in ([one.site for one in shown], [one.method for one in shown])
+    )
+    kinds = [which for which in WHICH if any(overlay.which == which for overlay in shown)]
+    kinds = [which for which in kinds if which != "only"] or kinds  # an only case stands in the first column
+    columns = len(kinds) * len(methods)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(2.35 * columns, 2.8 * rows + 0.55), dpi=160, layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False)
+        size = (max(4.8, 2.2 * columns), 2.6 * len(sites) + 0.55)
+        figure = Figure(figsize=size, dpi=130, layout="constrained")
+        panels = figure.subplots(len(sites), columns, squeeze=False)
         for panel in panels.flat:
             panel.set_axis_off()
-        for panel, overlay in zip(panels.flat, shown, strict=False):
+        for overlay in shown:
+            place = kinds.index(overlay.which) if overlay.which in kinds else 0
+            panel = panels[sites.index(overlay.site), place * len(methods) + methods.index(overlay.method)]
             panel.imshow(overlay.image, cmap="gray", vmin=0, vmax=1, interpolation="bilinear")
             for masks, colour, width in ((overlay.reference, REFERENCE, 1.7), (overlay.prediction, PREDICTION, 1.0)):
                 for mask in masks:
                     if mask.any():
                         panel.contour(mask, levels=[0.5], colors=[colour], linewidths=width)
             title = overlay.site if len(methods) == 1 else f"{overlay.site}, {overlay.method}"
-            panel.set_title(f"{title}\nDice {100 * overlay.dice:.1f}%", fontsize=9, fontweight="normal")
+            text = f"{title}\n{WHICH[overlay.which]}: Dice {100 * overlay.dice:.1f}%"
+            panel.set_title(text, fontsize=9, fontweight="normal")
         handles = [
             Line2D([], [], color="#b8ad00", linewidth=2, label="reference"),
             Line2D([], [], color=PREDICTION, linewidth=1.5, label="prediction"),
@@ -109,21 +130,22 @@ def draw(shown: Sequence[Overlay]) -> Figure:
     return figure
 
 
-def _typical(run: Run, site: SiteFolder) -> Case:
+def _chosen(run: Run, site: SiteFolder) -> dict[str, Case]:
     dice = case_dice(run.results).mean(axis=1)
     here = dice[dice.index.get_level_values("site") == site.name].droplevel(["method", "seed", "site"])
     cases = site.cases("testing")
     if len(here) != len(cases):
         raise BadInput(f"{site.path}: {len(cases)} test cases, but {len(here)} in the run; it was prepared again since")
-    return cases[int(typical_case(here))]  # results name a case by its position
+    return {which: cases[int(name)] for which, name in chosen_cases(here).items()}  # named by position in results
 
 
-def _overlay(run: Run, site: SiteFolder, case: Case, network: Any) -> Overlay:
+def _overlay(run: Run, site: SiteFolder, which: str, case: Case, network: Any) -> Overlay:
     prediction = predict(network, case.image)
     reference = np.asarray(case.label, dtype=bool)
     position = largest_slice(reference, prediction)
     return Overlay(
         site=site.name,
+        which=which,
         method=run.label,
         dice=_dice(reference, prediction),
         image=_shown(np.asarray(case.image[position])),

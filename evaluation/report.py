@@ -1,37 +1,39 @@
-"""The report of one or several runs: one HTML file that needs nothing else, with its tables and figures beside it."""
+"""The report of one or several runs on all sites, for whoever steers them: one HTML file, tables and figures beside."""
 
-import base64
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from evaluation import figures, summary, tables
-from evaluation.formats import DASH, MISSING, Table, csv_text, headed, latex_text
+from evaluation import caveats, figures, marks, summary, tables
+from evaluation.agreement import Agreement, agreements
+from evaluation.formats import Table
+from evaluation.intervals import by_rank, contribution_intervals, dice_intervals, of_methods, of_sites
 from evaluation.overlay import draw, overlays
+from evaluation.pages import Picture, photograph, pictures, write_page, write_tables
+from evaluation.report_tables import report_tables
 from evaluation.runs import Run, open_runs, together
 from fedmerit.errors import BadInput
-from fedmerit.files import write_atomically, write_text
-from fedmerit.ledger import Ledger
 
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure to show: its file's name, a caption, an address that holds the image itself."""
-
-    name: str
-    caption: str
-    address: str
+OF_ONE_RUN = ("run", "method", "command", "started")  # of run.json, what is in no table of several runs
+MOST_SHOWN = 2  # methods whose segmentations are shown side by side
+ROUNDS = {
+    "weight": ("weights", "Aggregation weight of each site over the rounds."),
+    "contribution": ("contributions", "Contribution of each site as the method estimates it, round by round."),
+    "reputation": ("reputation", "Reputation: contribution remembered over rounds."),
+}
 
 
 def write_report(
-    runs: Sequence[Path], out: Path | None = None, *, sites: Path | None = None, images: bool = True
+    runs: Sequence[Path],
+    out: Path | None = None,
+    *,
+    sites: Path | None = None,
+    images: bool = True,
+    truth: Path | None = None,
 ) -> Path:
     """Write report.html of one run or of several compared, with ``tables/`` and ``figures/`` beside it.
 
@@ -40,207 +42,158 @@ def write_report(
         out: where to; default ``RUN/report.html``, or report.html in the runs' common parent.
         sites: the prepared site folders; default those of the first run, where they are on this machine.
         images: whether to show test images with outlines. Such a report must not leave the hospital.
+        truth: a folder of trained coalitions of the same sites (`fedmerit loo`, `fedmerit shapley`).
 
     Returns:
         The path of the HTML file.
 
     Raises:
-        BadInput: a run is unusable or empty, or the runs do not belong together.
+        BadInput: a run is unusable or empty, the runs do not belong together, or the ground truth is not of them.
     """
     opened = open_runs(runs)
     results = together(opened)
-    out = _default_out(opened) if out is None else Path(out)
-    shown = _tables(opened, results)
-    for table in shown.values():
-        write_text(out.parent / "tables" / f"{table.name}.csv", csv_text(table))
-        write_text(out.parent / "tables" / f"{table.name}.tex", latex_text(table))
-    pictures = _pictures(results, out.parent / "figures")
-    overlay, overlay_note = _overlay(opened, sites, out.parent / "figures", images=images)
-    settings, differing = _settings(opened)
-    page = _template().render(
+    intervals, said = dice_intervals(results), contribution_intervals(results)
+    agreed, truth_notes = agreements(opened, results, truth) if truth is not None else ([], [])
+    suspicions, silent = marks.suspected(opened)
+    out = common_folder(opened) / "report.html" if out is None else Path(out)
+    shown = report_tables(opened, results, intervals, said)
+    extra = [table for one in agreed for table in (one.of_values, one.of_methods)]
+    write_tables([*shown.values(), *extra, *([suspicions] if len(suspicions.frame) else [])], out.parent / "tables")
+    drawn = _drawn(results, intervals) | _drawn_agreements(agreed)
+    for name in {name for name, _ in ROUNDS.values()} - set(drawn):
+        (out.parent / "figures" / f"{name}.png").unlink(missing_ok=True)
+    overlay, overlay_note = _overlay(opened, intervals, sites, out.parent / "figures", images=images)
+    settings, differing = settings_of(opened, [_shown(run) for run in opened])
+    write_page(
+        out,
+        "report.html.j2",
         runs=opened,
-        title=", ".join(dict.fromkeys(run.label for run in opened)),
+        title=_title(opened),
         facts=summary.facts(results),
-        sentences=summary.sentences(results),
-        notes=summary.notes(opened, results),
+        sentences=[*summary.sentences(results, intervals), *marks.suspicion_in_words(suspicions.frame)],
+        of_methods=summary.method_by_method(results),
+        notes=caveats.of_runs(opened, results),
+        caveats=[
+            *caveats.of_ranks(intervals),
+            *caveats.of_contributions(results, said),
+            *caveats.of_cases(results),
+            *(caveat for one in agreed for caveat in one.caveats),
+            *(f"Ground truth: {note}." for note in truth_notes),
+        ],
         tables=shown,
-        pictures=pictures,
+        agreements=agreed,
+        suspicions=suspicions,
+        silent=silent,
+        pictures=pictures(drawn, out.parent / "figures"),
         overlay=overlay,
         overlay_note=overlay_note,
         settings=settings,
-        differing=Table("runs", "What differs between the runs", differing),
+        differing=Table("runs", "What differs between the methods' runs", differing),
     )
-    write_text(out, page)
     return out
 
 
-def _default_out(runs: Sequence[Run]) -> Path:
+def common_folder(runs: Sequence[Run]) -> Path:
+    """The run's folder, or the runs' common parent."""
     if len(runs) == 1:
-        return runs[0].path / "report.html"
+        return runs[0].path
     paths = [run.path.resolve().parent for run in runs]
-    common = [path for path in (paths[0], *paths[0].parents) if all(other.is_relative_to(path) for other in paths)]
-    return common[0] / "report.html"
+    return next(path for path in (paths[0], *paths[0].parents) if all(one.is_relative_to(path) for one in paths))
 
 
-def _tables(runs: Sequence[Run], results: pd.DataFrame) -> dict[str, Table]:
-    """The tables that the results can fill, by name."""
-    several_seeds = len({run.seed for run in runs}) > 1
-    over_seeds = ", mean ± standard deviation over seeds" if several_seeds else ""
-    found: list[Table] = []
-    dice = tables.site_dice(results)
-    if not dice.empty:
-        found.append(_comparison(results, over_seeds))
-        found.append(
-            Table("dice", f"Test Dice per site{', mean over seeds' * several_seeds}", headed(_over_seeds(dice)))
-        )
-        labels = tables.label_dice(results)
-        if labels.shape[1] > 1:
-            caption = f"Test Dice [%] per label{', mean over seeds' * several_seeds}"
-            found.append(Table("labels", caption, headed(100 * _over_seeds(labels)), decimals=1))
-        gains = tables.gains(results)
-        if not gains.empty:
-            frame = headed(100 * gains.assign(mean=gains.mean(axis=1), worst=gains.min(axis=1)))
-            found.append(Table("gains", "Gain in test Dice over training alone [points]", frame, decimals=1))
-    merit = tables.contributions(results)
-    if not merit.empty:
-        found.append(_contributions(merit, tables.contribution_ranks(results), several_seeds))
-    marks = _marks(runs, results)
-    if not marks.empty:
-        found.append(Table("marks", "Flagged sites and rejected replies", marks))
-    costs = tables.costs(results)
-    if not costs.empty:
-        caption = "Time and transfer per site and round" + ", mean over seeds" * several_seeds
-        found.append(Table("costs", caption, headed(_over_seeds(costs))))
-    return {table.name: table for table in found}
-
-
-def _contributions(merit: pd.DataFrame, ranks: pd.DataFrame, several_seeds: bool) -> Table:
-    frame = _over_seeds(merit)
-    caption = "Contributions and weights of the sites"
-    if several_seeds:
-        caption += ", mean over seeds"
-    if not ranks.empty:
-        caption += "; ranks by mean contribution, from the best to the worst seed"
-        spans = ranks.astype(int).apply(lambda rank: _ranges([*range(rank["best"], rank["worst"] + 1)]), axis=1)
-        frame["Rank"] = spans.reindex(frame.index).fillna(MISSING)
-    return Table("contributions", caption, headed(frame))
-
-
-def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
-    mean = table.groupby(level=["method", "site"]).mean()
-    whole = [name for name in table.select_dtypes("integer") if (mean[name] % 1 == 0).all()]
-    return mean.astype(dict.fromkeys(whole, int))
-
-
-def _comparison(results: pd.DataFrame, over_seeds: str) -> Table:
-    """Methods in rows, sites in columns, as the field's papers print it; the best of each column bold."""
-    mean, spread = tables.comparison(results)
-    lower = mean.columns == ("sites", "std")
-    best = mean.eq(mean.max()) & ~lower | mean.eq(mean.min()) & lower
-    if len(mean) < 2:
-        best &= False
-
-    def flat(table: pd.DataFrame, first: Any) -> pd.DataFrame:
-        levels = zip(*(table.columns.get_level_values(level) for level in (0, 1)), strict=True)
-        names = [name if level == "site" else name.title() for level, name in levels]
-        table = table.set_axis(names, axis=1)
-        table.insert(0, "Method", first, allow_duplicates=True)
-        return table.reset_index(drop=True)
-
-    return Table(
-        "comparison",
-        f"Test Dice [%] per site{over_seeds}; mean, standard deviation and worst over sites",
-        flat(100 * mean, [str(name) for name in mean.index]),
-        spread=flat(100 * spread, math.nan),
-        best=flat(best, False),
-        decimals=1,
-    )
-
-
-def _marks(runs: Sequence[Run], results: pd.DataFrame) -> pd.DataFrame:
-    """Site by site what was flagged or rejected, in which rounds, and why."""
-    marked = results[results["quantity"].isin(["flagged", "rejected"]) & (results["value"] > 0)]
-    reasons = {(run.label, run.seed): _rejections(run.path) for run in runs}
-    columns = ["method", "seed", "site", "quantity", "split", "round"]
+def settings_of(runs: Sequence[Run], shown: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], pd.DataFrame]:
+    """Settings of runs as (those that all share, a row per method of those that differ, all values of its runs)."""
+    table = pd.DataFrame([_flat(one) for one in shown]).fillna("")
+    same = [name for name in table if table[name].nunique() == 1]
+    differing = table.drop(columns=[*same, *(name for name in OF_ONE_RUN if name in table and name not in same)])
+    labels = [run.label for run in runs]
     rows = [
-        (method, seed, site, what, number, _reason(reasons[method, seed].get((number, site)), what, split))
-        for method, seed, site, what, split, number in marked[columns].to_numpy()
+        {"Method": label} | {name: ", ".join(filter(None, dict.fromkeys(part[name]))) for name in differing}
+        for label, part in differing.groupby(labels, sort=False)
     ]
-    table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
-    keys = ["Method", "Seed", "Site", "What", "Reason"]
-    grouped = table.groupby(keys, sort=False)["Rounds"].agg(_ranges).reset_index()
-    return grouped[["Method", "Seed", "Site", "What", "Rounds", "Reason"]]
+    return {str(name): table[name].iloc[0] for name in same}, pd.DataFrame(rows)
 
 
-def _reason(recorded: str | None, what: str, split: str) -> str:
-    if split:
-        return "no usable reply to the final test"
-    if what == "flagged":
-        return "its claim differs from what the server computed"
-    return recorded or "the ledger gives no reason"
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """``0-2, 5`` of 0, 1, 2, 5."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
+def shared_quantities(results: pd.DataFrame) -> dict[str, list[str]]:
+    """The quantities of rounds that are recorded, each with those that are the very same numbers."""
+    seen: dict[str, list[str]] = {}
+    for quantity in ROUNDS:
+        rounds = tables.per_round(results, quantity)
+        if rounds.isna().all(axis=None):
+            continue
+        same = [other for other in seen if rounds.equals(tables.per_round(results, other))]
+        if same:
+            seen[same[0]].append(quantity)
         else:
-            parts.append([number])
-    return ", ".join(f"{part[0]}{DASH}{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+            seen[quantity] = []
+    return seen
 
 
-def _rejections(run: Path) -> dict[tuple[int, str], str]:
-    """What the ledger says of rejected replies, by round and site."""
-    path = run / "ledger.jsonl"
-    try:
-        records = Ledger(path).records
-        return {(record["round"], site): str(why) for record in records for site, why in record["rejected"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run}`") from error
+def _title(runs: Sequence[Run]) -> str:
+    labels = list(dict.fromkeys(run.label for run in runs))
+    return ", ".join(labels) if len(labels) < 4 else f"{len(labels)} methods compared"
 
 
-def _pictures(results: pd.DataFrame, folder: Path) -> dict[str, Picture]:
-    """Every figure that the results can fill, saved as PNG, and held as SVG for the page."""
-    quantities = {"weights": "weight", "contributions": "contribution", "reputation": "reputation"}
+def _drawn(results: pd.DataFrame, intervals: pd.DataFrame) -> dict[str, tuple[str, Figure]]:
+    """Every figure that the results can fill, with its caption."""
     drawn: dict[str, tuple[str, Figure]] = {}
-    if not tables.site_dice(results).empty:
+    if not intervals.empty:
         drawn["dice"] = ("Test Dice per method and site; each dot is a case.", figures.dice_bars(results))
+    gains = of_sites(intervals, "gain")
+    if not gains.empty:
+        text = "Gain in test Dice over training alone, with 95 % intervals over cases and seeds; below 0 a site lost."
+        gains = gains.loc[[method for method in _order(results) if method in gains.index.unique("method")]]
+        drawn["gains"] = (text, figures.gain_ranges(gains, sorted(site for site in results["site"].unique() if site)))
     if not tables.validation(results).empty:
         text = (
             "Validation Dice over the rounds, of the model each site receives. Mean of sites: thin as measured, "
             "thick smoothed (Savitzky-Golay); single sites are smoothed."
         )
         drawn["convergence"] = (text, figures.convergence(results))
-    captions = {
-        "weights": "Aggregation weight of each site over the rounds.",
-        "contributions": "Contribution of each site as the method estimates it, round by round.",
-        "reputation": "Reputation: contribution remembered over rounds.",
-    }
-    seen: dict[str, pd.DataFrame] = {}
-    for name, quantity in quantities.items():
-        rounds = tables.per_round(results, quantity)
-        if rounds.isna().all(axis=None):
-            continue
-        if same := [other for other, shown in seen.items() if rounds.equals(shown)]:
-            caption, figure = drawn[same[0]]
-            drawn[same[0]] = (f"{caption} Here the {quantity} is the same number.", figure)
-            (folder / f"{name}.png").unlink(missing_ok=True)
-            continue
+    for quantity, same in shared_quantities(results).items():
+        name, caption = ROUNDS[quantity]
+        caption += "".join(f" Here the {other} is the same number." for other in same)
         figure = figures.over_rounds(results, quantity, quantity.title(), equal_share=quantity == "weight")
-        drawn[name], seen[name] = (captions[name], figure), rounds
-    for name, (_, figure) in drawn.items():
-        _save(folder / f"{name}.png", figures.png(figure))
-    return {
-        name: Picture(name, caption, _address(figures.svg(figure), "svg+xml"))
-        for name, (caption, figure) in drawn.items()
-    }
+        drawn[name] = (caption, figure)
+    return drawn
 
 
-def _overlay(runs: Sequence[Run], sites: Path | None, folder: Path, *, images: bool) -> tuple[Picture | None, str]:
+def _drawn_agreements(agreed: Sequence[Agreement]) -> dict[str, tuple[str, Figure]]:
+    """What the methods say over each ground truth, means over seeds."""
+    drawn = {}
+    for one in agreed:
+        said = {method: frame.mean() for (method, estimate), frame in one.said.items()
+                if estimate in ("mean contribution", "sample share")}  # fmt: skip
+        said = {("sample share" if method == "any" else method): line for method, line in said.items()}
+        caption = f"What each method says of the sites' contributions, over their {one.truth} values; means over seeds."
+        name = f"agreement-{one.truth.lower()}"
+        drawn[name] = (caption, figures.agreement(one.values.mean(), said, one.truth))
+    return drawn
+
+
+def _order(results: pd.DataFrame) -> list[str]:
+    return [str(method) for method in results["method"].cat.categories]
+
+
+def _overlay(
+    runs: Sequence[Run], intervals: pd.DataFrame, sites: Path | None, folder: Path, *, images: bool
+) -> tuple[Picture | None, str]:
     """The overlays, or why there are none. An older overlay file is removed where there are none."""
-    file = folder / "overlays.png"
+    labels = [run.label for run in runs]
+    if len(set(labels)) > MOST_SHOWN and not intervals.empty:
+        best = by_rank(of_methods(intervals, "mean"))[0]
+        runs = sorted((run for run in runs if run.label in (best, "standalone")), key=lambda run: run.label != best)
+    return overlay_picture(runs, sites, folder / "overlays.png", images=images)
+
+
+def overlay_picture(
+    runs: Sequence[Run], sites: Path | None, file: Path, *, images: bool, only: str | None = None
+) -> tuple[Picture | None, str]:
+    """The overlays of runs, or why there are none; an older file is removed where there are none.
+
+    Raises:
+        BadInput: ``sites`` is given and cannot be shown.
+    """
     file.unlink(missing_ok=True)
     if not images:
         return None, "Images were left out of this report on request. It holds no image, file name or patient."
@@ -250,35 +203,21 @@ def _overlay(runs: Sequence[Run], sites: Path | None, folder: Path, *, images: b
             "The sites' images are not on this machine, so no segmentation is shown. "
             "A hospital sees its own with `fedmerit report RUN --sites FOLDER`."
         )
-    if not any(run.tested for run in runs):
+    tested = [run for run in runs if run.tested]
+    if not tested:
         return None, "No segmentation is shown: the run has no test Dice yet."
     try:
-        content = figures.png(draw(overlays([run for run in runs if run.tested], place)))
+        content = figures.png(draw(overlays(tested, place, only)))
     except BadInput as error:
         if sites is not None:
             raise
-        return None, f"No segmentation is shown: {error}."
-    _save(file, content)
+        return None, f"No segmentation is shown: {error if only is None else 'its images are not on this machine'}."
+    labels = list(dict.fromkeys(run.label for run in tested))
     caption = (
-        "A typical test case of each site, the one with the median Dice in the first run, "
+        f"The best, median and worst test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
         "in the slice where the organ is largest. The Dice is that of the whole case."
     )
-    return Picture("overlays", caption, _address(content, "png")), ""
-
-
-def _save(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda file: file.write(content))
-
-
-def _address(content: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _settings(runs: Sequence[Run]) -> tuple[dict[str, str], pd.DataFrame]:
-    """run.json as (settings that all runs share, a row per run of those that differ)."""
-    table = pd.DataFrame([_flat(_shown(run)) for run in runs]).fillna("")
-    same = [name for name in table if table[name].nunique() == 1]
-    return {str(name): table[name].iloc[0] for name in same}, table.drop(columns=same)
+    return photograph(content, caption, file), ""
 
 
 def _shown(run: Run) -> dict[str, Any]:
@@ -298,14 +237,3 @@ def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             found[prefix + name] = value if isinstance(value, str) else json.dumps(value)
     return found
-
-
-def _template() -> Any:
-    environment = Environment(
-        loader=PackageLoader("evaluation", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2")

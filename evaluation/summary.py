@@ -1,13 +1,14 @@
 """The findings of a report in words, with their numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
 
-from evaluation.formats import MINUS
-from evaluation.runs import Run
-from evaluation.tables import by_site, comparison, contribution_ranks, contributions, gains, over_sites, site_dice
+from evaluation.bootstrap import LEVEL
+from evaluation.intervals import alike, by_rank, of_methods, of_sites
+from evaluation.tables import by_site, comparison, contribution_ranks, contributions, gains, over_sites
+from evaluation.words import between, listed, percent, points
 
 TINY = 1e-9
 
@@ -19,36 +20,6 @@ class Fact:
     name: str
     value: str
     note: str
-
-
-def notes(runs: Sequence[Run], results: pd.DataFrame) -> list[str]:
-    """What a reader has to know before believing a number: incomplete runs, single seeds, differing test cases."""
-    said = []
-    for run in runs:
-        if run.rounds_done < run.rounds:
-            said.append(f"{run.label}, seed {run.seed}: run incomplete: {run.rounds_done} of {run.rounds} rounds.")
-        if not run.tested:
-            said.append(f"{run.label}, seed {run.seed}: no test Dice yet; it is measured after the last round.")
-        elif untested := [site for site in run.sites if site not in run.tested_sites]:
-            said.append(
-                f"{run.label}, seed {run.seed}: no test Dice from {_list(untested)}; means are over the others."
-            )
-    seeds: dict[str, set[int]] = {}
-    for run in runs:
-        seeds.setdefault(run.label, set()).add(run.seed)
-    if any(len(numbers) == 1 for numbers in seeds.values()):
-        said.append(
-            "One seed: differences between sites and methods may be chance. "
-            "Repeat with several seeds before anything is paid or decided by these numbers."
-        )
-    if len({frozenset(numbers) for numbers in seeds.values()}) > 1:
-        said.append("The methods were run with different seeds: compare their means with care.")
-    rounds = sorted({run.rounds for run in runs})
-    if len(rounds) > 1:
-        said.append(f"The runs differ in their number of rounds: {_list([str(number) for number in rounds])}.")
-    if _cases_differ(results):
-        said.append("Runs of one seed were tested on different cases: their Dice cannot be compared.")
-    return said
 
 
 def facts(results: pd.DataFrame) -> list[Fact]:
@@ -67,18 +38,20 @@ def facts(results: pd.DataFrame) -> list[Fact]:
 
 def _facts_of_one(results: pd.DataFrame, dice: pd.DataFrame) -> Iterator[Fact]:
     _, row = next(_over_sites(results).iterrows())
-    yield Fact("Mean test Dice", _percent(row["mean"]), "mean of sites")
-    yield Fact("Worst-served site", _percent(dice.iloc[0].min()), _top(-dice.iloc[0]))
+    yield Fact("Mean test Dice", percent(row["mean"]), "mean of sites")
+    yield Fact("Worst-served site", percent(dice.iloc[0].min()), _top(-dice.iloc[0]))
     if pd.notna(row["std"]):
         yield Fact("Spread over sites", f"{100 * row['std']:.1f}", "points of Dice, standard deviation")
 
 
 def _facts_of_several(results: pd.DataFrame) -> Iterator[Fact]:
     overall = _over_sites(results)
-    yield Fact("Highest mean Dice", _percent(overall["mean"].max()), _top(overall["mean"]))
-    yield Fact("Highest worst-site Dice", _percent(overall["worst"].max()), _top(overall["worst"]))
+    yield Fact("Highest mean Dice", percent(overall["mean"].max()), _top(overall["mean"]))
+    yield Fact("Highest worst-site Dice", percent(overall["worst"].max()), _top(overall["worst"]))
     if overall["std"].notna().any():
-        yield Fact("Smallest spread", f"{100 * overall['std'].min():.1f}", f"{_top(-overall['std'])}; points of Dice")
+        least = _top(-overall["std"])
+        note = f"points of Dice over sites, {least}, at a mean of {percent(overall['mean'][least])}"
+        yield Fact("Smallest spread", f"{100 * overall['std'].min():.1f}", note)
 
 
 def _fact_of_weights(weights: pd.Series) -> Iterator[Fact]:
@@ -86,53 +59,107 @@ def _fact_of_weights(weights: pd.Series) -> Iterator[Fact]:
         yield Fact("Largest weight", f"{known.max():.3f}", f"{_top(known)}; an equal share is {1 / len(known):.3f}")
 
 
-def sentences(results: pd.DataFrame) -> list[tuple[str, str]]:
-    """The findings as (method or "", text): of one method each in a sentence, of several each method in one."""
-    dice = _dice(results)
-    said: list[tuple[str, str]] = []
-    if len(dice) > 1:
-        said.append(("", _headline(_over_sites(results))))
+def sentences(results: pd.DataFrame, intervals: pd.DataFrame) -> list[str]:
+    """The findings over all methods: which is highest and whether that can be told, who gained, lost or was flagged.
+
+    Args:
+        results: rows of all runs.
+        intervals: of `evaluation.intervals.dice_intervals`.
+    """
+    said = []
+    if len(_dice(results)) > 1:
+        said.append(_headline(_over_sites(results)))
+        said += _told_apart(intervals)
+    said += _gained_and_lost(intervals)
+    return [*said, _marks(results)]
+
+
+def method_by_method(results: pd.DataFrame) -> list[tuple[str, str]]:
+    """The findings of each method as (method, text); of one method, each finding in a sentence without its name."""
     methods = results["method"].unique()
+    said: list[tuple[str, str]] = []
     for method in methods:
         found = list(_findings(results[results["method"] == method], gains(results), str(method)))
         if len(methods) == 1:
             said += [("", f"{part[0].upper()}{part[1:]}.") for part in found]
         elif found:
             said.append((str(method), f"{'; '.join(found)}."))
-    empty = 0 if dice.empty else int(site_dice(results)["both_empty"].sum())
-    if empty:
-        pairs = "1 pair" if empty == 1 else f"{empty} pairs"
-        said.append(("", f"{pairs} of test case and label, empty in reference and prediction, left out of the means."))
-    return [*said, ("", _marks(results))]
+    return said
 
 
 def _headline(overall: pd.DataFrame) -> str:
     text = (
         f"Of {len(overall)} methods, {_top(overall['mean'])} has the highest mean test Dice "
-        f"({_percent(overall['mean'].max())}), {_top(overall['worst'])} the highest Dice on its worst site "
-        f"({_percent(overall['worst'].max())})"
+        f"({percent(overall['mean'].max())}), {_top(overall['worst'])} the highest Dice on its worst site "
+        f"({percent(overall['worst'].max())})"
     )
     if overall["std"].notna().any():
+        least = _top(-overall["std"])
         text += (
-            f", and {_top(-overall['std'])} serves the sites most alike "
-            f"(standard deviation {100 * overall['std'].min():.1f} points)"
+            f", and {least} serves the sites most alike (standard deviation {100 * overall['std'].min():.1f} points, "
+            f"at a mean of {percent(overall['mean'][least])})"
         )
     return f"{text}."
+
+
+def _told_apart(intervals: pd.DataFrame) -> Iterator[str]:
+    """Which methods the best by mean Dice cannot be told from."""
+    best = by_rank(of_methods(intervals, "mean"))[0]
+    against = of_sites(intervals, "difference")
+    against = against[against.index.get_level_values("method") == best].droplevel("method")
+    close = [str(method) for method in against.index[alike(against)]]
+    end = f"the {100 * LEVEL:g} % intervals of the differences, case by case, hold 0"
+    yield (
+        f"{best} is not distinguishable from {listed(close)}: {end}." if close
+        else f"The {100 * LEVEL:g} % intervals of what {best} is above each other method leave out 0."
+    )  # fmt: skip
+
+
+def _gained_and_lost(intervals: pd.DataFrame) -> Iterator[str]:
+    """Who gained and who lost against training alone, over all methods; surely where the interval leaves out 0."""
+    gain = of_sites(intervals, "gain").dropna(subset="mean")
+    methods = len(gain.index.unique("method"))
+    for site, rows in gain.groupby(level="of"):
+        won, lost = rows[rows["mean"] >= 0], rows[rows["mean"] < 0]
+        if methods == 1:
+            row = rows.iloc[0]
+            verb = "gained" if row["mean"] >= 0 else "lost"
+            yield (
+                f"{site} {verb} against training alone: {points(row['mean'])} points of Dice "
+                f"({between(row['low'], row['high'])})."
+            )
+            continue
+        parts = []
+        if len(won):
+            sure = int((won["low"] > 0).sum())
+            parts.append(f"gained under {len(won)} of {methods} methods{_sure(sure)}")
+        if len(lost):
+            sure = int((lost["high"] < 0).sum())
+            worst = lost["mean"].droplevel("of").idxmin()
+            parts.append(
+                f"lost under {len(lost)}{_sure(sure)}, most under {worst} ({points(lost['mean'].min())} points)"
+            )
+        yield f"{site} {' and '.join(parts)}, against training alone."
+
+
+def _sure(count: int) -> str:
+    """How many of the changes have an interval that leaves out 0."""
+    return f" ({count or 'none'} with an interval that leaves out 0)"
 
 
 def _findings(results: pd.DataFrame, gained: pd.DataFrame, method: str) -> Iterator[str]:
     """What there is to say of one method, given its results and every method's gains."""
     for _, row in over_sites(_dice(results)).iterrows():
         yield (
-            f"the mean test Dice is {_percent(row['mean'])}, highest at {row['best_site']} ({_percent(row['best'])}) "
-            f"and lowest at {row['worst_site']} ({_percent(row['worst'])})"
+            f"the mean test Dice is {percent(row['mean'])}, highest at {row['best_site']} ({percent(row['best'])}) "
+            f"and lowest at {row['worst_site']} ({percent(row['worst'])})"
         )
     if method in gained.index:
         line: pd.Series[float] = pd.Series(gained.loc[method]).dropna()
-        lost = [f"{site} ({_points(value)})" for site, value in line.items() if value < 0]
+        lost = [f"{site} ({points(value)})" for site, value in line.items() if value < 0]
         yield (
-            f"taking part changes Dice by {_points(line.mean())} points on average against training alone, and "
-            + (f"{_list(lost)} would do better alone" if lost else "no site loses by it")
+            f"taking part changes Dice by {points(line.mean())} points on average against training alone, and "
+            + (f"{listed(lost)} would do better alone" if lost else "no site loses by it")
         )
     for _, line in _mean(results, "weight").iterrows():
         if (known := line.dropna()).size:
@@ -146,7 +173,7 @@ def _findings(results: pd.DataFrame, gained: pd.DataFrame, method: str) -> Itera
         if (known := line.dropna()).size and not _equal(known):
             text = f"by the method's own estimate {_top(known)} contributed most"
             if below := [str(site) for site, value in known.items() if value < 0]:
-                text += f", and the estimate is negative for {_list(below)}"
+                text += f", and the estimate is negative for {listed(below)}"
             yield text
     ranks = contribution_ranks(results)
     if not ranks.empty:
@@ -162,7 +189,7 @@ def _marks(results: pd.DataFrame) -> str:
     if not flagged and not rejected:
         return "No site was flagged and no reply was rejected."
     parts = [
-        f"{_list(sites)} {what} in at least one round"
+        f"{listed(sites)} {what} in at least one round"
         for sites, what in ((flagged, "flagged"), (rejected, "with a reply rejected"))
         if sites
     ]
@@ -190,29 +217,9 @@ def _mean(results: pd.DataFrame, name: str) -> pd.DataFrame:
     return table[name].unstack("site").groupby(level="method").mean() if name in table else pd.DataFrame()
 
 
-def _cases_differ(results: pd.DataFrame) -> bool:
-    tested = results[(results["split"] == "testing") & (results["quantity"] == "dice")]
-    cases: dict[object, set[frozenset[tuple[str, str]]]] = {}
-    for (_, seed), rows in tested.groupby(["method", "seed"]):
-        cases.setdefault(seed, set()).add(frozenset(zip(rows["site"], rows["case"], strict=True)))
-    return any(len(sets) > 1 for sets in cases.values())
-
-
 def _top(line: pd.Series) -> str:
     return str(line.idxmax())
 
 
 def _equal(line: pd.Series) -> bool:
     return bool(line.max() - line.min() < TINY)
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f}%"
-
-
-def _points(fraction: float) -> str:
-    return f"{100 * fraction:+.1f}".replace("-", MINUS)
-
-
-def _list(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -63,3 +63,41 @@ def test_a_site_that_was_absent_in_a_round_leaves_a_gap(tmp_path: Path) -> None:
     gone = (results["site"] == "Birch") & (results["round"] == 3) & (results["split"] == "")
     figure = figures.over_rounds(results[~gone], "contribution", "Contribution")
     assert figures.png(figure)
+
+
+def test_gains_are_drawn_with_their_intervals_in_the_sites_colours() -> None:
+    index = pd.MultiIndex.from_product([["fedavg", "fedce"], SITES[:3]])
+    gains = pd.DataFrame({"mean": 0.1, "low": [-0.1, 0.05, np.nan] * 2, "high": [0.2, 0.3, np.nan] * 2}, index)
+    figure = figures.gain_ranges(gains, SITES)
+    panel = figure.axes[0]
+    assert [bars.lines[0].get_color() for bars in panel.containers] == [
+        figures.site_style(SITES, site)["color"] for site in SITES[:3]
+    ]
+    ends = panel.containers[0].lines[2][0].get_segments()[0][:, 1]
+    assert sorted(ends) == pytest.approx([-10.0, 20.0])
+
+
+def test_a_sites_own_figures_are_drawn_with_and_without_the_others() -> None:
+    own = pd.DataFrame({"fedavg": [0.1, 0.2, 0.3], "fedce": [0.2, 0.2, 0.4]})
+    names = ["min", "lower quartile", "median", "upper quartile", "max"]
+    band = pd.DataFrame([[0.0, 0.1, 0.2, 0.3, 0.4]] * 3, columns=names)
+    with_others = figures.own_over_rounds(own, {"fedavg": band}, "Birch", "Weight")
+    assert [len(panel.collections) for panel in with_others.axes] == [2, 0]
+    assert [text.get_text() for text in figures.own_over_rounds(own, {}, "Birch", "Weight").legends[0].texts] == [
+        "Birch"
+    ]
+    dice = pd.Series({"fedavg": 0.7, "fedce": 0.8})
+    cases = {method: pd.Series([0.6, 0.9]) for method in dice.index}
+    boxes = pd.DataFrame([[0.5, 0.6, 0.7, 0.8, 0.9]], index=["fedce"], columns=names)
+    for others in (boxes, boxes.iloc[:0]):
+        figure = figures.own_dice(dice, cases, others, "Birch")
+        assert len(figure.axes[0].patches) == 2 + len(others)
+        assert figures.png(figure)
+
+
+def test_agreement_has_a_dot_for_each_site() -> None:
+    values = pd.Series({"Alder": 1.0, "Birch": -0.5, "Cedar": 2.0})
+    figure = figures.agreement(values, {"fedce": values / 3, "cgsv": values.drop("Birch")}, "leave-one-out")
+    dots = [panel.collections[1].get_offsets().tolist() for panel in figure.axes]
+    assert dots[0] == [pytest.approx([-0.5, -0.5 / 3])]
+    assert np.ma.getmaskarray(figure.axes[1].collections[1].get_offsets()).any()

@@ -17,6 +17,7 @@ class Split(StrEnum):
     training = "training"
     validation = "validation"
     testing = "testing"
+    server_validation = "server_validation"
 
 
 class PaperFigure(StrEnum):
@@ -48,11 +49,21 @@ def report(
         Path | None, typer.Option(help="Site folders to draw overlays from, if not the run's own.")
     ] = None,
     images: Annotated[bool, typer.Option(help="Overlays of image, reference and prediction.")] = True,
+    truth: Annotated[
+        Path | None, typer.Option(help="What `fedmerit loo` or `fedmerit shapley` wrote, on the same sites.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="For this hospital alone: itself by name, the others as quantiles.")
+    ] = None,
 ) -> None:
     """One self-contained HTML report of one or several runs, its tables and figures beside it."""
     from evaluation.report import write_report
+    from evaluation.site_report import write_site_report
 
-    path = write_report(runs, out, sites=sites, images=images)
+    if site is None:
+        path = write_report(runs, out, sites=sites, images=images, truth=truth)
+    else:
+        path = write_site_report(runs, site, out, sites=sites, images=images, truth=truth)
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 

@@ -189,11 +189,13 @@ class _Study:
         return results_of(list(self.trainings.values()))
 
     def show(self, tables: "Sequence[Table]") -> None:
-        """Print the tables, and write them."""
+        """Print the tables; write them, and the results they come from."""
+        from evaluation.coalitions import write_results
         from evaluation.formats import csv_text, latex_text
         from evaluation.tables import print_table
         from fedmerit.files import write_text
 
+        write_results(self.out)
         wide = Console(width=max(console.width, 150))  # narrower, labels and numbers are cut
         for table in tables:
             write_text(self.out / "tables" / f"{table.name}.csv", csv_text(table))

@@ -1,0 +1,177 @@
+"""How what methods say of contributions agrees with a ground truth: trained coalitions of the same sites."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from evaluation import fairness, games, values
+from evaluation.bootstrap import DRAWS
+from evaluation.fairness_tables import TRUTHS, complete_truths, estimates_of, measure
+from evaluation.formats import Table
+from evaluation.games import FloatArray
+from evaluation.runs import Run
+from fedmerit.errors import BadInput
+from fedmerit.results import read_results
+
+MOST_EXACT = 7  # sites whose permutations are all tried
+SAMPLED = 9999  # permutations of more sites
+FEW_SITES = 10  # fewer points make any correlation shaky
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One ground truth beside what the methods say."""
+
+    truth: str  # leave-one-out or Shapley
+    values: pd.DataFrame  # seeds x sites, points of Dice
+    said: Mapping[tuple[str, str], pd.DataFrame]  # by method and estimate: seeds x sites
+    of_values: Table
+    of_methods: Table
+    caveats: list[str]
+
+
+def agreements(
+    runs: Sequence[Run], results: pd.DataFrame, folder: Path, *, draws: int = DRAWS
+) -> tuple[list[Agreement], list[str]]:
+    """Agreement with every ground truth that a folder holds, and notes on what it lacks.
+
+    Args:
+        runs: with labels, as in ``results``.
+        results: rows of all runs.
+        folder: what `fedmerit loo` or `fedmerit shapley` wrote.
+        draws: of the bootstrap.
+
+    Raises:
+        BadInput: the folder holds no coalition, they are of other sites, or none of the truths is complete.
+    """
+    if not (folder / "results.csv").exists():
+        raise BadInput(
+            f"--truth {folder}: no results.csv in it; `fedmerit loo --sites SITES --out {folder}` or "
+            f"`fedmerit shapley --sites SITES --out {folder}` makes it"
+        )
+    truth = read_results(folder)
+    if not (truth["coalition"] != "").any():
+        raise BadInput(f"--truth {folder}: names no coalition; give what `fedmerit loo` or `fedmerit shapley` wrote")
+    if not any(run.tested for run in runs):
+        return [], ["the runs have no test Dice yet, so nothing is compared with the ground truth"]
+    coalitions = games.coalition_utilities(truth)
+    try:
+        names, notes = complete_truths(coalitions, runs[0].sites, sorted({run.seed for run in runs}))
+    except BadInput as error:
+        raise BadInput(f"--truth {folder}: {error}") from None
+    methods = {run.label: str(run.info["method"]) for run in runs}
+    figures = measure(results, methods, truth=truth, truths=names, draws=draws).figures
+    found = [_agreement(name, coalitions, truth, figures, _said(results, methods), runs[0].sites) for name in names]
+    return found, notes
+
+
+def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:
+    """Two-sided p of a correlation, mean over seeds, by permuting the sites of ``y`` alike in all seeds.
+
+    The share of the permutations whose correlation is as far from 0 or farther, exact up to `MOST_EXACT` sites.
+
+    Args:
+        x: (s, n), s seeds of n sites, and ``y`` alike.
+        correlation: ``pearson`` or ``spearman``.
+
+    Returns:
+        In (0, 1]; NaN where the correlation is undefined in every seed.
+    """
+    of = fairness.CORRELATIONS[correlation].of
+    n = x.shape[-1]
+    known = np.isfinite(of(x, y))
+    if not known.any():
+        return math.nan
+    x, y = x[known], y[known]
+    if n <= MOST_EXACT:
+        orders = np.array(list(permutations(range(n))))  # the first changes nothing
+    else:
+        random = np.random.default_rng(0)
+        orders = np.stack([np.arange(n), *(random.permutation(n) for _ in range(SAMPLED))])
+    means = np.abs(of(x[:, None, :], y[:, orders]).mean(axis=0))
+    return float((means >= means[0] - 1e-9 * max(means[0], 1.0)).mean())
+
+
+def _said(results: pd.DataFrame, methods: Mapping[str, str]) -> dict[tuple[str, str], pd.DataFrame]:
+    """What methods say, by (method, estimate); the share of training images once, as it is the same for all."""
+    said: dict[tuple[str, str], pd.DataFrame] = {}
+    for label, estimates in estimates_of(results, methods).items():
+        for name, frame in estimates.items():
+            said.setdefault(("any" if name == "sample share" else label, name), frame)
+    return said
+
+
+def _agreement(
+    truth: str,
+    coalitions: Mapping[int, games.Game],
+    rows: pd.DataFrame,
+    figures: pd.DataFrame,
+    said: Mapping[tuple[str, str], pd.DataFrame],
+    sites: Sequence[str],
+) -> Agreement:
+    weights = TRUTHS[truth]
+    valued = pd.DataFrame(
+        {
+            seed: 100 * games.semivalue(game, weights, sites)
+            for seed, game in coalitions.items()
+            if not games.missing(game, sites, weights)
+        },
+        index=list(sites),
+    ).T
+    of_values = {"leave-one-out": values.leave_one_out_tables, "Shapley": values.shapley_tables}[truth](rows)[0]
+    table, caveats = _compared(truth, valued, figures, said)
+    totals = valued.sum(axis=1)
+    if (totals <= 0).any():
+        seeds = ", ".join(str(seed) for seed in totals.index[totals <= 0])
+        caveats.append(f"The {truth} values sum to 0 or less (seed {seeds}): shares of them mean nothing there.")
+    return Agreement(truth, valued, said, of_values, table, caveats)
+
+
+def _compared(
+    truth: str, valued: pd.DataFrame, figures: pd.DataFrame, said: Mapping[tuple[str, str], pd.DataFrame]
+) -> tuple[Table, list[str]]:
+    """A row per method and estimate: correlations with their intervals, p and n."""
+    known = {(row["table"], row["method"], row["estimate"], row["figure"]): row for row in figures.to_dict("records")}
+    rows, lows, highs, undefined = [], [], [], dict[str, list[str]]()
+    sites = list(valued.columns)
+    for (method, estimate), frame in said.items():
+        label = method if method != "any" else next(one for _, one, name, _ in known if name == estimate)
+        seeds = [seed for seed in frame.index if seed in valued.index]
+        x, y = valued.loc[seeds].to_numpy(dtype=np.float64), frame.loc[seeds, sites].to_numpy(dtype=np.float64)
+        row: dict[str, object] = {"Method": method, "Contribution": estimate, "Sites": len(sites), "Seeds": len(seeds)}
+        low, high = dict.fromkeys(row, math.nan), dict.fromkeys(row, math.nan)
+        for name, group in (("pearson", truth.lower()), ("spearman", f"{truth.lower()}-ranks")):
+            key, heading = (group, label, estimate, name), name.title()
+            numbers = known.get(key)
+            scale = 0.01 if name == "pearson" else 1.0
+            row[heading] = math.nan if numbers is None else scale * float(numbers["mean"])
+            low[heading] = math.nan if numbers is None else scale * float(numbers["low"])
+            high[heading] = math.nan if numbers is None else scale * float(numbers["high"])
+            row[f"p, {heading}"] = permutation_p(x, y, name) if len(seeds) else math.nan
+            low[f"p, {heading}"] = high[f"p, {heading}"] = math.nan
+            if numbers is not None and numbers["note"] and math.isnan(float(numbers["mean"])):
+                told = undefined.setdefault(str(numbers["note"]), [])
+                told += [f"{method} ({estimate})"] if f"{method} ({estimate})" not in told else []
+        rows.append(row)
+        lows.append(low)
+        highs.append(high)
+    caption = (
+        f"Agreement with {truth} values: correlation over sites, mean over seeds, with its 95 % interval over cases "
+        "and seeds; p by permuting the sites"
+    )
+    frame, low_frame, high_frame = pd.DataFrame(rows), pd.DataFrame(lows), pd.DataFrame(highs)
+    table = Table(f"agreement-{truth.lower()}", caption, frame, decimals=2, low=low_frame, high=high_frame)
+    caveats = [f"The correlation with {truth} values is undefined for {', '.join(who)}: {why}."
+               for why, who in undefined.items()]  # fmt: skip
+    if len(sites) < FEW_SITES:
+        least = 1 / math.factorial(len(sites))
+        caveats.append(
+            f"Agreement with {truth} values rests on {len(sites)} sites, as many points in each correlation: one site "
+            f"can turn it, and no p can fall below {least:.2g}."
+        )
+    return table, caveats

@@ -1,0 +1,155 @@
+"""What a reader has to know before believing a number, computed from the results."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import pandas as pd
+
+from evaluation import tables
+from evaluation.bootstrap import LEVEL
+from evaluation.intervals import alike, by_rank, chains, of_methods, of_sites
+from evaluation.runs import Run
+from evaluation.words import listed
+
+FEWEST_SEEDS = 3
+FEWEST_CASES = 5  # test cases of a site
+
+
+def of_runs(runs: Sequence[Run], results: pd.DataFrame, *, sites_named: bool = True) -> list[str]:
+    """Incomplete runs, missing tests, too few seeds, runs that are not alike.
+
+    Args:
+        runs: with labels.
+        results: rows of all runs.
+        sites_named: whether sites may be named; else they are counted.
+    """
+    said = []
+    for run in runs:
+        head = f"{run.label}, seed {run.seed}"
+        if run.rounds_done < run.rounds:
+            said.append(f"{head}: run incomplete: {run.rounds_done} of {run.rounds} rounds.")
+        if not run.tested:
+            said.append(f"{head}: no test Dice yet; it is measured after the last round.")
+        elif untested := [site for site in run.sites if site not in run.tested_sites]:
+            who = listed(untested) if sites_named else f"{len(untested)} of {len(run.sites)} sites"
+            said.append(f"{head}: no test Dice from {who}; means are over the others.")
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
+        seeds.setdefault(run.label, set()).add(run.seed)
+    fewest = min(len(numbers) for numbers in seeds.values())
+    if fewest == 1:
+        said.append(
+            "One seed: differences between sites and methods may be chance. "
+            "Repeat with several seeds before anything is paid or decided by these numbers."
+        )
+    elif fewest < FEWEST_SEEDS:
+        said.append(f"{fewest} seeds: too few for intervals over seeds; at least {FEWEST_SEEDS} are needed.")
+    if len({frozenset(numbers) for numbers in seeds.values()}) > 1:
+        said.append("The methods were run with different seeds: compare their means with care.")
+    rounds = sorted({run.rounds for run in runs})
+    if len(rounds) > 1:
+        said.append(f"The runs differ in their number of rounds: {listed([str(number) for number in rounds])}.")
+    if _cases_differ(results):
+        said.append("Runs of one seed were tested on different cases: their Dice cannot be compared.")
+    return said
+
+
+def of_cases(results: pd.DataFrame, own: str | None = None) -> Iterator[str]:
+    """Too few test cases, and cases that are empty in the reference.
+
+    Args:
+        results: rows of all runs.
+        own: the site to speak of; None: all, by name.
+    """
+    dice = tables.site_dice(results)
+    if own is not None:
+        dice = dice[dice.index.get_level_values("site") == own]
+        results = results[results["site"] == own]
+    if dice.empty:
+        return
+    cases = dice["cases"].groupby(level="site").max()
+    few = cases[cases < FEWEST_CASES]
+    if not few.empty:
+        counts = listed([f"{site} ({count})" for site, count in few.items()])
+        text = f"Fewer than {FEWEST_CASES} test cases per seed: {counts}. Each moves the site's Dice by much"
+        lonely = [str(site) for site in few.index[few == 1]]
+        yield text + (
+            f", and of a single one (of {listed(lonely)}) there is nothing to resample: its intervals are too short."
+            if lonely
+            else "."
+        )
+    if empty := int(dice["both_empty"].sum()):
+        pairs = "1 pair" if empty == 1 else f"{empty} pairs"
+        yield f"{pairs} of test case and label, empty in reference and prediction, left out of the means."
+    if false := _false_alarms(results):
+        yield f"{false} test cases whose reference is empty were given a segmentation: they count as Dice 0."
+
+
+def of_ranks(intervals: pd.DataFrame) -> Iterator[str]:
+    """Methods whose neighbour in rank by mean Dice cannot be told from them."""
+    order = by_rank(of_methods(intervals, "mean"))
+    together = alike(of_sites(intervals, "difference"))
+    hang = [bool(together.get((one, other), False)) for one, other in pairwise(order)]
+    if found := [_ranks(first, names) for first, names in chains(order, hang)]:
+        yield (
+            f"Mean Dice: intervals overlap: {'; '.join(found)} are not distinguishable from neighbour to neighbour "
+            f"(the {100 * LEVEL:g} % intervals of their differences hold 0)."
+        )
+
+
+def of_contributions(results: pd.DataFrame, intervals: pd.DataFrame) -> Iterator[str]:
+    """Sites whose neighbours in contribution cannot be told from them; negative sums; one seed.
+
+    Args:
+        results: rows of all runs.
+        intervals: of `evaluation.intervals.contribution_intervals`.
+    """
+    said = tables.contributions(results)
+    if intervals.empty:
+        return
+    found = []
+    for method, rows in of_sites(intervals, "contribution").groupby(level="method", sort=False):
+        if rows["seeds"].max() < 2:
+            continue
+        order = by_rank(rows.droplevel("method"))
+        hang = [
+            bool(alike(of_sites(intervals, f"difference: {higher}")).get((method, lower), False))
+            for higher, lower in pairwise(order)
+        ]
+        found += [f"{method!s}, {_ranks(first, names)}" for first, names in chains(order, hang)]
+    if found:
+        yield f"Contributions: intervals overlap: {'; '.join(found)} are not distinguishable."
+    sums = said["mean_contribution"].groupby(level=["method", "seed"], observed=True).sum(min_count=1)
+    below = dict.fromkeys(str(method) for method in sums[sums <= 0].index.get_level_values("method"))
+    if below:
+        yield f"The contributions sum to 0 or less under {listed(list(below))}: shares of them mean nothing there."
+    negative = said.loc[said["mean_contribution"] < 0].index.get_level_values("method")
+    if others := [method for method in dict.fromkeys(map(str, negative)) if method not in below]:
+        yield f"Some contributions are negative under {listed(others)}: a share may then exceed 1."
+
+
+def _ranks(first: int, names: Sequence[str]) -> str:
+    """``ranks 2 and 3 (HK, UCL)``."""
+    last = first + len(names) - 1
+    numbers = f"{first} and {last}" if len(names) == 2 else f"{first} to {last}"
+    return f"ranks {numbers} ({', '.join(names)})"
+
+
+def _false_alarms(results: pd.DataFrame) -> int:
+    """Test cases and labels of the final models with an empty reference and a prediction."""
+    keys = ["method", "seed", "site", "case", "label"]
+    tested = results[results["split"] == "testing"]
+    counts = {name: tested[tested["quantity"] == name].set_index(keys)["value"] for name in
+              ("true_positives", "false_negatives", "false_positives")}  # fmt: skip
+    if any(count.empty for count in counts.values()):
+        return 0
+    reference = counts["true_positives"] + counts["false_negatives"]
+    return int(((reference == 0) & (counts["false_positives"] > 0)).sum())
+
+
+def _cases_differ(results: pd.DataFrame) -> bool:
+    tested = results[(results["split"] == "testing") & (results["quantity"] == "dice")]
+    cases: dict[object, set[frozenset[tuple[str, str]]]] = {}
+    for (_, seed), rows in tested.groupby(["method", "seed"], observed=True):
+        cases.setdefault(seed, set()).add(frozenset(zip(rows["site"], rows["case"], strict=True)))
+    return any(len(sets) > 1 for sets in cases.values())

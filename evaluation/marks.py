@@ -1,0 +1,136 @@
+"""Flagged, expelled and rejected sites, with the evidence: rounds, values, thresholds, the server's reasons."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pandas as pd
+
+from evaluation.detection import DETECTORS, Detector, flags
+from evaluation.formats import DASH, Table
+from evaluation.runs import Run
+from fedmerit.errors import BadInput
+from fedmerit.ledger import Ledger
+from fedmerit.methods.fedce import CLAIM_TOLERANCE
+
+MARKS = ("flagged", "rejected", "removed")
+BY_SERVER = "server"  # the detector that repeats what stands in the table of marks
+
+
+def marked(runs: Sequence[Run]) -> pd.DataFrame:
+    """What the method and the server found: ``Method, Seed, Site, What, Rounds, Reason``, rounds joined."""
+    columns = ["site", "quantity", "split", "round"]
+    rows = []
+    for run in runs:
+        found = run.results[run.results["quantity"].isin(MARKS) & (run.results["value"] > 0)]
+        reasons = _rejections(run)
+        rows += [
+            (run.label, run.seed, site, what, number, _reason(run, str(site), str(what), int(number), split, reasons))
+            for site, what, split, number in found[columns].itertuples(index=False)
+        ]
+    table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
+    table["What"] = table["What"].replace("removed", "expelled")
+    keys = ["Method", "Seed", "Site", "What", "Reason"]
+    grouped = table.groupby(keys, sort=False)["Rounds"].agg(ranges).reset_index()
+    return pd.DataFrame(grouped[["Method", "Seed", "Site", "What", "Rounds", "Reason"]])
+
+
+def suspected(runs: Sequence[Run]) -> tuple[Table, list[str]]:
+    """What the detectors of `evaluation.detection` flag, site by site, and which of them had nothing to go by.
+
+    Returns:
+        One row per method, site and detector: in how many seeds, the first round, the highest suspicion of the
+        flagged rounds and the threshold; and the names of detectors whose evidence no run records.
+    """
+    rows, silent = [], []
+    for detector in (one for one in DETECTORS if one.name != BY_SERVER):
+        seen = False
+        for run in runs:
+            known, found = _by(detector, run)
+            seen |= known
+            rows += [(run.label, site, detector.name, run.seed, *numbers) for site, *numbers in found]
+        if not seen:
+            silent.append(detector.name)
+    table = pd.DataFrame(rows, columns=["Method", "Site", "Detector", "Seed", "first", "count", "highest"])
+    seeds = {label: len({run.seed for run in runs if run.label == label}) for label in {run.label for run in runs}}
+    thresholds = {detector.name: detector for detector in DETECTORS}
+    lines = [
+        {
+            "Method": method,
+            "Site": site,
+            "Detector": name,
+            "Seeds": f"{len(part)} of {seeds[str(method)]}",
+            "First round": int(part["first"].min()),
+            "Flagged rounds": int(part["count"].sum()),
+            "Suspicion, highest": float(part["highest"].max()),
+            "Threshold": thresholds[str(name)].threshold,
+            "Meaning": thresholds[str(name)].what,
+        }
+        for (method, site, name), part in table.groupby(["Method", "Site", "Detector"], sort=False)
+    ]
+    caption = "Sites that a detector flags: its suspicion is above its threshold in at least one round"
+    return Table("suspicions", caption, pd.DataFrame(lines), decimals=2), silent
+
+
+def suspicion_in_words(suspicions: pd.DataFrame) -> list[str]:
+    """One sentence of what `suspected` found; none where nothing."""
+    if suspicions.empty:
+        return []
+    sites = {name: sorted(set(rows["Site"])) for name, rows in suspicions.groupby("Detector", sort=False)}
+    told = "; ".join(f"{name!s} ({', '.join(who)})" for name, who in sites.items())
+    return [f"Detectors of free riders suspect, under some method: {told}. They suspect honest sites, too."]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``0-2, 5`` of 0, 1, 2, 5."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]}{DASH}{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def _by(detector: Detector, run: Run) -> tuple[bool, list[tuple[str, int, int, float]]]:
+    """Whether a detector had anything to go by, and (site, first round, rounds, highest suspicion) of whom it flags."""
+    try:
+        suspicion = detector.suspicion(run.results)
+    except BadInput:  # the run did not record its evidence
+        return False, []
+    if suspicion.isna().all(axis=None):
+        return False, []
+    found = flags(detector, run.results)
+    rounds = found.index.get_level_values("round")
+    return True, [
+        (str(site), int(rounds[mask].min()), int(mask.sum()), float(suspicion[str(site)][mask].max()))
+        for site, mask in found.items()
+        if mask.any()
+    ]
+
+
+def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Mapping[tuple[int, str], str]) -> str:
+    if split:
+        return "no usable reply to the final test"
+    if what == "rejected":
+        return reasons.get((number, site), "the ledger gives no reason")
+    if what == "removed":
+        return _threshold(run)
+    return f"its claimed cosine differs from what the server computed by more than {CLAIM_TOLERANCE:g}"
+
+
+def _threshold(run: Run) -> str:
+    """Of expulsion, ``coef`` / |R|: Xu and Lyu 2021, Lyu et al. 2020."""
+    coef = run.info["parameters"].get("coef")
+    share = "the method's threshold" if coef is None else f"{float(coef):.3g} of an equal share of the remaining sites'"
+    return f"its reputation fell below {share}"
+
+
+def _rejections(run: Run) -> dict[tuple[int, str], str]:
+    """What the ledger says of rejected replies, by round and site."""
+    path = run.path / "ledger.jsonl"
+    try:
+        records = Ledger(path).records
+        return {(record["round"], site): str(why) for record in records for site, why in record["rejected"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
+        raise BadInput(
+            f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run.path}`"
+        ) from error

@@ -1,0 +1,25 @@
+"""Numbers and lists as a sentence says them."""
+
+from collections.abc import Sequence
+
+from evaluation.formats import MINUS
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def percent(fraction: float) -> str:
+    """``81.5%`` of 0.815."""
+    return f"{100 * fraction:.1f}%"
+
+
+def points(fraction: float) -> str:
+    """``+1.5`` of 0.015, points of Dice."""
+    return f"{100 * fraction:+.1f}".replace("-", MINUS)
+
+
+def between(low: float, high: float) -> str:
+    """``−0.3 to +1.5``, points of Dice."""
+    return f"{points(low)} to {points(high)}"
