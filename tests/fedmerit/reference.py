@@ -24,7 +24,7 @@ def fedce(start, samples, rounds, dice, combine):
         samples: training images of each site.
         rounds: the updates, [round][site].
         dice: [site], each from d numbers to a Dice.
-        combine: "times" or "plus".
+        combine: "times" or "plus", or of one term alone, "cosine" or "error".
 
     Returns:
         One dict per round: cosine and minus_error as the sites computed them (None: not available), weights, w_next.
@@ -52,8 +52,8 @@ def fedce(start, samples, rounds, dice, combine):
             gamma_err = _share_known(minus_error, present)
             for i in range(count):
                 if present[i]:
-                    product, total = gamma_cos[i] * gamma_err[i], gamma_cos[i] + gamma_err[i]
-                    accumulated[i] += product if combine == "times" else total
+                    of_both = {"times": gamma_cos[i] * gamma_err[i], "plus": gamma_cos[i] + gamma_err[i]}
+                    accumulated[i] += (of_both | {"cosine": gamma_cos[i], "error": gamma_err[i]})[combine]
             weights = _share(accumulated, present)
         else:
             weights = _share(samples, present)

@@ -13,7 +13,8 @@ from fedmerit.cli import app
 from fedmerit.registry import METHODS
 from fedmerit.results import read_results, read_run
 
-COMMANDS = ["prepare", "check", "run", "compare", "evaluate", "report", "figure", "methods", "export", "verify", "demo"]
+COMMANDS = ["prepare", "check", "partition", "run", "compare", "demo", "evaluate", "report", "figure", "verify"]
+COMMANDS += ["methods", "export", "loo", "shapley", "fairness", "attack", "freeriders", "paper"]
 
 
 def plain(text: str) -> str:

@@ -5,7 +5,7 @@ as the model without it errs on its images (data space, Eq. 3). Both leave-one-o
 aggregation that made w_t, so a site computes them when it receives w_t.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +14,12 @@ from torch import Tensor
 
 from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, cosine_to_others, gram, require_choice, share
 
+COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
+    "times": torch.mul,  # Multi.
+    "plus": torch.add,  # Sum.
+    "cosine": lambda gamma_cos, gamma_err: gamma_cos,  # the ablations of Figure 6: gradient space alone,
+    "error": lambda gamma_cos, gamma_err: gamma_err,  # data space alone
+}
 CLAIM_TOLERANCE = 1e-3  # float32 models leave some 1e-5 between a site's cosine and the server's
 EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: below it there is rounding alone
 
@@ -39,13 +45,13 @@ class FedCE(Method):
         ValueError: a parameter is none of its choices.
     """
 
-    combine: str = "times"  # Γ of Eq. 4: "times" (Multi.) or "plus" (Sum.)
+    combine: str = "times"  # Γ of Eq. 4: "times" (Multi.) or "plus" (Sum.); "cosine" or "error": one term alone
     estimate: str = "site"  # both terms at the site, the cosine checked; or "server": NVFlare 2.9's rule
 
     asks: ClassVar[tuple[str, ...]] = ("cosine", "minus_error")
 
     def __post_init__(self) -> None:
-        require_choice("combine", self.combine, ("times", "plus"))
+        require_choice("combine", self.combine, tuple(COMBINATIONS))
         require_choice("estimate", self.estimate, ("site", "server"))
 
     def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedCEState:
@@ -90,7 +96,7 @@ class FedCE(Method):
 
         gamma_cos = share_known((1 - cosine).clamp(min=EPSILON), present)  # Eq. 2
         gamma_err = share_known(minus_error, present)  # Eq. 3
-        gamma = self._combine(gamma_cos, gamma_err)  # Eq. 4
+        gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
         known = present & cosine.isfinite() & minus_error.isfinite()
         if known.any():
             accumulated = state.gamma_accumulated + gamma.where(present, 0.0)
@@ -122,7 +128,7 @@ class FedCE(Method):
 
         gamma_cos = share_floored(1 - cosine_mean, present)
         gamma_err = share_floored(minus_error_mean, present)
-        weights = share_floored(self._combine(gamma_cos, gamma_err), present)
+        weights = share_floored(COMBINATIONS[self.combine](gamma_cos, gamma_err), present)
         outcome = Outcome(
             contribution=weights.where(present, torch.nan),
             reputation=weights,
@@ -132,10 +138,6 @@ class FedCE(Method):
         )
         memory = {"cosine_mean": cosine_mean, "minus_error_mean": minus_error_mean, "rounds": rounds}
         return {"gamma_accumulated": state.gamma_accumulated, **memory}, outcome
-
-    @property
-    def _combine(self) -> Callable[[Tensor, Tensor], Tensor]:
-        return torch.mul if self.combine == "times" else torch.add
 
 
 def share_known(amounts: Tensor, present: Tensor) -> Tensor:

@@ -1,0 +1,206 @@
+"""Tables and figures of CGSV (Xu et al., NeurIPS 2021), for the patients of other sites dealt into new ones."""
+
+import pandas as pd
+
+from evaluation import approximation
+from evaluation.formats import Table
+from evaluation.paper_artefacts import Artefact, Drawn, Made, Paper, printed
+from evaluation.paper_dealt import (
+    accuracies,
+    agents,
+    alone_and_final,
+    bars,
+    correlations,
+    lines,
+    needs,
+    reputation_and_final,
+    reputation_and_loss,
+)
+from evaluation.paper_numbers import CGSV_1, CGSV_2, CGSV_3, CGSV_5, CGSV_6, CGSV_7, CGSV_8
+from evaluation.paper_runs import Compared, Deal, Study
+from evaluation.tables import per_round
+
+UNI, POW = Deal("UNI", "uniform"), Deal("POW", "powerlaw")
+THREE = (Deal("UNI", "uniform", into=3), Deal("POW", "powerlaw", into=3))
+NOISY = Deal("noisy", "uniform", into=5, noise=(("site-1", 0.2), ("site-2", 0.4), ("site-3", 0.6)))
+ALTRUISM = ("cgsv", "cgsv:beta=1.2", "cgsv:beta=1.5", "cgsv:beta=2")
+METHODS = ("standalone", "fedavg", "qfedavg", "cffl", "eci", "dw", "rr", "eu", *ALTRUISM)
+ALL = needs(METHODS, (UNI, POW))
+LARGEST = 14  # sites of Figure 1: some seconds
+
+NOT_THEIR_DATA = (
+    "The paper classifies images and sentences, by test accuracy; here it is Dice of segmentations. Sizes follow its "
+    "power law; the partition by classes (CLA) has no counterpart. Defaults of the methods are FedMerit's readings."
+)
+
+
+def _accuracy(study: Study, artefact: Artefact) -> Made:
+    return accuracies(study, artefact, agents(study))
+
+
+def _fairness(study: Study, artefact: Artefact) -> Made:
+    return correlations(study, artefact, agents(study), alone_and_final)
+
+
+def _reputation(study: Study, artefact: Artefact) -> Made:
+    return correlations(study, artefact, agents(study), reputation_and_final)
+
+
+def _loss(study: Study, artefact: Artefact) -> Made:
+    return correlations(study, artefact, agents(study), reputation_and_loss)
+
+
+def _approximation(study: Study, artefact: Artefact) -> Made:
+    """Figure 1; what is computed stays, since its times would differ."""
+    path = study.out / "figures" / f"{artefact.name}.csv"
+    index = ["sites", "dimensions", "evaluation"]
+    computed = pd.read_csv(path).set_index(index) if path.exists() else None
+    table = approximation.compare(approximation.grid(LARGEST)) if computed is None else computed
+    return Made(drawn=[Drawn(artefact.name, artefact.what, approximation.draw(table), table.reset_index())])
+
+
+def _overhead(study: Study, artefact: Artefact) -> Made:
+    """Table 3: how much longer the sites' rounds take than FedAvg's."""
+    (need,) = artefact.needs
+    assert isinstance(need, Compared)
+    seconds = per_round(study.results(need).astype({"method": str}), "seconds").stack().groupby(level="method").median()
+    labels = [label for label in need.labels if label in seconds.index]
+    seconds = seconds[labels]
+    over = seconds - seconds.get("fedavg", float("nan"))
+    columns = {"Seconds a round": seconds, "Over fedavg": over, "Ratio to fedavg": over / seconds.get("fedavg", 1.0)}
+    frame = pd.DataFrame(columns).rename_axis("Method").reset_index()
+    caption = "Wall-clock time of a site's round, median over sites, rounds and seeds, and what exceeds FedAvg's"
+    table = Table(artefact.name, caption, frame, decimals=3)
+    return Made([table, *printed(artefact.name, artefact.published)])
+
+
+def _validation(study: Study, artefact: Artefact) -> Made:
+    return lines(study, artefact, "validation", "Validation Dice [%]")
+
+
+def _trajectory(study: Study, artefact: Artefact) -> Made:
+    return lines(study, artefact, "reputation", "Reputation")
+
+
+def _quota(study: Study, artefact: Artefact) -> Made:
+    return lines(study, artefact, "quota", "Fraction of the aggregate downloaded")
+
+
+def _training_loss(study: Study, artefact: Artefact) -> Made:
+    return lines(study, artefact, "train_loss", "Training loss")
+
+
+PAPER = Paper(
+    "Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning",
+    "Xu et al., NeurIPS 2021",
+    "MNIST, CIFAR-10, MR and SST dealt among 5, 10 or 20 agents; 60 to 200 iterations; accuracy on one test set",
+    (
+        Artefact(
+            "table1",
+            "Dice of every method on dealt sites, mean over sites and highest",
+            _accuracy,
+            ALL,
+            (CGSV_1, CGSV_5),
+            f"{NOT_THEIR_DATA} With --into 5 it is the paper's Table 5.",
+        ),
+        Artefact(
+            "table2",
+            "Fairness: final Dice beside that of training alone",
+            _fairness,
+            ALL,
+            (CGSV_2, CGSV_6),
+            f"{NOT_THEIR_DATA} With --into 5 it is the paper's Table 6. Where all sites have one and the same model "
+            "(fedavg, qfedavg), it is undefined; the paper has every agent train once more at the end.",
+        ),
+        Artefact(
+            "table3",
+            "Time overhead of the methods",
+            _overhead,
+            (Compared(METHODS, POW),),
+            (CGSV_3,),
+            "Of the sites' rounds alone, evaluations for the server among them; the server's own work is not recorded. "
+            "Trainings side by side slow each other: for times to rely on, --jobs 1. The paper's are of other machines "
+            "and models.",
+        ),
+        Artefact(
+            "table7",
+            "Fairness: final Dice beside reputation",
+            _reputation,
+            ALL,
+            (CGSV_7,),
+            f"{NOT_THEIR_DATA} Reputations of methods that have none of this kind are Eq. 4 of the cosines of their "
+            "updates to their weighted mean.",
+        ),
+        Artefact(
+            "table8",
+            "Fairness: negative training loss of the last round beside reputation",
+            _loss,
+            ALL,
+            (CGSV_8,),
+            f"{NOT_THEIR_DATA} Reputations as in table7.",
+        ),
+        Artefact(
+            "figure1",
+            "Approximations of Shapley values of random updates: error and time",
+            _approximation,
+            remark=f"Of random updates, as in the paper, for 4 to {LARGEST} sites; `fedmerit figure` has more.",
+        ),
+        Artefact(
+            "figure2",
+            "Training loss where three of five sites have 20, 40 and 60 % wrong masks",
+            _training_loss,
+            (Compared(("cgsv",), NOISY),),
+            remark="The right half. The left one, the distance of every agent's model to the server's, is recorded by "
+            "no run. A wrong mask is one moved by half its extent; the paper corrupts labels of digits.",
+        ),
+        Artefact(
+            "figure3",
+            "Validation Dice of every site over rounds, altruism 2",
+            _validation,
+            needs(("cgsv:beta=2",), (UNI, POW)),
+            remark="Of the model received, on the site's validation images; the paper tests in every iteration.",
+        ),
+        Artefact(
+            "figure4",
+            "Reputations over rounds, three sites",
+            _trajectory,
+            needs(("cgsv",), THREE),
+            remark="The paper draws agents 1 and 3, prints no numbers.",
+        ),
+        Artefact(
+            "figure5",
+            "Fraction of the aggregate that every site downloads, three sites",
+            _quota,
+            needs(("cgsv",), THREE),
+            remark="In the place of the distance between what an agent downloads and the aggregate, which no run "
+            "records: the larger the fraction, the smaller that distance.",
+        ),
+        Artefact(
+            "figure7",
+            "Training loss over rounds by altruism",
+            _training_loss,
+            (Compared(ALTRUISM, POW),),
+            remark="On POW; the paper's is on CLA.",
+        ),
+        Artefact(
+            "figure8",
+            "Final Dice of every site by altruism",
+            bars,
+            (Compared(ALTRUISM, POW),),
+            remark="On POW; the paper's is on CLA. Its upper half, test losses, is not recorded.",
+        ),
+        Artefact(
+            "figure9-12",
+            "Final Dice of every site, beside q-FedAvg",
+            bars,
+            (Compared(("qfedavg", "cgsv"), POW),),
+            remark="On POW alone.",
+        ),
+    ),
+    {
+        "Table 4": "hyper-parameters: `fedmerit methods` prints FedMerit's",
+        "Table 5, Table 6": "table1 and table2 with --into 5",
+        "Figure 6": "distance of the last layers of an agent and the server: no run records it",
+        "CLA": "in every table: masks have no classes to vary at equal sizes",
+    },
+)

@@ -1,0 +1,190 @@
+"""Tables and lines of papers that deal one data set into sites of their own making, as CGSV and FedAVE do.
+
+Dice is that of the test cases of all sites together, which are the same in every way of dealing.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from evaluation import figures
+from evaluation.compare import UNION, union_dice
+from evaluation.fairness import pearson
+from evaluation.formats import Table
+from evaluation.paper_artefacts import Artefact, Drawn, Made, beside, printed
+from evaluation.paper_figures import lines_over_rounds, numbers_of
+from evaluation.paper_runs import Compared, Deal, Study, file_name
+from evaluation.tables import per_round, validation
+from fedmerit.errors import BadInput
+
+ALPHA, FLOOR = 0.95, 1e-3  # of Eq. 4, Xu et al. 2021, and of `fedmerit.methods.cgsv`
+ALONE = "standalone"
+
+Groups = Callable[[str], bool]
+
+
+def deal_of(need: Compared) -> Deal:
+    """How a comparison's sites are dealt."""
+    assert need.deal is not None
+    return need.deal
+
+
+def _dealt(artefact: Artefact) -> list[Compared]:
+    return [need for need in artefact.needs if isinstance(need, Compared)]
+
+
+def site_dice_of(results: pd.DataFrame) -> pd.DataFrame:
+    """Test Dice of each site's final model on the cases of all sites, a fraction: ``(method, seed)`` x sites."""
+    return union_dice(results.astype({"method": str})).unstack("site")
+
+
+def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool = True) -> Made:
+    """Methods x ways of dealing: mean over sites of their Dice, and the highest; or the highest alone."""
+    columns: dict[str, pd.DataFrame] = {}
+    for need in _dealt(artefact):
+        dice = 100 * site_dice_of(study.results(need))
+        name = deal_of(need).name
+        highest = dice.max(axis=1, skipna=False).groupby(level="method")
+        if mean:
+            over_sites = dice.mean(axis=1, skipna=False).groupby(level="method")
+            columns[name] = pd.DataFrame({"mean": over_sites.mean(), "std": over_sites.std(ddof=1)})
+        heading = f"{name}, highest" if mean else name
+        columns[heading] = pd.DataFrame({"mean": highest.mean(), "std": highest.std(ddof=1)})
+    what = "mean over sites, and the highest of any" if mean else "the highest of any site"
+    return _made(study, artefact, columns, f"Dice [%] on the test cases of all sites: {what}", groups)
+
+
+def correlations(
+    study: Study, artefact: Artefact, groups: Groups, of: Callable[[pd.DataFrame], tuple[pd.DataFrame, pd.DataFrame]]
+) -> Made:
+    """Methods x ways of dealing: 100 x Pearson over sites of two vectors, mean over seeds.
+
+    Args:
+        study: what was asked for.
+        artefact: which.
+        groups: the paper's columns to show.
+        of: from results, both vectors: ``(method, seed)`` x sites each.
+    """
+    columns: dict[str, pd.DataFrame] = {}
+    for need in _dealt(artefact):
+        one, other = of(study.results(need))
+        one, other = one.align(other, join="inner", axis=0)
+        values = pd.Series(pearson(one.to_numpy(float), other[one.columns].to_numpy(float)), one.index)
+        seeds = values.groupby(level="method")
+        columns[deal_of(need).name] = pd.DataFrame({"mean": seeds.mean(), "std": seeds.std(ddof=1)})
+    return _made(study, artefact, columns, f"{artefact.what}: 100 x Pearson over sites", groups)
+
+
+def alone_and_final(results: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Dice of training alone, repeated for every other method, and of the method; where all sites agree, undefined."""
+    dice = site_dice_of(results)
+    if ALONE not in dice.index.get_level_values("method"):
+        raise BadInput("no training alone is finished; the same command goes on")
+    final = dice.drop(index=ALONE, level="method")
+    alone = dice.xs(ALONE, level="method").reindex(final.index.get_level_values("seed"))
+    return pd.DataFrame(alone.to_numpy(), final.index, final.columns), final
+
+
+def reputations(results: pd.DataFrame) -> pd.DataFrame:
+    """r of Eq. 4 of Xu et al. 2021 after the last round, for any method: ``(method, seed)`` x sites.
+
+    CGSV's own where it is recorded; of others from the cosine of each update to their weighted mean.
+    """
+    plain = results.astype({"method": str})
+    cosines, recorded = per_round(plain, "cosine_to_mean"), per_round(plain, "reputation")
+    own = recorded.groupby(level=["method", "seed"]).last()
+    found = cosines.groupby(level=["method", "seed"]).apply(_remembered)
+    methods = found.index.get_level_values("method")
+    is_cgsv = methods.str.split(":").str[0] == "cgsv"
+    return pd.concat([found.loc[~is_cgsv & (methods != ALONE)], own.reindex(found.index).loc[is_cgsv]])
+
+
+def _remembered(cosines: pd.DataFrame) -> pd.Series:
+    """Eq. 4 over the rounds of a run, rounds x sites; absent sites count as 0."""
+    reputation = np.zeros(cosines.shape[1])
+    for psi in cosines.fillna(0).to_numpy():
+        reputation = np.maximum(ALPHA * reputation + (1 - ALPHA) * psi, FLOOR)
+        reputation /= reputation.sum()
+    return pd.Series(reputation, cosines.columns)
+
+
+def reputation_and_final(results: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`reputations`, and Dice of each site's final model."""
+    return reputations(results), site_dice_of(results)
+
+
+def reputation_and_loss(results: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`reputations`, and the negative training loss of each site's last round."""
+    losses = per_round(results.astype({"method": str}), "train_loss").groupby(level=["method", "seed"]).last()
+    return reputations(results), -losses
+
+
+def lines(study: Study, artefact: Artefact, quantity: str, title: str) -> Made:
+    """A panel for each method and way of dealing, a line for each site over rounds, mean over seeds.
+
+    Args:
+        study: what was asked for.
+        artefact: which.
+        quantity: of the rounds; "validation": Dice of the model received on the site's validation images, percent.
+        title: what the vertical axis says.
+    """
+    panels: dict[str, pd.DataFrame] = {}
+    for need in _dealt(artefact):
+        results = study.results(need).astype({"method": str})
+        table = 100 * validation(results) if quantity == "validation" else per_round(results, quantity)
+        for label in (name for name in need.labels if name in table.index.get_level_values("method")):
+            name = deal_of(need).name if len(need.labels) == 1 else f"{deal_of(need).name}, {label}"
+            own = table[table.index.get_level_values("method") == label]
+            panels[name] = own.groupby(level="round").mean().dropna(axis=1, how="all")
+    if not panels:
+        raise BadInput(f"no run records {quantity}")
+    return Made(drawn=[Drawn(artefact.name, artefact.what, lines_over_rounds(panels, title), numbers_of(panels))])
+
+
+def bars(study: Study, artefact: Artefact) -> Made:
+    """Final Dice of each site by method, a figure for each way of dealing."""
+    drawn = []
+    for need in _dealt(artefact):
+        results = on_union(study.results(need))
+        there = set(results["method"])
+        results["method"] = pd.Categorical(results["method"], [label for label in need.labels if label in there])
+        dice = 100 * site_dice_of(study.results(need)).groupby(level="method").mean()
+        deal = deal_of(need).name
+        name = artefact.name if len(artefact.needs) == 1 else f"{artefact.name}-{file_name(deal)}"
+        numbers = dice.rename_axis("method").reset_index()
+        drawn.append(Drawn(name, f"{artefact.what}, {deal}", figures.dice_bars(results), numbers))
+    return Made(drawn=drawn)
+
+
+def on_union(results: pd.DataFrame) -> pd.DataFrame:
+    """Results whose test cases are those of all sites, in the place of each site's own."""
+    rest = results[~results["split"].isin(["testing", UNION])]
+    return pd.concat([rest, results[results["split"] == UNION].assign(split="testing")], ignore_index=True)
+
+
+def _made(study: Study, artefact: Artefact, columns: dict[str, pd.DataFrame], caption: str, groups: Groups) -> Made:
+    labels = list(dict.fromkeys(label for need in _dealt(artefact) for label in need.labels))
+    there = [label for label in labels if any(label in column.index for column in columns.values())]
+
+    def shown(part: str) -> pd.DataFrame:
+        numbers = {name: column[part].reindex(there).to_list() for name, column in columns.items()}
+        return pd.DataFrame({"Method": there} | numbers)
+
+    several = len(study.seeds) > 1
+    caption += "; mean ± std over seeds" * several
+    table = Table(artefact.name, caption, shown("mean"), shown("std") if several else None, decimals=2)
+    for published in artefact.published:
+        if chosen := [group for group in published.groups if groups(group)]:
+            table = beside(table, published, chosen)
+    return Made([table, *printed(artefact.name, artefact.published, groups)])
+
+
+def agents(study: Study) -> Groups:
+    """The paper's columns of as many agents as sites were asked for."""
+    return lambda group: group.endswith(f", {study.into} agents")
+
+
+def needs(labels: Sequence[str], deals: Sequence[Deal]) -> tuple[Compared, ...]:
+    """The same methods on sites dealt in several ways."""
+    return tuple(Compared(tuple(labels), deal) for deal in deals)

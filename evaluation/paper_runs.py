@@ -1,0 +1,266 @@
+"""What a paper's tables and figures are made of: sites as the paper deals them, and trainings on them.
+
+``OUT/sites`` holds the sites that are dealt anew, ``OUT/runs`` a folder of run folders for each way of dealing,
+``OUT/coalitions`` and ``OUT/riders`` those with a site left out and with a free rider. What is trained is not trained
+again, whichever table or figure it was for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pandas as pd
+
+from data_prep.dealing import Scheme
+from data_prep.partition import partition
+from evaluation import coalitions, comparison_runs, freeriders
+from evaluation.comparison_runs import Planned, parse_methods
+from evaluation.games import leave_one_out_weights, required
+from evaluation.pool import execute_all
+from fedmerit.core import Method
+from fedmerit.data import SERVER_SPLIT, open_sites
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit.registry import METHODS
+
+OnEnd = Callable[[Path, str | None], None]
+RIDE = "repeat"  # how a free rider of FedCE's study cheats: one image, several times
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How the patients of all sites are dealt into new ones, by `data_prep.dealing`."""
+
+    name: str  # as the papers call it
+    by: str
+    alpha: float | None = None
+    into: int | None = None  # None: as many as asked for
+    noise: tuple[tuple[str, float], ...] = ()  # by new site, the share of its training masks that are wrong
+
+
+class Training(Protocol):
+    """One run folder, planned."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is trained and tested."""
+        ...
+
+
+class Need(Protocol):
+    """Trainings that an artefact is made of."""
+
+    def keys(self, sites: Sequence[str]) -> list[str]:
+        """A name for each training of one seed; the same training has the same name in every need."""
+        ...
+
+    @property
+    def cost(self) -> str:
+        """How many trainings of one seed, in terms of N sites."""
+        ...
+
+    def prepare(self, study: "Study") -> Sequence[Any]:
+        """Check every training, then create the run folders that are missing."""
+        ...
+
+    def work_off(self, trainings: Sequence[Any], workers: int, on_end: OnEnd) -> dict[Path, str]:
+        """Train what is not finished; the run folders that failed, and why."""
+        ...
+
+
+class Study:
+    """What was asked for, and where it goes.
+
+    Raises:
+        BadInput: fewer than two sites, or ``out`` holds trainings of other sites, rounds or settings.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        sites: Path,
+        rounds: int,
+        seeds: Sequence[int],
+        *,
+        into: int = 5,
+        settings: Mapping[str, str] | None = None,
+        device: str | None = None,
+        server_sites: Path | None = None,
+    ):
+        folders = open_sites(sites)
+        self.out, self.sites, self.rounds, self.seeds, self.into = out, sites, rounds, list(seeds), into
+        self.settings = dict(settings or {})
+        given: dict[str, Any] = {"device": device, "server_sites": server_sites}
+        self.given = {name: value for name, value in given.items() if value is not None}
+        self.names = [folder.name for folder in folders]
+        if len(folders) < 2:
+            raise BadInput(f"{sites}: holds {self.names[0]} alone; a paper's study takes two sites or more")
+        self.task, self.labels = folders[0].task, list(folders[0].labels)
+        self.has_server_set = server_sites is not None or all(folder.cases(SERVER_SPLIT) for folder in folders)
+        self.trainings: dict[Need, Sequence[Any]] = {}
+
+    def require_same(self) -> None:
+        """`BadInput` where the folder is for other sites, rounds or settings."""
+        path = self.out / "paper.json"
+        if path.exists() and (before := read_json(path)) != self._asked:
+            changed = [name for name in {**before, **self._asked} if before.get(name) != self._asked.get(name)]
+            told = ", ".join(f"{name} {before.get(name)}" for name in changed)
+            raise BadInput(f"{self.out}: holds trainings with {told}; go on with the same, or choose another --out")
+
+    def claim(self) -> None:
+        """Write down what the folder is for; `BadInput` where it is for something else."""
+        self.require_same()
+        write_json(self.out / "paper.json", self._asked)
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        asked = {"sites": str(self.sites.resolve()), "rounds": self.rounds, "settings": self.settings}
+        return asked | {name: str(value) for name, value in self.given.items()}
+
+    def prepare(self, need: Need) -> None:
+        """Plan the trainings of a need: the run folders that are missing are made, nothing is trained."""
+        self.trainings[need] = need.prepare(self)
+
+    def left(self, need: Need) -> list[Any]:
+        """The trainings that are not finished."""
+        return [training for training in self.trainings[need] if not training.finished]
+
+    def done(self, need: Need) -> list[Any]:
+        """The finished trainings; `BadInput` where there is none."""
+        finished = [training for training in self.trainings[need] if training.finished]
+        if not finished:
+            raise BadInput(f"none of its trainings is finished ({need.cost} a seed); the same command goes on")
+        return finished
+
+    def sites_of(self, deal: Deal | None) -> Path:
+        """The folder of site folders, dealt where it is not there yet.
+
+        Raises:
+            BadInput: there are too few patients.
+        """
+        if deal is None:
+            return self.sites
+        number = deal.into or self.into
+        folder = self.out / "sites" / f"{file_name(deal.name)}-{number}"
+        if not folder.exists():
+            partition(self.sites, folder, Scheme(deal.by, number, alpha=deal.alpha), label_noise=dict(deal.noise))
+        return folder
+
+    def options(self, sites: Path) -> dict[str, Any]:
+        """Of `fedmerit.runs.create`, for every training on these sites."""
+        return {"sites": sites, "rounds": self.rounds, "engine": "local", **self.given}
+
+    def can_train(self, label: str) -> bool:
+        """Whether a method has what it needs: some need images set aside for the server."""
+        kind = METHODS[label.split(":")[0]].method
+        return self.has_server_set or kind.trials is Method.trials
+
+    def results(self, need: "Compared") -> pd.DataFrame:
+        """The results of a comparison in one table; column ``method`` holds labels, in the order they were named.
+
+        Raises:
+            BadInput: no training is finished.
+        """
+        table = comparison_runs.results_of(self.done(need))
+        there = set(table["method"])
+        return table.assign(method=pd.Categorical(table["method"], [name for name in need.labels if name in there]))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Every method, on the sites as they are or dealt anew. Those without the server set they need are left out."""
+
+    labels: tuple[str, ...]
+    deal: Deal | None = None
+
+    def keys(self, sites: Sequence[str]) -> list[str]:
+        """One for each method."""
+        return [f"{label} on {self.deal}" for label in self.labels]
+
+    @property
+    def cost(self) -> str:
+        """Number of methods."""
+        if self.deal is None:
+            return f"{len(self.labels)}"
+        return f"{len(self.labels)} on {self.deal.name}" + (f" of {self.deal.into}" if self.deal.into else "")
+
+    def prepare(self, study: Study) -> list[Planned]:
+        """A run folder for each method and seed."""
+        labels = [label for label in self.labels if study.can_train(label)]
+        if not labels:
+            return []
+        sites = study.sites_of(self.deal)
+        where = study.out / "runs" / (sites.name if self.deal else "as-they-are")
+        items = parse_methods(",".join(labels))
+        return comparison_runs.prepare(where, items, study.seeds, study.settings, study.options(sites))
+
+    def work_off(self, trainings: Sequence[Planned], workers: int, on_end: OnEnd) -> dict[Path, str]:
+        """Train what is not finished."""
+        left = [training.folder for training in trainings if not training.finished]
+        return execute_all(left, workers, on_end, after=freeriders.forget)
+
+
+@dataclass(frozen=True)
+class WithoutOne:
+    """A method without each site in turn, tested on all sites; and, as leave-one-out needs it, with all."""
+
+    label: str
+    with_all: bool = True
+
+    def keys(self, sites: Sequence[str]) -> list[str]:
+        """One for each site left out."""
+        return [f"{self.label} without {site}" for site in ("nobody", *sites)[not self.with_all :]]
+
+    @property
+    def cost(self) -> str:
+        """Number of sites, and one where all take part."""
+        return "N + 1" if self.with_all else "N"
+
+    def prepare(self, study: Study) -> list[coalitions.Training]:
+        """A run folder for each coalition and seed."""
+        asked = required(study.names, leave_one_out_weights)
+        chosen = [coalition for coalition in asked if self.with_all or len(coalition) < len(study.names)]
+        (item,) = parse_methods(self.label)
+        out, settings = study.out / "coalitions" / file_name(self.label), {**study.settings, **item.settings}
+        return coalitions.prepare(out, chosen, study.seeds, item.method, settings, study.options(study.sites))
+
+    def work_off(self, trainings: Sequence[coalitions.Training], workers: int, on_end: OnEnd) -> dict[Path, str]:
+        """Train what is not finished."""
+        return coalitions.work_off(trainings, workers, on_end)
+
+
+@dataclass(frozen=True)
+class Riding:
+    """A method with each site in turn a free rider that repeats one image, and with none."""
+
+    label: str
+
+    def keys(self, sites: Sequence[str]) -> list[str]:
+        """One for each site that rides."""
+        return [f"{self.label}, {site} rides" for site in ("nobody", *sites)]
+
+    @property
+    def cost(self) -> str:
+        """Number of sites, and one where all are honest."""
+        return "N + 1"
+
+    def prepare(self, study: Study) -> list[freeriders.Attack]:
+        """A run folder for each rider and seed."""
+        out, options = study.out / "riders", study.options(study.sites)
+        items = parse_methods(self.label)
+        return freeriders.prepare(out, items, [RIDE], study.names, study.seeds, study.settings, options)
+
+    def work_off(self, trainings: Sequence[freeriders.Attack], workers: int, on_end: OnEnd) -> dict[Path, str]:
+        """Train what is not finished."""
+        return freeriders.work_off(trainings, workers, on_end)
+
+
+def file_name(name: str) -> str:
+    """A name as that of a file or folder."""
+    return "".join(letter if letter.isalnum() or letter in "_+-." else "-" for letter in name).strip("-")

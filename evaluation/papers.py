@@ -1,0 +1,175 @@
+"""Papers whose tables and figures can be made for other sites: which there are, and their page.
+
+``OUT/tables`` and ``OUT/figures`` hold every artefact's files, ``OUT/page.html`` all of them, with what was run, what
+is not comparable and what is missing; `evaluation.paper_runs` says where the trainings are.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from evaluation import paper_cgsv, paper_fedave, paper_fedce
+from evaluation.formats import Table, csv_text, latex_text
+from evaluation.pages import Picture, pictures, write_page
+from evaluation.paper_artefacts import Artefact, Made, Paper
+from evaluation.paper_runs import Compared, Need, OnEnd, Study
+from evaluation.pool import workers_for
+from fedmerit.errors import BadInput
+from fedmerit.files import write_text
+from fedmerit.registry import METHODS
+
+PAPERS: Mapping[str, Paper] = {
+    "fedce": paper_fedce.PAPER,
+    "cgsv": paper_cgsv.PAPER,
+    "fedave": paper_fedave.PAPER,
+}
+LACKING = {  # papers asked for, and the method each is about
+    "fedsac": "submodels of a site's own size, drawn by the importance of neurons",
+    "cycle": "distillation between sites, by the alignment of their gradients",
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An artefact as the page shows it. Where it could not be made, ``missing`` says why."""
+
+    artefact: Artefact
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+    notes: Sequence[str] = ()
+    missing: str = ""
+
+
+def paper_of(name: str) -> Paper:
+    """The paper of that name; `BadInput` where there is none."""
+    if name in PAPERS:
+        return PAPERS[name]
+    if name in LACKING:
+        raise BadInput(
+            f"paper {name}: its method ({LACKING[name]}) is not among the methods ({', '.join(METHODS)}), and nothing "
+            f"of the paper can be made without it; there are {', '.join(PAPERS)}"
+        )
+    raise BadInput(f"paper {name!r}: unknown; there are {', '.join(PAPERS)}")
+
+
+def chosen(paper: Paper, only: str | None) -> list[Artefact]:
+    """The artefacts named in ``table1,figure3``, in the paper's order; None: all.
+
+    Raises:
+        BadInput: one is unknown, with why where the paper has it.
+    """
+    if only is None:
+        return list(paper.artefacts)
+    names = [name.strip() for name in only.split(",")]
+    there = [artefact.name for artefact in paper.artefacts]
+    for name in names:
+        if name not in there:
+            reasons = [f" ({place}: {why})" for place, why in paper.absent.items() if name in _short(place)]
+            raise BadInput(f"--only {name}: unknown{''.join(reasons)}; there are {', '.join(there)}")
+    return [artefact for artefact in paper.artefacts if artefact.name in names]
+
+
+def _short(place: str) -> list[str]:
+    """`Table 5, Table 6` as `table5`, `table6`."""
+    return [part.strip().lower().replace(" ", "") for part in place.split(",")]
+
+
+def needs_of(artefacts: Sequence[Artefact]) -> list[Need]:
+    """Every need once, in the order of the artefacts."""
+    return list(dict.fromkeys(need for artefact in artefacts for need in artefact.needs))
+
+
+def trainings_per_seed(artefacts: Sequence[Artefact], sites: Sequence[str]) -> int:
+    """How many trainings of one seed all of them take together, those that several share counted once."""
+    return len({key for need in needs_of(artefacts) for key in need.keys(sites)})
+
+
+def produce(
+    paper: Paper,
+    artefacts: Sequence[Artefact],
+    study: Study,
+    *,
+    workers: int | None = None,
+    on_begin: Callable[[int], None] = lambda trainings: None,
+    on_end: OnEnd = lambda folder, error: None,
+) -> tuple[list[Shown], dict[Path, str]]:
+    """Train what is missing and make the artefacts, one after the other; the page grows with them.
+
+    Everything is planned before anything is trained. An artefact that lacks something does not stop the others.
+
+    Args:
+        paper: whose artefacts.
+        artefacts: some of them.
+        study: what was asked for.
+        workers: trainings at a time; None: by free cores and memory.
+        on_begin: called with the number of trainings to do.
+        on_end: called with every training, and why it failed or None.
+
+    Returns:
+        What was made, and the trainings that failed with the reason.
+
+    Raises:
+        BadInput: a training cannot be planned; nothing is trained then.
+    """
+    study.require_same()
+    for need in needs_of(artefacts):
+        study.prepare(need)
+    study.claim()
+    on_begin(len({training.folder for need in needs_of(artefacts) for training in study.left(need)}))
+    shown: list[Shown] = []
+    failed: dict[Path, str] = {}
+    for artefact in artefacts:
+        for need in artefact.needs:
+            left = [training for training in study.left(need) if training.folder not in failed]
+            if left:
+                failed |= need.work_off(left, workers or workers_for(left[0].folder), on_end)
+        shown.append(_shown(artefact, study))
+        write(paper, study, shown, [other for other in artefacts if other not in [one.artefact for one in shown]])
+    return shown, failed
+
+
+def _shown(artefact: Artefact, study: Study) -> Shown:
+    """The artefact made, its files written."""
+    notes = _left_out(artefact, study)
+    try:
+        made: Made = artefact.make(study, artefact)
+    except BadInput as error:
+        return Shown(artefact, notes=notes, missing=str(error))
+    for table in made.tables:
+        write_text(study.out / "tables" / f"{table.name}.csv", csv_text(table))
+        write_text(study.out / "tables" / f"{table.name}.tex", latex_text(table))
+    for drawn in made.drawn:
+        numbers = drawn.numbers.to_csv(index=False, lineterminator="\n")
+        write_text(study.out / "figures" / f"{drawn.name}.csv", numbers)
+    named = {drawn.name: (drawn.caption, drawn.figure) for drawn in made.drawn}
+    return Shown(artefact, made.tables, list(pictures(named, study.out / "figures").values()), [*notes, *made.notes])
+
+
+def _left_out(artefact: Artefact, study: Study) -> list[str]:
+    """A note where methods cannot be trained on these sites."""
+    labels = [label for need in artefact.needs for label in getattr(need, "labels", ())]
+    lacking = list(dict.fromkeys(label for label in labels if not study.can_train(label)))
+    if not lacking:
+        return []
+    return [
+        f"Left out: {', '.join(lacking)}. They need images set aside for the server: prepare the sites with "
+        "--server-share 0.1, or name a folder of the server's own with --server-sites."
+    ]
+
+
+def write(paper: Paper, study: Study, shown: Sequence[Shown], to_come: Sequence[Artefact] = ()) -> Path:
+    """``page.html`` of what is made so far."""
+    page = study.out / "page.html"
+    settings = {
+        "sites": f"{len(study.names)}: {', '.join(study.names)} ({study.task}: {', '.join(study.labels)})",
+        "rounds": study.rounds,
+        "seeds": ", ".join(map(str, study.seeds)),
+        "set": ", ".join(f"{name}={value}" for name, value in study.settings.items()) or "nothing: all defaults",
+        "FedMerit": version("fedmerit"),
+    }
+    asked = needs_of([*(one.artefact for one in shown), *to_come])
+    if any(isinstance(need, Compared) and need.deal for need in asked):
+        settings["dealt into"] = f"{study.into} sites, where nothing else is said"
+    write_page(page, "paper.html.j2", paper=paper, shown=list(shown), to_come=list(to_come), settings=settings)
+    return page
