@@ -1,6 +1,6 @@
 """What a round's updates say of the sites whatever the method: norms and cosines, from one Gram matrix.
 
-Recorded in results.csv for `evaluation.detection`; no method acts on it.
+Recorded in results.csv for `evaluation.freeriders.detection`; no method acts on it.
 """
 
 from collections.abc import Mapping

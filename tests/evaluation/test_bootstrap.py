@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluation import fairness
 from evaluation.bootstrap import bootstrap, observed
+from evaluation.fairness import fairness
 from fedmerit.errors import BadInput
 
 

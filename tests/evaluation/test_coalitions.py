@@ -7,8 +7,8 @@ import pytest
 import torch
 from run_factory import make_sites
 
-from evaluation import coalitions
-from evaluation.games import NOBODY, coalition_utilities, required, shapley_weights, text_of
+from evaluation.truth import coalitions
+from evaluation.truth.games import NOBODY, coalition_utilities, required, shapley_weights, text_of
 from fedmerit import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json

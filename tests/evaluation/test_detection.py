@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from scipy.stats import mannwhitneyu
 
-from evaluation import detection
-from evaluation.detection import DETECTORS, auroc, first_flags, flags, named, of_rounds, roc, suspicions
+from evaluation.freeriders import detection
+from evaluation.freeriders.detection import DETECTORS, auroc, first_flags, flags, named, of_rounds, roc, suspicions
 from fedmerit.errors import BadInput
 from fedmerit.results import COLUMNS
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from evaluation import fairness
-from evaluation.games import normalised
+from evaluation.fairness import fairness
+from evaluation.truth.games import normalised
 
 DEFAULT = Path(__file__).resolve().parents[2].parent / "shared" / "oracles"
 FOLDER = Path(os.environ.get("FEDMERIT_ORACLES", DEFAULT))

@@ -10,11 +10,12 @@ from games_reference import subsets
 from run_factory import SITES, add_rows, make_run
 from typer.testing import CliRunner
 
-from evaluation import fairness, games
-from evaluation.fairness_study import study, write
-from evaluation.fairness_tables import complete_truths
+from evaluation.fairness import fairness
+from evaluation.fairness.fairness_study import study, write
+from evaluation.fairness.fairness_tables import complete_truths
 from evaluation.runs import open_runs, together
 from evaluation.tables import by_site, contributions
+from evaluation.truth import games
 from fedmerit.cli import app
 from fedmerit.errors import BadInput
 from fedmerit.results import ResultsFile, Row

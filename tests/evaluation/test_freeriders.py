@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from data_prep.prepare import prepare as prepare_sites
-from evaluation import freeriders, rider_figures
 from evaluation.comparison_runs import parse_methods
 from evaluation.figures import png
-from evaluation.freerider_tables import WITHIN, beside_honest, false_flags, outcomes, rocs, tables
-from evaluation.freeriders import HONEST, Attack, parse_kinds, prepare, results_of
-from evaluation.sybils import duplicate, split
+from evaluation.freeriders import freeriders, rider_figures
+from evaluation.freeriders.freerider_tables import WITHIN, beside_honest, false_flags, outcomes, rocs, tables
+from evaluation.freeriders.freeriders import HONEST, Attack, parse_kinds, prepare, results_of
+from evaluation.freeriders.sybils import duplicate, split
 from fedmerit.data import Slices, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.results import COLUMNS, read_run

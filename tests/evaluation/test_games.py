@@ -23,9 +23,9 @@ from games_reference import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation import games
 from evaluation.compare import tables
-from evaluation.games import NOBODY, Sampling, coalition_utilities, normalised
+from evaluation.truth import games
+from evaluation.truth.games import NOBODY, Sampling, coalition_utilities, normalised
 from fedmerit import core
 from fedmerit.errors import BadInput
 from fedmerit.results import COLUMNS

@@ -8,7 +8,7 @@ import pytest
 from run_factory import SITES, add_models, make_run, make_sites
 
 from evaluation import figures
-from evaluation.overlay import chosen_cases, draw, largest_slice, overlays
+from evaluation.report.overlay import chosen_cases, draw, largest_slice, overlays
 from evaluation.runs import open_runs
 from fedmerit.errors import BadInput
 

@@ -13,15 +13,15 @@ import pytest
 from run_factory import SITES, add_rows, make_run, make_sites
 from typer.testing import CliRunner
 
-from evaluation import paper_numbers, papers
-from evaluation.fairness import euclidean, pearson
+from evaluation.fairness.fairness import euclidean, pearson
 from evaluation.formats import Table
-from evaluation.paper_artefacts import Artefact, Made, beside
-from evaluation.paper_dealt import alone_and_final, reputations
-from evaluation.paper_fedce import ABLATION
-from evaluation.paper_numbers import Published
-from evaluation.paper_runs import Compared, Deal, Riding, Study, WithoutOne
-from evaluation.papers import PAPERS, chosen, needs_of, paper_of, produce, trainings_per_seed
+from evaluation.papers import paper_numbers, papers
+from evaluation.papers.paper_artefacts import Artefact, Made, beside
+from evaluation.papers.paper_dealt import alone_and_final, reputations
+from evaluation.papers.paper_fedce import ABLATION
+from evaluation.papers.paper_numbers import Published
+from evaluation.papers.paper_runs import Compared, Deal, Riding, Study, WithoutOne
+from evaluation.papers.papers import PAPERS, chosen, needs_of, paper_of, produce, trainings_per_seed
 from fedmerit.cli import app
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
@@ -440,7 +440,7 @@ def test_one_site_is_no_study(tmp_path):
 def test_figure_1_of_cgsv_is_computed_once(study, monkeypatch):
     artefact = ARTEFACTS["cgsv-figure1"]
     cells = [(4, 1024), (6, 1024), (6, 64)]
-    monkeypatch.setattr("evaluation.paper_cgsv.approximation.grid", lambda largest: cells)
+    monkeypatch.setattr("evaluation.papers.paper_cgsv.approximation.grid", lambda largest: cells)
     made, _ = produce(PAPERS["cgsv"], [artefact], study)
     assert not made[0].missing
     first = (study.out / "figures" / "figure1.csv").read_text()

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from run_factory import SITES, add_models, add_rows, make_run, make_sites, write_ledger
 
-from evaluation.report import write_report
+from evaluation.report.report import write_report
 from fedmerit.errors import BadInput
 from fedmerit.results import Row
 

@@ -9,8 +9,8 @@ import pytest
 from browser import PRINTED_WIDTH, chromium, emulate, pdf, requested, resize
 from run_factory import SITES, make_run
 
-from evaluation.report import write_report
-from evaluation.site_report import write_site_report
+from evaluation.report.report import write_report
+from evaluation.report.site_report import write_site_report
 
 pypdf = pytest.importorskip("pypdf")
 MEANS = """return [...document.querySelectorAll("#table-comparison tbody tr")].map(

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from run_factory import make_run
 
-from evaluation import caveats, summary
-from evaluation.intervals import by_rank, chains, contribution_intervals, dice_intervals, of_methods, of_sites
+from evaluation.report import caveats, summary
+from evaluation.report.intervals import by_rank, chains, contribution_intervals, dice_intervals, of_methods, of_sites
 from evaluation.runs import open_runs
 
 SITES = ("Alder", "Birch", "Cedar")

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from run_factory import SITES, add_models, add_rows, make_run, make_sites, write_ledger
 
-from evaluation.report import write_report
+from evaluation.report.report import write_report
+from evaluation.report.site_report import FEWEST_OTHERS, QUANTILES, quantiles, without_image_shares, write_site_report
 from evaluation.runs import open_runs, together
-from evaluation.site_report import FEWEST_OTHERS, QUANTILES, quantiles, without_image_shares, write_site_report
 from evaluation.tables import per_round
 from fedmerit.errors import BadInput
 from fedmerit.results import Row

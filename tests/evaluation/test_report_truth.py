@@ -9,10 +9,10 @@ import pytest
 from run_factory import SITES, make_run
 from scipy.stats import pearsonr, spearmanr
 
-from evaluation.agreement import agreements, permutation_p
-from evaluation.report import write_report
+from evaluation.report.agreement import agreements, permutation_p
+from evaluation.report.report import write_report
+from evaluation.report.site_report import write_site_report
 from evaluation.runs import open_runs, together
-from evaluation.site_report import write_site_report
 from fedmerit.errors import BadInput
 from fedmerit.results import ResultsFile, Row
 

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from evaluation import values
 from evaluation.formats import csv_text
-from evaluation.games import Estimate
+from evaluation.truth import values
+from evaluation.truth.games import Estimate
 from fedmerit.errors import BadInput
 from fedmerit.results import COLUMNS
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from rounds import make_rounds, play
 
-from evaluation.coalitions import require_one_model
-from evaluation.games import NOBODY, Sampling, coalition_utilities
-from evaluation.values import leave_one_out_tables, sampled_tables, shapley_tables
+from evaluation.truth.coalitions import require_one_model
+from evaluation.truth.games import NOBODY, Sampling, coalition_utilities
+from evaluation.truth.values import leave_one_out_tables, sampled_tables, shapley_tables
 from fedmerit.errors import BadInput
 from fedmerit.plan import make_plan
 from fedmerit.registry import METHODS

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from evaluation.formats import Table
-    from evaluation.freeriders import Attack
+    from evaluation.freeriders.freeriders import Attack
 
 SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
 Rounds = Annotated[int, typer.Option(help="Rounds of each run.")]
@@ -51,7 +51,7 @@ def attack(
 
     Interrupted, the same command goes on. Exits with 1 where a run failed.
     """
-    from evaluation.freerider_tables import beside_honest
+    from evaluation.freeriders.freerider_tables import beside_honest
 
     for option, value in (("--kind", kind), ("--method", method)):
         if "," in value or value == "all":
@@ -84,8 +84,8 @@ def freeriders(
     the same command goes on. Exits with 1 where a run failed.
     """
     from evaluation.formats import Table
-    from evaluation.freerider_tables import outcomes, rocs, tables
-    from evaluation.rider_figures import figures
+    from evaluation.freeriders.freerider_tables import outcomes, rocs, tables
+    from evaluation.freeriders.rider_figures import figures
     from fedmerit.data import open_sites
 
     names = [folder.name for folder in open_sites(sites)] if riding is None else riding.split(",")
@@ -111,7 +111,7 @@ def _train(
 ) -> "list[Attack]":
     """All runs, those that are missing trained; exit code 1 where one failed."""
     from evaluation.comparison_runs import parse_methods, parse_seeds
-    from evaluation.freeriders import parse_kinds, prepare, work_off
+    from evaluation.freeriders.freeriders import parse_kinds, prepare, work_off
     from evaluation.pool import workers_for
     from fedmerit.data import open_sites
 
@@ -133,7 +133,7 @@ def _train(
 
 
 def _results(attacks: "Sequence[Attack]") -> Any:
-    from evaluation.freeriders import results_of
+    from evaluation.freeriders.freeriders import results_of
 
     return results_of(attacks)
 

@@ -57,8 +57,8 @@ def report(
     ] = None,
 ) -> None:
     """One self-contained HTML report of one or several runs, its tables and figures beside it."""
-    from evaluation.report import write_report
-    from evaluation.site_report import write_site_report
+    from evaluation.report.report import write_report
+    from evaluation.report.site_report import write_site_report
 
     if site is None:
         path = write_report(runs, out, sites=sites, images=images, truth=truth)

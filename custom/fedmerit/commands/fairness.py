@@ -35,7 +35,7 @@ def fairness(
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:
     """How fair methods are: Tables 2 and 3 of the FedCE paper and what other papers ask, each with an interval."""
-    from evaluation.fairness_study import study, write
+    from evaluation.fairness.fairness_study import study, write
     from evaluation.tables import print_table
 
     found, notes = study(runs, alone or [], truth, split=split.value, label=label, draws=draws, seed=seed)

@@ -11,7 +11,7 @@ from fedmerit.commands.progress import progress
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    from evaluation.paper_artefacts import Artefact
+    from evaluation.papers.paper_artefacts import Artefact
 
 
 @app.command()
@@ -37,8 +37,8 @@ def paper(
     Interrupted, the same command goes on. Exits with 1 where a training failed or something could not be made.
     """
     from evaluation.comparison_runs import parse_seeds
-    from evaluation.paper_runs import Study
-    from evaluation.papers import chosen, paper_of, produce
+    from evaluation.papers.paper_runs import Study
+    from evaluation.papers.papers import chosen, paper_of, produce
 
     found = paper_of(name)
     artefacts = chosen(found, only)
@@ -89,7 +89,7 @@ def _print_list(artefacts: "Sequence[Artefact]", sites: Path | None) -> None:
     import pandas as pd
 
     from evaluation.formats import Table
-    from evaluation.papers import trainings_per_seed
+    from evaluation.papers.papers import trainings_per_seed
     from evaluation.tables import print_table
     from fedmerit.data import open_sites
 

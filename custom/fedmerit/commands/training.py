@@ -183,7 +183,7 @@ def demo(
 ) -> None:
     """Six generated sites, FedAvg and FedCE on NVFlare's simulator, the report."""
     from data_prep.prepare import prepare as prepare_sites
-    from evaluation.report import write_report
+    from evaluation.report.report import write_report
     from fedmerit import runs
 
     sites = out / "sites"

@@ -24,9 +24,9 @@ from fedmerit.errors import BadInput
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluation.coalitions import Training
     from evaluation.formats import Table
-    from evaluation.games import Coalition
+    from evaluation.truth.coalitions import Training
+    from evaluation.truth.games import Coalition
 
 MethodName = Annotated[str, typer.Option(help="One that gives all sites one global model.")]
 SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
@@ -52,8 +52,8 @@ def loo(
 
     Interrupted, the same command goes on. Exits with 1 where a training failed.
     """
-    from evaluation.games import leave_one_out_weights, required
-    from evaluation.values import leave_one_out_tables
+    from evaluation.truth.games import leave_one_out_weights, required
+    from evaluation.truth.values import leave_one_out_tables
 
     study = _Study(sites, out, method, rounds, seeds, jobs, device, server_sites, settings)
     study.train(required(study.names, leave_one_out_weights), study.seeds)
@@ -83,8 +83,8 @@ def shapley(
 
     What `loo` trained with the same --out is not trained again. Interrupted, the same command goes on.
     """
-    from evaluation.games import NOBODY, Sampling, coalition_utilities, required, shapley_weights
-    from evaluation.values import sampled_tables, shapley_tables
+    from evaluation.truth.games import NOBODY, Sampling, coalition_utilities, required, shapley_weights
+    from evaluation.truth.values import sampled_tables, shapley_tables
 
     study = _Study(sites, out, method, rounds, seeds, jobs, device, server_sites, settings)
     if len(study.names) <= exact_up_to:
@@ -147,8 +147,8 @@ class _Study:
 
     def train(self, coalitions: "Iterable[Coalition]", seeds: Sequence[int]) -> None:
         """Train what is missing; `typer.Exit` with 1 where a training failed."""
-        from evaluation import coalitions as trained
         from evaluation.pool import workers_for
+        from evaluation.truth import coalitions as trained
 
         planned = trained.prepare(self.out, coalitions, seeds, self.method, self.settings, self.options)
         self.trainings |= {training.folder: training for training in planned}
@@ -184,15 +184,15 @@ class _Study:
 
     def results(self) -> "pd.DataFrame":
         """Of the trainings that this command asked for."""
-        from evaluation.coalitions import results_of
+        from evaluation.truth.coalitions import results_of
 
         return results_of(list(self.trainings.values()))
 
     def show(self, tables: "Sequence[Table]") -> None:
         """Print the tables; write them, and the results they come from."""
-        from evaluation.coalitions import write_results
         from evaluation.formats import csv_text, latex_text
         from evaluation.tables import print_table
+        from evaluation.truth.coalitions import write_results
         from fedmerit.files import write_text
 
         write_results(self.out)

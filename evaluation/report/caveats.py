@@ -7,9 +7,9 @@ import pandas as pd
 
 from evaluation import tables
 from evaluation.bootstrap import LEVEL
-from evaluation.intervals import alike, by_rank, chains, of_methods, of_sites
+from evaluation.report.intervals import alike, by_rank, chains, of_methods, of_sites
+from evaluation.report.words import listed
 from evaluation.runs import Run
-from evaluation.words import listed
 
 FEWEST_SEEDS = 3
 FEWEST_CASES = 5  # test cases of a site
@@ -102,7 +102,7 @@ def of_contributions(results: pd.DataFrame, intervals: pd.DataFrame) -> Iterator
 
     Args:
         results: rows of all runs.
-        intervals: of `evaluation.intervals.contribution_intervals`.
+        intervals: of `evaluation.report.intervals.contribution_intervals`.
     """
     said = tables.contributions(results)
     if intervals.empty:

@@ -1,7 +1,7 @@
 """Tables of what each site is worth, from the results of trained coalitions: functions, no files.
 
-A site's value goes by the utility of `evaluation.games.coalition_utilities`: test Dice, mean over all sites, also over
-those that took no part. Values stand in points of Dice (1/100), signed: negative where a site does harm.
+A site's value goes by the utility of `evaluation.truth.games.coalition_utilities`: test Dice, mean over all sites,
+also over those that took no part. Values stand in points of Dice (1/100), signed: negative where a site does harm.
 """
 
 import math
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from evaluation import games
 from evaluation.formats import Table
-from evaluation.games import Game, Weights
+from evaluation.truth import games
+from evaluation.truth.games import Game, Weights
 from fedmerit.errors import BadInput
 
 PAPER = "Jiang et al. 2023"
@@ -26,7 +26,7 @@ def leave_one_out_tables(results: pd.DataFrame) -> list[Table]:
     """Tables 4 and 5 of the FedCE paper, and who loses by whose absence.
 
     Args:
-        results: as `evaluation.coalitions.results_of` gives them; the grand coalition and each without one site.
+        results: as `evaluation.truth.coalitions.results_of` gives them; the grand coalition and each without one site.
 
     Raises:
         BadInput: no seed has all of these coalitions.
@@ -59,7 +59,7 @@ def shapley_tables(results: pd.DataFrame) -> list[Table]:
     """Shapley, Banzhaf, Beta-Shapley and leave-one-out values side by side, and the utilities they come from.
 
     Args:
-        results: as `evaluation.coalitions.results_of` gives them; all coalitions.
+        results: as `evaluation.truth.coalitions.results_of` gives them; all coalitions.
 
     Raises:
         BadInput: no seed has all coalitions.

@@ -1,7 +1,7 @@
 """Tables and figures of FedAVE (Wang et al., 2024), for the patients of other sites dealt into new ones."""
 
-from evaluation.paper_artefacts import Artefact, Made, Paper, every
-from evaluation.paper_dealt import (
+from evaluation.papers.paper_artefacts import Artefact, Made, Paper, every
+from evaluation.papers.paper_dealt import (
     accuracies,
     alone_and_final,
     bars,
@@ -9,8 +9,8 @@ from evaluation.paper_dealt import (
     lines,
     needs,
 )
-from evaluation.paper_numbers import FEDAVE_2, FEDAVE_3
-from evaluation.paper_runs import Deal, Study
+from evaluation.papers.paper_numbers import FEDAVE_2, FEDAVE_3
+from evaluation.papers.paper_runs import Deal, Study
 
 DEALS = (
     Deal("POW", "powerlaw"),

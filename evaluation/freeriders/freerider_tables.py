@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from evaluation import detection
-from evaluation.detection import DETECTORS
 from evaluation.formats import Table
-from evaluation.freeriders import HONEST, Attack
+from evaluation.freeriders import detection
+from evaluation.freeriders.detection import DETECTORS
+from evaluation.freeriders.freeriders import HONEST, Attack
 from evaluation.tables import site_dice
 
 WITHIN = 10  # rounds after the first in which a site misbehaves: until then it is to be told (Jiang et al. 2023)

@@ -14,10 +14,12 @@ import pandas as pd
 
 from data_prep.dealing import Scheme
 from data_prep.partition import partition
-from evaluation import coalitions, comparison_runs, freeriders
+from evaluation import comparison_runs
 from evaluation.comparison_runs import Planned, parse_methods
-from evaluation.games import leave_one_out_weights, required
+from evaluation.freeriders import freeriders
 from evaluation.pool import execute_all
+from evaluation.truth import coalitions
+from evaluation.truth.games import leave_one_out_weights, required
 from fedmerit.core import Method
 from fedmerit.data import SERVER_SPLIT, open_sites
 from fedmerit.errors import BadInput

@@ -8,13 +8,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from evaluation import caveats, figures, marks, summary, tables
-from evaluation.agreement import Agreement, agreements
+from evaluation import figures, tables
 from evaluation.formats import Table
-from evaluation.intervals import by_rank, contribution_intervals, dice_intervals, of_methods, of_sites
-from evaluation.overlay import draw, overlays
 from evaluation.pages import Picture, photograph, pictures, write_page, write_tables
-from evaluation.report_tables import report_tables
+from evaluation.report import caveats, marks, summary
+from evaluation.report.agreement import Agreement, agreements
+from evaluation.report.intervals import by_rank, contribution_intervals, dice_intervals, of_methods, of_sites
+from evaluation.report.overlay import draw, overlays
+from evaluation.report.report_tables import report_tables
 from evaluation.runs import Run, open_runs, together
 from fedmerit.errors import BadInput
 

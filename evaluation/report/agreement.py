@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from evaluation import fairness, games, values
 from evaluation.bootstrap import DRAWS
-from evaluation.fairness_tables import TRUTHS, complete_truths, estimates_of, measure
+from evaluation.fairness import fairness
+from evaluation.fairness.fairness_tables import TRUTHS, complete_truths, estimates_of, measure
 from evaluation.formats import Table
-from evaluation.games import FloatArray
 from evaluation.runs import Run
+from evaluation.truth import games, values
+from evaluation.truth.games import FloatArray
 from fedmerit.errors import BadInput
 from fedmerit.results import read_results
 

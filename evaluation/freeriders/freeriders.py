@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 
 from evaluation.comparison_runs import Item, require_same, scratch
+from evaluation.freeriders.sybils import SYBILS
 from evaluation.pool import execute_all
 from evaluation.runs import open_run
-from evaluation.sybils import SYBILS
 from fedmerit import behaviours, runs
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from evaluation.detection import accumulated, free_rider_values, of_rounds
 from evaluation.figures import STYLE, site_style
-from evaluation.freeriders import HONEST, Attack
-from evaluation.sybils import SYBILS
+from evaluation.freeriders.detection import accumulated, free_rider_values, of_rounds
+from evaluation.freeriders.freeriders import HONEST, Attack
+from evaluation.freeriders.sybils import SYBILS
 
 SNAPSHOTS = 6  # rounds that Figure 4 shows
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from evaluation.bootstrap import LEVEL
-from evaluation.intervals import alike, by_rank, of_methods, of_sites
+from evaluation.report.intervals import alike, by_rank, of_methods, of_sites
+from evaluation.report.words import between, listed, percent, points
 from evaluation.tables import by_site, comparison, contribution_ranks, contributions, gains, over_sites
-from evaluation.words import between, listed, percent, points
 
 TINY = 1e-9
 
@@ -64,7 +64,7 @@ def sentences(results: pd.DataFrame, intervals: pd.DataFrame) -> list[str]:
 
     Args:
         results: rows of all runs.
-        intervals: of `evaluation.intervals.dice_intervals`.
+        intervals: of `evaluation.report.intervals.dice_intervals`.
     """
     said = []
     if len(_dice(results)) > 1:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 from evaluation.bootstrap import DRAWS
-from evaluation.fairness_tables import Fairness, complete_truths, measure
+from evaluation.fairness.fairness_tables import Fairness, complete_truths, measure
 from evaluation.formats import csv_text, latex_text
-from evaluation.games import coalition_utilities
 from evaluation.runs import Run, open_runs, together
+from evaluation.truth.games import coalition_utilities
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.results import read_results

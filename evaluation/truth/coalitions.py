@@ -18,8 +18,8 @@ import torch
 
 from evaluation.comparison_runs import require_same, scratch
 from evaluation.evaluate import evaluate
-from evaluation.games import Coalition, text_of
 from evaluation.pool import execute_all, images_of
+from evaluation.truth.games import Coalition, text_of
 from fedmerit import runs
 from fedmerit.data import Slices, open_sites
 from fedmerit.errors import BadInput

@@ -4,8 +4,8 @@ import pandas as pd
 
 from evaluation import approximation
 from evaluation.formats import Table
-from evaluation.paper_artefacts import Artefact, Drawn, Made, Paper, printed
-from evaluation.paper_dealt import (
+from evaluation.papers.paper_artefacts import Artefact, Drawn, Made, Paper, printed
+from evaluation.papers.paper_dealt import (
     accuracies,
     agents,
     alone_and_final,
@@ -16,8 +16,8 @@ from evaluation.paper_dealt import (
     reputation_and_final,
     reputation_and_loss,
 )
-from evaluation.paper_numbers import CGSV_1, CGSV_2, CGSV_3, CGSV_5, CGSV_6, CGSV_7, CGSV_8
-from evaluation.paper_runs import Compared, Deal, Study
+from evaluation.papers.paper_numbers import CGSV_1, CGSV_2, CGSV_3, CGSV_5, CGSV_6, CGSV_7, CGSV_8
+from evaluation.papers.paper_runs import Compared, Deal, Study
 from evaluation.tables import per_round
 
 UNI, POW = Deal("UNI", "uniform"), Deal("POW", "powerlaw")

@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from evaluation.formats import Table
-from evaluation.paper_numbers import Published
-from evaluation.paper_runs import Need, Study
+from evaluation.papers.paper_numbers import Published
+from evaluation.papers.paper_runs import Need, Study
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation import marks, tables
+from evaluation import tables
 from evaluation.formats import MISSING, Table, headed
-from evaluation.intervals import by_rank, of_methods, of_sites
+from evaluation.report import marks
+from evaluation.report.intervals import by_rank, of_methods, of_sites
 from evaluation.runs import Run
 
 LEVEL_NOTE = "95 % intervals over cases and seeds in brackets"
@@ -22,8 +23,8 @@ def report_tables(
     Args:
         runs: with labels.
         results: rows of all runs.
-        intervals: of `evaluation.intervals.dice_intervals`.
-        said: of `evaluation.intervals.contribution_intervals`.
+        intervals: of `evaluation.report.intervals.dice_intervals`.
+        said: of `evaluation.report.intervals.contribution_intervals`.
     """
     several_seeds = len({run.seed for run in runs}) > 1
     over_seeds = ", mean over seeds" * several_seeds

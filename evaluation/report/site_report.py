@@ -10,16 +10,17 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from evaluation import caveats, figures, marks, tables
-from evaluation.agreement import Agreement, agreements
+from evaluation import figures, tables
 from evaluation.formats import Table
-from evaluation.intervals import contribution_intervals, dice_intervals, of_sites
 from evaluation.pages import pictures, write_page, write_tables
-from evaluation.report import ROUNDS, common_folder, overlay_picture, settings_of, shared_quantities
-from evaluation.report_tables import averaged, with_intervals
+from evaluation.report import caveats, marks
+from evaluation.report.agreement import Agreement, agreements
+from evaluation.report.intervals import contribution_intervals, dice_intervals, of_sites
+from evaluation.report.report import ROUNDS, common_folder, overlay_picture, settings_of, shared_quantities
+from evaluation.report.report_tables import averaged, with_intervals
+from evaluation.report.summary import Fact
+from evaluation.report.words import between, percent, points
 from evaluation.runs import Run, open_runs, together
-from evaluation.summary import Fact
-from evaluation.words import between, percent, points
 from fedmerit.errors import BadInput
 
 FEWEST_OTHERS = 3  # sites; quantiles of fewer would be single sites' numbers
@@ -43,7 +44,7 @@ class _Own:
     name: str
     runs: Sequence[Run]
     results: pd.DataFrame  # of all sites, without shares of training images
-    intervals: pd.DataFrame  # of Dice, as `evaluation.intervals`
+    intervals: pd.DataFrame  # of Dice, as `evaluation.report.intervals`
     said: pd.DataFrame  # of contributions, likewise
 
     def of(self, figure: str) -> tuple[pd.DataFrame, pd.DataFrame]:

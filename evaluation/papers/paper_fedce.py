@@ -3,21 +3,22 @@
 import pandas as pd
 
 from data_prep.pictures import intensities
-from evaluation import compare, figures, rider_figures
-from evaluation.coalitions import results_of as coalition_results
-from evaluation.detection import accumulated, free_rider_values, of_rounds
-from evaluation.fairness_tables import Fairness, complete_truths, measure
+from evaluation import compare, figures
+from evaluation.fairness.fairness_tables import Fairness, complete_truths, measure
 from evaluation.formats import Table
-from evaluation.freeriders import results_of as rider_results
-from evaluation.games import coalition_utilities
-from evaluation.overlay import draw, overlays
-from evaluation.paper_artefacts import Artefact, Drawn, Made, Paper, beside, printed, renamed
-from evaluation.paper_figures import before_and_after
-from evaluation.paper_numbers import FEDCE_2, FEDCE_3, FEDCE_4, FEDCE_5, FEDCE_6_FUNDUS, FEDCE_6_PROSTATE
-from evaluation.paper_runs import Compared, Riding, Study, WithoutOne
+from evaluation.freeriders import rider_figures
+from evaluation.freeriders.detection import accumulated, free_rider_values, of_rounds
+from evaluation.freeriders.freeriders import results_of as rider_results
+from evaluation.papers.paper_artefacts import Artefact, Drawn, Made, Paper, beside, printed, renamed
+from evaluation.papers.paper_figures import before_and_after
+from evaluation.papers.paper_numbers import FEDCE_2, FEDCE_3, FEDCE_4, FEDCE_5, FEDCE_6_FUNDUS, FEDCE_6_PROSTATE
+from evaluation.papers.paper_runs import Compared, Riding, Study, WithoutOne
+from evaluation.report.overlay import draw, overlays
 from evaluation.runs import Run, open_runs
 from evaluation.tables import contributions, validation
-from evaluation.values import leave_one_out_tables
+from evaluation.truth.coalitions import results_of as coalition_results
+from evaluation.truth.games import coalition_utilities
+from evaluation.truth.values import leave_one_out_tables
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
 

@@ -1,7 +1,7 @@
 """Papers whose tables and figures can be made for other sites: which there are, and their page.
 
 ``OUT/tables`` and ``OUT/figures`` hold every artefact's files, ``OUT/page.html`` all of them, with what was run, what
-is not comparable and what is missing; `evaluation.paper_runs` says where the trainings are.
+is not comparable and what is missing; `evaluation.papers.paper_runs` says where the trainings are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from evaluation import paper_cgsv, paper_fedave, paper_fedce
 from evaluation.formats import Table, csv_text, latex_text
 from evaluation.pages import Picture, pictures, write_page
-from evaluation.paper_artefacts import Artefact, Made, Paper
-from evaluation.paper_runs import Compared, Need, OnEnd, Study
+from evaluation.papers import paper_cgsv, paper_fedave, paper_fedce
+from evaluation.papers.paper_artefacts import Artefact, Made, Paper
+from evaluation.papers.paper_runs import Compared, Need, OnEnd, Study
 from evaluation.pool import workers_for
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text

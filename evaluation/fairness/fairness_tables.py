@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from evaluation import fairness
 from evaluation.bootstrap import DRAWS, LEVEL, SiteDice, bootstrap, observed
 from evaluation.compare import PAPER, UNION, union_dice
-from evaluation.fairness import Figure
+from evaluation.fairness import fairness
+from evaluation.fairness.fairness import Figure
 from evaluation.formats import DASH, MINUS, Table
-from evaluation.games import (
+from evaluation.tables import RUN, case_dice, contributions, per_round
+from evaluation.truth.games import (
     NOBODY,
     Coalition,
     FloatArray,
@@ -31,7 +32,6 @@ from evaluation.games import (
     semivalue,
     shapley_weights,
 )
-from evaluation.tables import RUN, case_dice, contributions, per_round
 from fedmerit.errors import BadInput
 
 Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seeds x sites
@@ -139,7 +139,7 @@ def complete_truths(
     """Which of `TRUTHS` have all their coalitions for one seed at least, and notes on what others lack.
 
     Args:
-        games: utilities of coalitions by seed, as `evaluation.games.coalition_utilities`.
+        games: utilities of coalitions by seed, as `evaluation.truth.games.coalition_utilities`.
         sites: those of the runs.
         seeds: those of the runs.
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from evaluation.detection import DETECTORS, Detector, flags
 from evaluation.formats import DASH, Table
+from evaluation.freeriders.detection import DETECTORS, Detector, flags
 from evaluation.runs import Run
 from fedmerit.errors import BadInput
 from fedmerit.ledger import Ledger
@@ -34,7 +34,7 @@ def marked(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def suspected(runs: Sequence[Run]) -> tuple[Table, list[str]]:
-    """What the detectors of `evaluation.detection` flag, site by site, and which of them had nothing to go by.
+    """What the detectors of free riders flag, site by site, and which of them had nothing to go by.
 
     Returns:
         One row per method, site and detector: in how many seeds, the first round, the highest suspicion of the
