@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation import compare
-from evaluation.formats import Table, csv_text, latex_text
+from evaluation import compare, formats
+from evaluation.formats import Table
 from evaluation.runs import open_run
 from fedmerit import runs
 from fedmerit.data import open_sites
@@ -224,7 +224,5 @@ def write_tables(out: Path, planned: Sequence[Planned]) -> list[Table]:
     """The tables of `evaluation.compare.tables`, written below ``out/tables`` as CSV and LaTeX."""
     labels, seeds = dict.fromkeys(run.label for run in planned), dict.fromkeys(run.seed for run in planned)
     found = compare.tables(results_of(planned), list(labels), list(seeds))
-    for table in found:
-        write_text(out / "tables" / f"{_folder(table.name)}.csv", csv_text(table))
-        write_text(out / "tables" / f"{_folder(table.name)}.tex", latex_text(table))
+    formats.write_tables(found, out / "tables")
     return found

@@ -1,13 +1,18 @@
 """How a table is shown: as text, CSV, LaTeX, on a terminal. Dice is shown as a percentage with one decimal."""
 
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from fedmerit.files import write_text
 
 HEADINGS = {
     "method": "Method",
@@ -187,3 +192,12 @@ def rich_table(table: Table) -> RichTable:
         )
         result.add_row(*cells)
     return result
+
+
+def write_tables(tables: Iterable[Table], folder: Path) -> None:
+    """Each as CSV; and as LaTeX, where it has a caption."""
+    for table in tables:
+        name = re.sub(r"[^\w.+-]", "_", table.name)
+        write_text(folder / f"{name}.csv", csv_text(table))
+        if table.caption:
+            write_text(folder / f"{name}.tex", latex_text(table))

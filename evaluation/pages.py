@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from evaluation import figures
-from evaluation.formats import Table, csv_text, latex_text
 from fedmerit.files import write_atomically, write_text
 
 
@@ -44,13 +43,6 @@ def write_page(out: Path, template: str, **shown: Any) -> None:
     )
     page = environment.get_template(template)
     write_text(out, page.render(style=inside["style.css"], script=inside["sort.js"], policy=policy, **shown))
-
-
-def write_tables(tables: Iterable[Table], folder: Path) -> None:
-    """Each as CSV and as LaTeX."""
-    for table in tables:
-        write_text(folder / f"{table.name}.csv", csv_text(table))
-        write_text(folder / f"{table.name}.tex", latex_text(table))
 
 
 def pictures(drawn: Mapping[str, tuple[str, Figure]], folder: Path) -> dict[str, Picture]:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from evaluation.bootstrap import DRAWS
 from evaluation.fairness.fairness_tables import Fairness, complete_truths, measure
-from evaluation.formats import csv_text, latex_text
+from evaluation.formats import write_tables
 from evaluation.runs import Run, open_runs, together
 from evaluation.truth.games import coalition_utilities
 from fedmerit.errors import BadInput
@@ -78,9 +78,7 @@ def study(
 def write(found: Fairness, notes: Sequence[str], out: Path) -> None:
     """Write ``fairness.csv`` (every figure, with what it lacks), each table as CSV and LaTeX, and ``notes.txt``."""
     write_text(out / "fairness.csv", found.figures.to_csv(index=False, lineterminator="\n"))
-    for table in found.tables:
-        write_text(out / f"{table.name}.csv", csv_text(table))
-        write_text(out / f"{table.name}.tex", latex_text(table))
+    write_tables(found.tables, out)
     write_text(out / "notes.txt", "".join(f"{note}\n" for note in notes))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from evaluation.formats import Table, csv_text, latex_text
+from evaluation.formats import Table, write_tables
 from evaluation.pages import Picture, pictures, write_page
 from evaluation.papers import paper_cgsv, paper_fedave, paper_fedce
 from evaluation.papers.paper_artefacts import Artefact, Made, Paper
@@ -136,9 +136,7 @@ def _shown(artefact: Artefact, study: Study) -> Shown:
         made: Made = artefact.make(study, artefact)
     except BadInput as error:
         return Shown(artefact, notes=notes, missing=str(error))
-    for table in made.tables:
-        write_text(study.out / "tables" / f"{table.name}.csv", csv_text(table))
-        write_text(study.out / "tables" / f"{table.name}.tex", latex_text(table))
+    write_tables(made.tables, study.out / "tables")
     for drawn in made.drawn:
         numbers = drawn.numbers.to_csv(index=False, lineterminator="\n")
         write_text(study.out / "figures" / f"{drawn.name}.csv", numbers)

@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from evaluation import figures, tables
-from evaluation.formats import Table
-from evaluation.pages import pictures, write_page, write_tables
+from evaluation.formats import Table, write_tables
+from evaluation.pages import pictures, write_page
 from evaluation.report import caveats, marks
 from evaluation.report.agreement import Agreement, agreements
 from evaluation.report.intervals import contribution_intervals, dice_intervals, of_sites

@@ -33,6 +33,9 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method, the training or the network."),
 ]
+SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
+Rounds = Annotated[int, typer.Option(help="Rounds of each run.")]
+Jobs = Annotated[int | None, typer.Option(help="Runs at a time.", show_default="by free cores and memory")]
 Threads = Annotated[int | None, typer.Option(help="Sites at work at a time.", show_default="all; local: cores")]
 Device = Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu.", show_default="auto")]
 ServerSites = Annotated[

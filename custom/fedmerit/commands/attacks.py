@@ -9,9 +9,12 @@ from rich.console import Console
 
 from fedmerit.commands.app import (
     Device,
+    Jobs,
     OutFolder,
+    Rounds,
     ServerSites,
     Settings,
+    SitesFolder,
     app,
     assignments,
     console,
@@ -26,9 +29,6 @@ if TYPE_CHECKING:
     from evaluation.formats import Table
     from evaluation.freeriders.freeriders import Attack
 
-SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
-Rounds = Annotated[int, typer.Option(help="Rounds of each run.")]
-Jobs = Annotated[int | None, typer.Option(help="Runs at a time. [default: by free cores and memory]")]
 KINDS = "repeat, zero, noise, delta, ..., duplicate, split, each with parameters where wanted: noise:from=5."
 
 
@@ -70,7 +70,7 @@ def freeriders(
     methods: Annotated[
         str, typer.Option(help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all.")
     ] = "fedavg,fedce,cgsv",
-    riding: Annotated[str | None, typer.Option(help="Sites that misbehave in turn: A,B. [default: all]")] = None,
+    riding: Annotated[str | None, typer.Option(help="Sites that misbehave in turn: A,B.", show_default="all")] = None,
     rounds: Rounds = 30,
     seeds: Annotated[str, typer.Option(help="Of every run.")] = "0",
     jobs: Jobs = None,
@@ -83,7 +83,7 @@ def freeriders(
     Prints the matrix of methods and behaviours; writes tables, and Figures 4 and 7 of the FedCE paper. Interrupted,
     the same command goes on. Exits with 1 where a run failed.
     """
-    from evaluation.formats import Table
+    from evaluation.formats import Table, write_tables
     from evaluation.freeriders.freerider_tables import outcomes, rocs, tables
     from evaluation.freeriders.rider_figures import figures
     from fedmerit.data import open_sites
@@ -93,7 +93,7 @@ def freeriders(
     results = _results(attacks)
     _show(out, tables(attacks, results), figures(attacks, results))
     details = {"runs": outcomes(attacks, results), "roc": rocs(attacks, results)}
-    _write(out, [Table(name, "", frame) for name, frame in details.items()])
+    write_tables([Table(name, "", frame) for name, frame in details.items()], out / "tables")
 
 
 def _train(
@@ -141,31 +141,17 @@ def _results(attacks: "Sequence[Attack]") -> Any:
 def _show(out: Path, tables: "Sequence[Table]", figures: "Mapping[str, Figure]") -> None:
     """Print tables; write them and figures."""
     from evaluation.figures import png
+    from evaluation.formats import write_tables
+    from evaluation.pages import save_png
     from evaluation.tables import print_table
 
     wide = Console(width=max(console.width, 180))  # narrower, labels and numbers are cut
     for table in tables:
         print_table(table, wide)
-    _write(out, tables)
+    write_tables(tables, out / "tables")
     for name, figure in figures.items():
-        _write_bytes(out / "figures" / f"{_file(name)}.png", png(figure))
+        save_png(out / "figures" / f"{_file(name)}.png", png(figure))
     console.print(f"runs, tables and figures: {out}", soft_wrap=True)
-
-
-def _write(out: Path, tables: "Sequence[Table]") -> None:
-    from evaluation.formats import csv_text, latex_text
-    from fedmerit.files import write_text
-
-    for table in tables:
-        write_text(out / "tables" / f"{table.name}.csv", csv_text(table))
-        if table.caption:
-            write_text(out / "tables" / f"{table.name}.tex", latex_text(table))
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    from fedmerit.files import write_atomically
-
-    write_atomically(path, lambda file: file.write(content))
 
 
 def _file(name: str) -> str:

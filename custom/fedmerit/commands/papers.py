@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmerit.commands.app import Device, ServerSites, Settings, app, assignments, console, reports_bad_input
+from fedmerit.commands.app import Device, Jobs, ServerSites, Settings, app, assignments, console, reports_bad_input
 from fedmerit.commands.progress import progress
 from fedmerit.errors import BadInput
 
@@ -27,7 +27,7 @@ def paper(
     rounds: Annotated[int, typer.Option(help="Rounds of each training.")] = 30,
     seeds: Annotated[str, typer.Option(help="Of each training.")] = "0,1,2",
     into: Annotated[int, typer.Option(help="Sites that papers which deal one data set deal it into.")] = 5,
-    jobs: Annotated[int | None, typer.Option(help="Trainings at a time. [default: by free cores and memory]")] = None,
+    jobs: Jobs = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,

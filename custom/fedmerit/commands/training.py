@@ -13,6 +13,7 @@ from fedmerit.commands.app import (
     Engine,
     ServerSites,
     Settings,
+    SitesFolder,
     Threads,
     app,
     assignments,
@@ -128,7 +129,7 @@ def _print_runs(folders: list[Path]) -> None:
 @reports_bad_input
 def compare(
     out: Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")],
-    sites: Annotated[Path, typer.Option(help="Folder of site folders.")],
+    sites: SitesFolder,
     methods: Annotated[
         str, typer.Option(help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all.")
     ] = "all",

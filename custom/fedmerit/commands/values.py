@@ -10,9 +10,12 @@ from rich.console import Console
 
 from fedmerit.commands.app import (
     Device,
+    Jobs,
     OutFolder,
+    Rounds,
     ServerSites,
     Settings,
+    SitesFolder,
     app,
     assignments,
     console,
@@ -29,10 +32,7 @@ if TYPE_CHECKING:
     from evaluation.truth.games import Coalition
 
 MethodName = Annotated[str, typer.Option(help="One that gives all sites one global model.")]
-SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
-Rounds = Annotated[int, typer.Option(help="Rounds of each training.")]
 Seeds = Annotated[str, typer.Option(help="Of the trainings of each coalition.")]
-Jobs = Annotated[int | None, typer.Option(help="Trainings at a time.", show_default="by free cores and memory")]
 
 
 @app.command()
@@ -190,16 +190,14 @@ class _Study:
 
     def show(self, tables: "Sequence[Table]") -> None:
         """Print the tables; write them, and the results they come from."""
-        from evaluation.formats import csv_text, latex_text
+        from evaluation.formats import write_tables
         from evaluation.tables import print_table
         from evaluation.truth.coalitions import write_results
-        from fedmerit.files import write_text
 
         write_results(self.out)
         wide = Console(width=max(console.width, 150))  # narrower, labels and numbers are cut
+        write_tables(tables, self.out / "tables")
         for table in tables:
-            write_text(self.out / "tables" / f"{table.name}.csv", csv_text(table))
-            write_text(self.out / "tables" / f"{table.name}.tex", latex_text(table))
             print_table(table, wide)
         console.print(f"trainings, results and tables: {self.out}", soft_wrap=True)
 
