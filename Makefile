@@ -19,8 +19,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## Six generated hospitals, FedAvg and FedCE on NVFlare's simulator, the report
 	$(BIN)/fedmerit demo --out demo
 
-test: $(INSTALLED) ## The tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow'
+test: $(INSTALLED) ## The tests, two files at a time
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
 
 test-all: $(INSTALLED) ## The tests, slow ones included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
