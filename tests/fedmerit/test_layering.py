@@ -1,6 +1,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,12 @@ def test_the_command_line_loads_neither_nvflare_nor_monai():
 
 def test_the_methods_load_neither_nvflare_nor_monai():
     assert not loaded_by("fedmerit.registry") & {"nvflare", "monai", "pandas", "numpy.testing"}
+
+
+def test_every_package_is_installed():
+    """What pyproject.toml leaves out works in a checkout and is missing from the wheel."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    there = {
+        str(file.parent.relative_to(ROOT)).removeprefix("custom/") for file in SOURCES if file.name == "__init__.py"
+    }
+    assert sorted(listed) == sorted(name.replace("/", ".") for name in there)
