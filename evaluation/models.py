@@ -27,7 +27,8 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
     loaded: dict[str, nn.Module] = {}
 
     def model_of(site: SiteFolder) -> nn.Module:
-        name = names[0] if len(names) == 1 else site.name
+        shared = "global" in names or len(names) == 1
+        name = ("global" if "global" in names else names[0]) if shared else site.name
         if name not in names:
             raise BadInput(
                 f"site {site.name}: {run} has one model per site, and none for it (there are {', '.join(names)}); "
