@@ -6,6 +6,7 @@ import re
 import pytest
 
 from fedmerit import runs
+from fedmerit.behaviours import parse
 from fedmerit.errors import BadInput
 from fedmerit.ledger import verify
 from fedmerit.results import read_results, read_run
@@ -39,9 +40,12 @@ def test_a_simulated_site_misbehaves_as_a_local_one(tmp_path, sites, assert_same
     assert read_run(local)["behaviours"] == read_run(simulated)["behaviours"]
     honest = make(tmp_path / "honest" / "run", sites, "local", {})
     digests = [[json.loads(line)["updates"] for line in (run / "ledger.jsonl").open()] for run in (local, honest)]
-    assert (digests[0][0]["site2"] == digests[1][0]["site2"]) == ("site2" in behaviours)  # honest in round 0
+    misbehaving = {site for site, sent in digests[0][0].items() if sent != digests[1][0][site]}
+    assert misbehaving == {site for site, spec in behaviours.items() if parse(spec).first == 0}
     assert digests[0][1] != digests[1][1]
-    told = [path for path in (tmp_path / "sim").rglob("config_fed_*.json") if "delta-noise" in path.read_text()]
+    kinds = [spec.partition(":")[0] for spec in behaviours.values()]
+    jobs = [path.read_text() for path in (tmp_path / "sim").rglob("config_fed_*.json")]
+    told = [kind for kind in kinds for job in jobs if kind in job]
     assert told == []  # the job carries nothing of it
 
 
