@@ -2,10 +2,8 @@
 
 import math
 import multiprocessing
-import os
 import shutil
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -30,6 +28,7 @@ from data_prep.split import split_patients
 from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
+from fedmerit.processes import end_with_parent
 
 Report = Callable[[str, int, int], None]  # site, cases done, cases in all
 Outcome = tuple[Work, Finished | Unusable]
@@ -388,14 +387,7 @@ def _serve() -> None:
     """Begin a process of the pool: one thread, deaf to Ctrl-C (it ends the case at hand), gone with its parent."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    end_with_parent()
 
 
 def _sweep(folder: Path, works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:

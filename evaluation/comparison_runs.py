@@ -1,7 +1,6 @@
 """The runs of a comparison: which there are to be, which of them are missing, and what they gave."""
 
 import os
-import re
 import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from evaluation import compare, formats
-from evaluation.formats import Table
+from evaluation.formats import Table, file_name
 from evaluation.runs import open_run
 from fedmerit import runs
 from fedmerit.data import open_sites
@@ -61,7 +60,7 @@ def parse_methods(text: str) -> list[Item]:
         for earlier in items[:number]:
             if (earlier.method, earlier.settings) == (item.method, item.settings):
                 raise BadInput(f"--methods: {item.label} is given twice; name each once")
-            if _folder(earlier.label) == _folder(item.label):
+            if file_name(earlier.label) == file_name(item.label):
                 raise BadInput(f"--methods: {earlier.label} and {item.label} need the same run folder; compare apart")
     return items
 
@@ -117,7 +116,7 @@ def prepare(
             for item in items:
                 if both := sorted(set(settings) & set(item.settings)):
                     raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
-                folder = out / f"{_folder(item.label)}_seed{seed}"
+                folder = out / f"{file_name(item.label)}_seed{seed}"
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **item.settings}}
                 if (folder / "run.json").exists():
                     require_same(folder, asked, names)
@@ -132,11 +131,6 @@ def prepare(
     places = {name: str(value.resolve()) for name, value in options.items() if isinstance(value, Path)}
     write_json(out / "compare.json", {**asked_for, **options, **places, "site_names": names})
     return planned
-
-
-def _folder(label: str) -> str:
-    """A label as the name of a folder: `fedce:combine=plus` as `fedce_combine-plus`."""
-    return re.sub(r"[^\w.+-]", "_", label.replace("=", "-"))
 
 
 @contextmanager

@@ -194,10 +194,15 @@ def rich_table(table: Table) -> RichTable:
     return result
 
 
+def file_name(text: str) -> str:
+    """A label as the name of a file or folder: `fedce:combine=plus` as `fedce_combine-plus`."""
+    return re.sub(r"[^\w.+-]+", "_", text.replace("=", "-")).strip("_")
+
+
 def write_tables(tables: Iterable[Table], folder: Path) -> None:
     """Each as CSV; and as LaTeX, where it has a caption."""
     for table in tables:
-        name = re.sub(r"[^\w.+-]", "_", table.name)
+        name = file_name(table.name)
         write_text(folder / f"{name}.csv", csv_text(table))
         if table.caption:
             write_text(folder / f"{name}.tex", latex_text(table))

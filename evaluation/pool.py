@@ -6,7 +6,6 @@ Sites' arrays are memory-mapped, so that all processes share one decoded copy of
 import multiprocessing
 import os
 import signal
-import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from fedmerit.data import Slices, open_sites
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_text
 from fedmerit.plan import Plan
+from fedmerit.processes import end_with_parent
 from fedmerit.results import read_run
 from fedmerit.training import EVALUATION_BATCH, build_network
 
@@ -119,7 +119,7 @@ def images_of(folder: Path) -> int:
 
 def _serve(folder: Path, pipe: Connection, after: Callable[[Path], None] | None) -> None:
     """Execute one run in this process, which ends with the one that began it."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     try:
         runs.execute(folder, pipe.send, threads=1)
         if after is not None:
@@ -143,13 +143,6 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _fate(process: BaseProcess) -> str:

@@ -3,7 +3,6 @@
 ``OUT/runs`` holds a run folder for each, ``OUT/sites`` the site folders of sites that stand twice or as two.
 """
 
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from evaluation.comparison_runs import Item, require_same, scratch
+from evaluation.formats import file_name
 from evaluation.freeriders.sybils import SYBILS
 from evaluation.pool import execute_all
 from evaluation.runs import open_run
@@ -148,7 +148,7 @@ def _first(kind: str) -> int:
 
 
 def _attack(out: Path, label: str, kind: str, site: str, seed: int) -> Attack:
-    name = re.sub(r"[^\w.+-]", "_", "_".join(filter(None, (label, kind, site, f"seed{seed}"))).replace("=", "-"))
+    name = file_name("_".join(filter(None, (label, kind, site, f"seed{seed}"))))
     names = {HONEST: (), "duplicate": (site, f"{site}-copy"), "split": (f"{site}-a", f"{site}-b")}
     return Attack(label, kind, site, seed, out / "runs" / name, names.get(kind, (site,)), _first(kind))
 

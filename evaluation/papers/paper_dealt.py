@@ -11,10 +11,10 @@ import pandas as pd
 from evaluation import figures
 from evaluation.compare import UNION, union_dice
 from evaluation.fairness.fairness import pearson
-from evaluation.formats import Table
+from evaluation.formats import Table, file_name
 from evaluation.papers.paper_artefacts import Artefact, Drawn, Made, beside, printed
 from evaluation.papers.paper_figures import lines_over_rounds, numbers_of
-from evaluation.papers.paper_runs import Compared, Deal, Study, file_name
+from evaluation.papers.paper_runs import Compared, Deal, Study
 from evaluation.tables import per_round, validation
 from fedmerit.errors import BadInput
 

@@ -16,6 +16,7 @@ from data_prep.dealing import Scheme
 from data_prep.partition import partition
 from evaluation import comparison_runs
 from evaluation.comparison_runs import Planned, parse_methods
+from evaluation.formats import file_name
 from evaluation.freeriders import freeriders
 from evaluation.pool import execute_all
 from evaluation.truth import coalitions
@@ -261,8 +262,3 @@ class Riding:
     def work_off(self, trainings: Sequence[freeriders.Attack], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
         return freeriders.work_off(trainings, workers, on_end)
-
-
-def file_name(name: str) -> str:
-    """A name as that of a file or folder."""
-    return "".join(letter if letter.isalnum() or letter in "_+-." else "-" for letter in name).strip("-")

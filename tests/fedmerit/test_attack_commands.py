@@ -150,3 +150,13 @@ def test_freeriders_prints_the_matrix_and_goes_on(fedmerit, sites, tmp_path):
     figures = {path.name for path in (tmp_path / "figures").iterdir()}
     assert figures == {"figure4_fedavg_zero.png", "figure7_fedavg_zero.png"}
     assert not list((tmp_path / "runs").glob("*/sites"))
+
+
+@pytest.mark.parametrize(
+    "command", [("attack", "--kind", "zero", "--site", "site1"), ("freeriders", "--kinds", "zero")]
+)
+def test_a_number_of_runs_at_a_time_is_checked_first(fedmerit, sites, tmp_path, command):
+    result = fedmerit(*command, "--sites", sites, "--out", tmp_path / "out", "--jobs", -1)
+    assert result.exit_code == 2
+    assert "--jobs -1: expected 1 or more" in plain(result.output)
+    assert not (tmp_path / "out").exists()

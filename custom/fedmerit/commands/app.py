@@ -67,3 +67,9 @@ def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, 
         if not name or not equals:
             raise BadInput(f"{option} {name}: expected NAME=VALUE")
     return {name: value for name, _, value in pairs}
+
+
+def require_jobs(jobs: int | None) -> None:
+    """`BadInput` where --jobs is no number of processes."""
+    if jobs is not None and jobs < 1:
+        raise BadInput(f"--jobs {jobs}: expected 1 or more")

@@ -19,8 +19,9 @@ from fedmerit.commands.app import (
     assignments,
     console,
     reports_bad_input,
+    require_jobs,
 )
-from fedmerit.commands.progress import progress
+from fedmerit.commands.progress import progress, resumable
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def _train(
     from evaluation.pool import workers_for
     from fedmerit.data import open_sites
 
+    require_jobs(jobs)
     chosen = parse_kinds(kinds, open_sites(sites)[0].labels)
     given: dict[str, Any] = {"device": device, "server_sites": server_sites}
     options = {"sites": sites, "rounds": rounds} | {name: value for name, value in given.items() if value is not None}
@@ -122,7 +124,7 @@ def _train(
     left = sum(not attack.finished for attack in attacks)
     workers = jobs or workers_for(attacks[0].folder)
     console.print(f"{len(attacks)} runs, {left} to do, {workers} at a time")
-    with progress() as bars:
+    with resumable(), progress() as bars:
         bar = bars.add_task("runs", total=left, last="")
         failed = work_off(attacks, workers, lambda folder, error: bars.advance(bar))
     for folder, error in failed.items():
@@ -141,7 +143,7 @@ def _results(attacks: "Sequence[Attack]") -> Any:
 def _show(out: Path, tables: "Sequence[Table]", figures: "Mapping[str, Figure]") -> None:
     """Print tables; write them and figures."""
     from evaluation.figures import png
-    from evaluation.formats import write_tables
+    from evaluation.formats import file_name, write_tables
     from evaluation.pages import save_png
     from evaluation.tables import print_table
 
@@ -150,9 +152,5 @@ def _show(out: Path, tables: "Sequence[Table]", figures: "Mapping[str, Figure]")
         print_table(table, wide)
     write_tables(tables, out / "tables")
     for name, figure in figures.items():
-        save_png(out / "figures" / f"{_file(name)}.png", png(figure))
+        save_png(out / "figures" / f"{file_name(name)}.png", png(figure))
     console.print(f"runs, tables and figures: {out}", soft_wrap=True)
-
-
-def _file(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "_+-." else "-" for letter in name)

@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmerit.commands.app import Device, Jobs, ServerSites, Settings, app, assignments, console, reports_bad_input
-from fedmerit.commands.progress import progress
+from fedmerit.commands.app import (
+    Device,
+    Jobs,
+    ServerSites,
+    Settings,
+    app,
+    assignments,
+    console,
+    reports_bad_input,
+    require_jobs,
+)
+from fedmerit.commands.progress import progress, resumable
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,7 +32,7 @@ def paper(
     out: Annotated[
         Path | None, typer.Option(help="Folder of trainings, tables and figures; what is trained stays.")
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Some: table1,figure3. [default: all]")] = None,
+    only: Annotated[str | None, typer.Option(help="Some: table1,figure3.", show_default="all")] = None,
     listed: Annotated[bool, typer.Option("--list", help="What there is, and what it costs; nothing is run.")] = False,
     rounds: Annotated[int, typer.Option(help="Rounds of each training.")] = 30,
     seeds: Annotated[str, typer.Option(help="Of each training.")] = "0,1,2",
@@ -47,7 +57,8 @@ def paper(
         return
     if sites is None or out is None:
         raise BadInput(f"--{'sites' if sites is None else 'out'}: missing; --list shows what there is without them")
-    for option, value in (("--rounds", rounds), ("--into", into), ("--jobs", 1 if jobs is None else jobs)):
+    require_jobs(jobs)
+    for option, value in (("--rounds", rounds), ("--into", into)):
         if value < 1:
             raise BadInput(f"{option} {value}: expected 1 or more")
     study = Study(
@@ -60,20 +71,16 @@ def paper(
         device=device,
         server_sites=server_sites,
     )
-    try:
-        with progress() as bars:
-            bar = bars.add_task("trainings", total=0, last="")
-            made, failed = produce(
-                found,
-                artefacts,
-                study,
-                workers=jobs,
-                on_begin=lambda number: bars.update(bar, total=number),
-                on_end=lambda folder, error: bars.advance(bar),
-            )
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from what is done", err=True)
-        raise typer.Exit(130) from None
+    with resumable(), progress() as bars:
+        bar = bars.add_task("trainings", total=0, last="")
+        made, failed = produce(
+            found,
+            artefacts,
+            study,
+            workers=jobs,
+            on_begin=lambda number: bars.update(bar, total=number),
+            on_end=lambda folder, error: bars.advance(bar),
+        )
     console.print(f"page: {(out / 'page.html').resolve()}", soft_wrap=True)
     for one in made:
         if one.missing:

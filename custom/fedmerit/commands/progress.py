@@ -1,12 +1,24 @@
 """The terminal's view of a run while it goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fedmerit.commands.app import console
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Ctrl-C in here ends the command with exit code 130, and says that it can go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on from what is done", err=True)
+        raise typer.Exit(130) from None
 
 
 def progress() -> Progress:

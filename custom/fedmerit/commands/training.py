@@ -21,7 +21,7 @@ from fedmerit.commands.app import (
     reports_bad_input,
 )
 from fedmerit.commands.data import print_sites
-from fedmerit.commands.progress import execute, progress, run_with_progress
+from fedmerit.commands.progress import execute, progress, resumable, run_with_progress
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
 
@@ -153,7 +153,7 @@ def compare(
         name: value for name, value in given.items() if value is not None
     }
     planned = prepare(out, parse_methods(methods), parse_seeds(seeds), assignments(settings), options)
-    with progress() as bars:
+    with resumable(), progress() as bars:
         bar = bars.add_task("runs", total=len(planned), last="")
 
         def work(run: Planned) -> None:

@@ -20,8 +20,9 @@ from fedmerit.commands.app import (
     assignments,
     console,
     reports_bad_input,
+    require_jobs,
 )
-from fedmerit.commands.progress import progress
+from fedmerit.commands.progress import progress, resumable
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -132,8 +133,7 @@ class _Study:
         from evaluation.comparison_runs import parse_seeds
         from fedmerit.data import open_sites
 
-        if jobs is not None and jobs < 1:
-            raise BadInput(f"--jobs {jobs}: expected 1 or more")
+        require_jobs(jobs)
         self.out, self.method, self.jobs, self.settings = out, method, jobs, assignments(settings)
         given = {"device": device, "server_sites": server_sites}
         self.options = {"sites": sites, "rounds": rounds, "engine": "local"} | {
@@ -162,13 +162,9 @@ class _Study:
         )
         left = [training for training in planned if not training.finished]
         started, before = time.monotonic(), trained.own_seconds(left)
-        try:
-            with progress() as bars:
-                bar = bars.add_task("trainings", total=cost.trainings, last="")
-                failed = trained.work_off(left, workers, lambda folder, error: bars.advance(bar))
-        except KeyboardInterrupt:
-            typer.echo("stopped; the same command goes on from what is done", err=True)
-            raise typer.Exit(130) from None
+        with resumable(), progress() as bars:
+            bar = bars.add_task("trainings", total=cost.trainings, last="")
+            failed = trained.work_off(left, workers, lambda folder, error: bars.advance(bar))
         took, own = time.monotonic() - started, trained.own_seconds(left) - before
         if own > 0 and not failed:  # nothing is left to compare with where models were only tested
             console.print(
