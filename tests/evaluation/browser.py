@@ -1,8 +1,8 @@
 """Headless Chromium for the tests of pages; they are skipped where there is none."""
 
-import base64
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +22,11 @@ def chromium(profile: Path) -> Iterator[Any]:
     """A selenium driver of a fresh Chromium that logs its console and its requests."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     service = pytest.importorskip("selenium.webdriver.chrome.service")
-    driver, browser = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
-    if driver is None or browser is None:
-        pytest.skip("no chromium with chromedriver on this machine")
+    driver = shutil.which("chromedriver")
+    if driver is None:
+        pytest.skip("no chromedriver on this machine")
     options = webdriver.ChromeOptions()
-    options.binary_location = browser
+    options.binary_location = _chromium()
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -56,7 +56,16 @@ def requested(driver: Any) -> set[str]:
     return {address for address in sent if not address.startswith("data:")}
 
 
-def pdf(driver: Any) -> bytes:
-    """The page printed, by its own page size."""
-    options = {"printBackground": True, "preferCSSPageSize": True}
-    return base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", options)["data"])
+def pdf(page: Path, folder: Path) -> bytes:
+    """The page of a file printed by its own page size, by a Chromium of its own: nothing emulated is left over."""
+    browser, paper = _chromium(), folder / "page.pdf"
+    print_it = (f"--user-data-dir={folder / 'profile'}", "--no-pdf-header-footer", f"--print-to-pdf={paper}")
+    subprocess.run([browser, *FLAGS, *print_it, page.resolve().as_uri()], check=True, capture_output=True, timeout=120)
+    return paper.read_bytes()
+
+
+def _chromium() -> str:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium on this machine")
+    return browser

@@ -128,8 +128,10 @@ def test_text_can_be_read_in_both_colour_schemes(page: Any, scheme: str) -> None
         assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2.2, AA
 
 
-def test_it_prints_to_pdf_with_no_table_cut(page: Any) -> None:
-    paper = pypdf.PdfReader(io.BytesIO(pdf(page)))
+def test_it_prints_to_pdf_with_no_table_cut(
+    page: Any, pages: dict[str, Path], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    paper = pypdf.PdfReader(io.BytesIO(pdf(pages[request.node.callspec.params["page"]], tmp_path)))
     texts = [" ".join(sheet.extract_text().split()) for sheet in paper.pages]
     text = " ".join(texts)
     assert 3 <= len(paper.pages) <= 16
