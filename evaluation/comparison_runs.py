@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,13 @@ import pandas as pd
 
 from evaluation import compare, formats
 from evaluation.formats import Table, file_name
+from evaluation.pool import OnEnd, OnRound, execute_all, execute_in_turn
 from evaluation.runs import open_run
 from fedmerit import runs
 from fedmerit.data import open_sites
-from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import write_json, write_text
+from fedmerit.errors import BadInput
+from fedmerit.files import write_json
+from fedmerit.machine import cores
 from fedmerit.plan import Plan, make_plan
 from fedmerit.registry import METHODS
 from fedmerit.results import COLUMNS, read_run
@@ -174,38 +175,21 @@ def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -
 
 
 def work_off(
-    planned: Sequence[Planned], execute: Callable[[Planned], None], on_end: Callable[[], None]
-) -> dict[Planned, str]:
-    """Execute the runs that are not finished; a run that fails does not stop the others.
+    planned: Sequence[Planned], workers: int, on_end: OnEnd, on_round: OnRound = lambda folder, record: None
+) -> dict[Path, str]:
+    """Train and test what is not finished, ``workers`` at a time; the runs that failed, and why.
 
-    What is no `RunFailed` leaves its traceback in ``failed.log`` of the run folder.
-
-    Args:
-        planned: the runs.
-        execute: trains and tests a run from its last complete round.
-        on_end: called after every run, also one that was finished before or failed.
-
-    Returns:
-        The runs that failed, and why, with the place of the log where there is one.
-
-    Raises:
-        BadInput: a run cannot go on, as when another process is at work on it.
+    Runs of the simulator go one after the other, since each starts processes for its sites. Of fewer runs than there
+    are cores, each has several sites at work at a time, where it was not created with a number of them.
     """
-    failed: dict[Planned, str] = {}
-    for run in planned:
-        if not run.finished:
-            try:
-                execute(run)
-            except RunFailed as error:
-                failed[run] = str(error)
-            except BadInput:
-                raise
-            except Exception as error:  # such as a GPU out of memory: it would end a night's work at the first run
-                log = run.folder / "failed.log"
-                write_text(log, traceback.format_exc())
-                failed[run] = f"{type(error).__name__}: {error}\nlog: {log}"
-        on_end()
-    return failed
+    left = [run.folder for run in planned if not run.finished]
+    if not left:
+        return {}
+    info = read_run(left[0])
+    if info["engine"] == "sim":
+        return execute_in_turn(left, on_end, on_round)
+    busy = min(workers, len(left)) * info["training"]["cpu_threads"]
+    return execute_all(left, workers, on_end, on_round, threads=info["threads"] or max(1, cores() // busy))
 
 
 def results_of(planned: Sequence[Planned]) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """The local engine: all sites in one process. The same sites, the same methods, no network."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 
 from fedmerit.behaviours import behaving
 from fedmerit.data import SiteFolder
+from fedmerit.machine import cores
 from fedmerit.place import SERVER
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
@@ -34,7 +34,7 @@ def run_local(
         run: the run folder.
         devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.
         on_round: called with every round's ledger record.
-        threads: sites at work at a time; as many as the machine has cores for by default.
+        threads: sites at work at a time; as many as there are cores for by default.
         server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
         behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
     """
@@ -51,7 +51,7 @@ def run_local(
         )
         for folder in folders
     }
-    threads = threads or max(1, (os.cpu_count() or 1) // plan.training.cpu_threads)
+    threads = threads or max(1, cores() // plan.training.cpu_threads)
 
     with ThreadPoolExecutor(threads) as pool:
         while federation.work:

@@ -30,6 +30,11 @@ class Entry:
     site_work: str
     paper: str
 
+    @property
+    def needs_server_set(self) -> bool:
+        """Whether the method has models evaluated on a server validation set."""
+        return self.method.trials is not Method.trials
+
 
 METHODS: Mapping[str, Entry] = {
     "standalone": Entry(Standalone, "none", "none", "own model", "training", "baseline"),

@@ -20,8 +20,9 @@ from fedmerit.files import write_json
 from fedmerit.local import run_local
 from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
+from fedmerit.registry import METHODS
 from fedmerit.results import read_run
-from fedmerit.server import needs_server_set, require_sites
+from fedmerit.server import require_sites
 from fedmerit.site import pick_device
 from fedmerit.training import check_image_size
 
@@ -80,7 +81,7 @@ def create(
     names = [folder.name for folder in folders]
     require_sites(plan, names)
     check_image_size(plan.network, first.image_size)
-    require_known(device, names)
+    require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
     specs = require_possible(behaviours or {}, names)
     for folder in folders:
         folder.require_cases()
@@ -132,7 +133,7 @@ def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites:
             folder.require_arrays()
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
-    if lacking and needs_server_set(plan):
+    if lacking and METHODS[plan.method].needs_server_set:
         raise BadInput(
             f"method {plan.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
             "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"

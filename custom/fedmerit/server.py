@@ -363,11 +363,6 @@ def require_sites(plan: Plan, sites: Sequence[str]) -> None:
         raise BadInput(f"method {plan.method}: {error}") from error
 
 
-def needs_server_set(plan: Plan) -> bool:
-    """Whether the method has models evaluated on a server validation set."""
-    return type(plan.build_method()).trials is not Method.trials
-
-
 def is_finished(run: Path, rounds: int) -> bool:
     """Whether a run folder holds a whole run: trained, tested, models saved."""
     content = _read_checkpoint(run)

@@ -5,7 +5,7 @@
 again, whichever table or figure it was for.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,16 +18,14 @@ from evaluation import comparison_runs
 from evaluation.comparison_runs import Planned, parse_methods
 from evaluation.formats import file_name
 from evaluation.freeriders import freeriders
-from evaluation.pool import execute_all
+from evaluation.pool import OnEnd, execute_all
 from evaluation.truth import coalitions
 from evaluation.truth.games import leave_one_out_weights, required
-from fedmerit.core import Method
 from fedmerit.data import SERVER_SPLIT, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.registry import METHODS
 
-OnEnd = Callable[[Path, str | None], None]
 RIDE = "repeat"  # how a free rider of FedCE's study cheats: one image, several times
 
 
@@ -161,8 +159,7 @@ class Study:
 
     def can_train(self, label: str) -> bool:
         """Whether a method has what it needs: some need images set aside for the server."""
-        kind = METHODS[label.split(":")[0]].method
-        return self.has_server_set or kind.trials is Method.trials
+        return self.has_server_set or not METHODS[label.split(":")[0]].needs_server_set
 
     def results(self, need: "Compared") -> pd.DataFrame:
         """The results of a comparison in one table; column ``method`` holds labels, in the order they were named.

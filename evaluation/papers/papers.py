@@ -13,8 +13,8 @@ from evaluation.formats import Table, write_tables
 from evaluation.pages import Picture, pictures, write_page
 from evaluation.papers import paper_cgsv, paper_fedave, paper_fedce
 from evaluation.papers.paper_artefacts import Artefact, Made, Paper
-from evaluation.papers.paper_runs import Compared, Need, OnEnd, Study
-from evaluation.pool import workers_for
+from evaluation.papers.paper_runs import Compared, Need, Study
+from evaluation.pool import OnEnd, workers_for
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.registry import METHODS

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fedmerit.commands.app import (
     Device,
@@ -191,10 +190,9 @@ class _Study:
         from evaluation.truth.coalitions import write_results
 
         write_results(self.out)
-        wide = Console(width=max(console.width, 150))  # narrower, labels and numbers are cut
         write_tables(tables, self.out / "tables")
         for table in tables:
-            print_table(table, wide)
+            print_table(table, console)
         console.print(f"trainings, results and tables: {self.out}", soft_wrap=True)
 
 
