@@ -17,7 +17,7 @@ from evaluation.runs import open_run
 from fedmerit import runs
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json
+from fedmerit.files import read_json, write_json
 from fedmerit.machine import cores
 from fedmerit.plan import Plan, make_plan
 from fedmerit.registry import METHODS
@@ -145,6 +145,25 @@ def scratch(out: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
         with suppress(OSError):
             out.rmdir()
+
+
+def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
+    """`BadInput` where a study's folder is for trainings asked for otherwise.
+
+    Args:
+        record: the JSON file in the folder that says what they were asked for with, if it is there yet.
+        asked: what it would hold today.
+    """
+    before = read_json(record) if record.exists() else asked
+    changed = [name for name in {**before, **asked} if before.get(name) != asked.get(name)]
+    if changed:
+        told = "; ".join(_told(name.replace("_", " "), before.get(name)) for name in changed)
+        raise BadInput(f"{record.parent}: holds trainings with {told}. Go on with the same, or choose another --out")
+
+
+def _told(name: str, value: Any) -> str:
+    """``rounds 3``, ``no device``, ``site names A, B``."""
+    return f"no {name}" if value is None else f"{name} {', '.join(value) if isinstance(value, list) else value}"
 
 
 def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -> None:

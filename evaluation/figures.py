@@ -86,6 +86,29 @@ def over_rounds(results: pd.DataFrame, quantity: str, title: str, *, equal_share
     return figure
 
 
+def lines_over_rounds(panels: Mapping[str, pd.DataFrame], title: str, bold: Mapping[str, str] | None = None) -> Figure:
+    """A panel for each table, a line for each site.
+
+    Args:
+        panels: by their titles, rounds x sites; sites may differ from panel to panel.
+        title: what the vertical axis says.
+        bold: by panel, the site whose line is the thickest there.
+    """
+    sites = sorted({str(site) for table in panels.values() for site in table})
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _panels(len(panels), sharey=True)
+        for panel, (name, table) in zip(axes, panels.items(), strict=True):
+            for site in map(str, table):
+                thick = {"linewidth": 3 if site == bold[name] else 1} if bold else {}
+                look = site_style(sites, site) | thick
+                panel.plot(table.index, table[site], marker="o" if len(table) < 3 else "", **look)
+            panel.set_title(name)
+            _rounds_axis(panel)
+        figure.supylabel(title, fontsize=9.5, color="#30343b")
+        figure.legend(handles=_site_handles(sites), title="Site", loc="outside right upper", alignment="left")
+    return figure
+
+
 def convergence(results: pd.DataFrame) -> Figure:
     """Validation Dice over rounds of the models as the sites receive them: raw thin, smoothed thick.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.core import Method, Reports, TrialResults, Trials
+from fedmerit.core import Reports, TrialResults, Trials
 from fedmerit.data import SERVER_SPLIT, SiteFolder
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence import evidence_of

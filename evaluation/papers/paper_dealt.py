@@ -13,7 +13,7 @@ from evaluation.compare import UNION, union_dice
 from evaluation.fairness.fairness import pearson
 from evaluation.formats import Table, file_name
 from evaluation.papers.paper_artefacts import Artefact, Drawn, Made, beside, printed
-from evaluation.papers.paper_figures import lines_over_rounds, numbers_of
+from evaluation.papers.paper_figures import numbers_of
 from evaluation.papers.paper_runs import Compared, Deal, Study
 from evaluation.tables import per_round, validation
 from fedmerit.errors import BadInput
@@ -139,7 +139,9 @@ def lines(study: Study, artefact: Artefact, quantity: str, title: str) -> Made:
             panels[name] = own.groupby(level="round").mean().dropna(axis=1, how="all")
     if not panels:
         raise BadInput(f"no run records {quantity}")
-    return Made(drawn=[Drawn(artefact.name, artefact.what, lines_over_rounds(panels, title), numbers_of(panels))])
+    return Made(
+        drawn=[Drawn(artefact.name, artefact.what, figures.lines_over_rounds(panels, title), numbers_of(panels))]
+    )
 
 
 def bars(study: Study, artefact: Artefact) -> Made:

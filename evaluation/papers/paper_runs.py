@@ -23,7 +23,7 @@ from evaluation.truth import coalitions
 from evaluation.truth.games import leave_one_out_weights, required
 from fedmerit.data import SERVER_SPLIT, open_sites
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
+from fedmerit.files import write_json
 from fedmerit.registry import METHODS
 
 RIDE = "repeat"  # how a free rider of FedCE's study cheats: one image, several times
@@ -108,11 +108,7 @@ class Study:
 
     def require_same(self) -> None:
         """`BadInput` where the folder is for other sites, rounds or settings."""
-        path = self.out / "paper.json"
-        if path.exists() and (before := read_json(path)) != self._asked:
-            changed = [name for name in {**before, **self._asked} if before.get(name) != self._asked.get(name)]
-            told = ", ".join(f"{name} {before.get(name)}" for name in changed)
-            raise BadInput(f"{self.out}: holds trainings with {told}; go on with the same, or choose another --out")
+        comparison_runs.require_unchanged(self.out / "paper.json", self._asked)
 
     def claim(self) -> None:
         """Write down what the folder is for; `BadInput` where it is for something else."""

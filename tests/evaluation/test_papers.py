@@ -426,7 +426,7 @@ def test_methods_without_a_server_set_are_left_out_and_named(sites, tmp_path):
 def test_a_folder_is_for_one_study(sites, tmp_path):
     Study(tmp_path / "out", sites, 3, [0]).claim()
     Study(tmp_path / "out", sites, 3, [0, 1], into=4).claim()
-    with pytest.raises(BadInput, match="holds trainings with rounds 3; go on with the same"):
+    with pytest.raises(BadInput, match=r"holds trainings with rounds 3\. Go on with the same"):
         Study(tmp_path / "out", sites, 4, [0]).claim()
     with pytest.raises(BadInput, match="settings"):
         Study(tmp_path / "out", sites, 3, [0], settings={"width": "4"}).claim()
