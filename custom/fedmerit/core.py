@@ -23,6 +23,7 @@ class Reports:
     present: Tensor  # (n,) bool: whose update counts this round
     values: Mapping[str, Tensor] = field(default_factory=dict)  # what the method asked for, (n,); NaN: not available
     trials: "TrialResults | None" = None  # of the method's `trials`, where it has any
+    products: Tensor | None = None  # (n, n) of the updates, as `gram` gives them, where they are known already
 
     @property
     def data_share(self) -> Tensor:
@@ -170,6 +171,11 @@ def gram(updates: Tensor) -> Tensor:
         block = block.double()
         result += block @ block.T
     return result
+
+
+def inner_products(updates: Tensor, reports: Reports) -> Tensor:
+    """(n, n) `gram` of a round's ``updates`` (n, d): the server's, computed once, where ``reports`` carry it."""
+    return gram(updates) if reports.products is None else reports.products
 
 
 def norms(products: Tensor) -> Tensor:

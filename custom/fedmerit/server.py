@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.core import Reports, TrialResults, Trials
+from fedmerit.core import Reports, TrialResults, Trials, gram
 from fedmerit.data import SERVER_SPLIT, SiteFolder
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence import evidence_of
@@ -268,7 +268,10 @@ class Federation:
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         self._update_buffers(played.replies, reports)
         updates = played.updates
-        self.mean_update, evidence = evidence_of(updates, outcome.weights, reports.present, self.mean_update)
+        assert reports.products is not None
+        self.mean_update, evidence = evidence_of(
+            updates, reports.products, outcome.weights, reports.present, self.mean_update
+        )
         outcome = replace(outcome, quantities={**outcome.quantities, **evidence})
 
         received = [payload(task) + trial_bytes for task in played.tasks.values()]
@@ -288,7 +291,7 @@ class Federation:
                 for name, value in reply.values.items():
                     values[name][row] = value
         present = torch.tensor([reply is not None for reply in replies])
-        return updates, Reports(samples, present, values)
+        return updates, Reports(samples, present, values, products=gram(updates))
 
     def _update_buffers(self, replies: Replies, reports: Reports) -> None:
         if self.method.shares_buffers:

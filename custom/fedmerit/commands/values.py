@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,6 +85,7 @@ def shapley(
     What `loo` trained with the same --out is not trained again. Interrupted, the same command goes on.
     """
     from evaluation.truth.games import NOBODY, Sampling, coalition_utilities, required, shapley_weights
+    from evaluation.truth.ground_truths import write_sampling
     from evaluation.truth.values import sampled_tables, shapley_tables
 
     study = _Study(sites, out, method, rounds, seeds, jobs, device, server_sites, settings)
@@ -95,16 +97,12 @@ def shapley(
     if most_permutations < 2:
         raise BadInput(f"--most-permutations {most_permutations}: expected 2 or more")
     console.print(f"{len(study.names)} sites: permutations are sampled; --exact-up-to {len(study.names)} trains all")
+    fewest = min(20, most_permutations)
+    rule = Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
+    write_sampling(out, rule)
     ends = {}
     for seed in study.seeds:
-        rule = Sampling(
-            tuple(study.names),
-            seed=seed,
-            truncation=truncation,
-            precision=precision,
-            most=most_permutations,
-            fewest=min(20, most_permutations),
-        )
+        rule = replace(rule, seed=seed)
         estimate = rule.estimate({NOBODY: 0.0})
         while estimate.needed:
             study.train(estimate.needed, [seed])

@@ -17,7 +17,7 @@ from fedmerit.core import (
     Reports,
     aggregate,
     cosine_to_sum,
-    gram,
+    inner_products,
     norms,
     remember,
     require_choice,
@@ -87,7 +87,7 @@ class CGSV(Method):
 
     def round(self, state: CGSVState, updates: Tensor, reports: Reports) -> tuple[CGSVState, Outcome]:
         """``updates`` (n, d), each relative to its site's model: reputations, then rewards (Eqs. 1-5)."""
-        present, products = reports.present, gram(updates)
+        present, products = reports.present, inner_products(updates, reports)
         sizes = norms(products)
         to_unit = torch.where(sizes > 0, 1 / sizes, 0.0)
         known = state.reputation[present].sum() > 0

@@ -17,8 +17,8 @@ from fedmerit.core import (
     SiteView,
     Trials,
     aggregate,
-    gram,
     histogram,
+    inner_products,
     norms,
     remember,
     require_choice,
@@ -118,7 +118,7 @@ class FedAVE(Method):
         bounded = torch.tanh(self.beta * reputation) * present
         quota = bounded / bounded.max() * (1 / kl if self.form == "paper" else nearness)
         quota = quota.clamp(max=1).where(present, 0.0)
-        update = self.weighted_uploads(weights, updates)
+        update = self.weighted_uploads(weights, updates, norms(inner_products(updates, reports)))
         per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
         models = reward(state.models, update, quota, per_tensor)
         outcome = Outcome(
@@ -143,9 +143,8 @@ class FedAVE(Method):
         own = distribution(own.nan_to_num(0.0), self.smoothing)
         return divergence(own, distribution(validation, self.smoothing)).clamp(min=self.kl_floor)
 
-    def weighted_uploads(self, weights: Tensor, updates: Tensor) -> Tensor:
-        """(d,) Σ p_i τ Δ_i / ‖Δ_i‖, a zero update staying zero; ``weights`` p (n,), ``updates`` (n, d)."""
-        lengths = norms(gram(updates))
+    def weighted_uploads(self, weights: Tensor, updates: Tensor, lengths: Tensor) -> Tensor:
+        """(d,) Σ p_i τ Δ_i / ‖Δ_i‖, a zero update staying zero; weights p (n,), updates (n, d), ‖Δ_i‖ (n,)."""
         tau = (weights * lengths).sum() if self.tau is None else self.tau
         factors = torch.where(lengths > 0, weights * tau / lengths.where(lengths > 0, 1.0), 0.0)
         return aggregate(torch.zeros_like(updates[0]), factors, updates)

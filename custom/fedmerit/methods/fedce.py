@@ -12,7 +12,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, cosine_to_others, gram, require_choice, share
+from fedmerit.core import (
+    Method,
+    Outcome,
+    Reports,
+    SiteView,
+    aggregate,
+    cosine_to_others,
+    inner_products,
+    require_choice,
+    share,
+)
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.
@@ -62,7 +72,7 @@ class FedCE(Method):
 
     def round(self, state: FedCEState, updates: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
         """``updates`` (n, d); weigh the sites by their accumulated contribution, aggregate (Eqs. 2-6)."""
-        products = gram(updates)
+        products = inner_products(updates, reports)
         estimate = self._at_sites if self.estimate == "site" else self._at_server
         memory, outcome = estimate(state, products, reports)
         present, weights = reports.present, outcome.weights
