@@ -273,15 +273,39 @@ def reward(models: Tensor, update: Tensor, quotas: Tensor, tensor_sizes: Sequenc
         quotas: (n,) the fraction of the entries that each gets, 0 to 1.
         tensor_sizes: for the rule of `keep_largest_per_tensor`; None: the largest of all.
     """
+    return add_masked(models, update, earned(update, quotas, tensor_sizes))
+
+
+def earned(update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
+    """(n, d) bool: the entries of ``update`` (d,) that each site earns, by the arguments of `reward`."""
     if tensor_sizes is None:
-        masks = keep_largest(update, quota_counts(quotas, len(update)))
-    else:
-        masks = keep_largest_per_tensor(update, quotas, tensor_sizes)
+        return keep_largest(update, quota_counts(quotas, len(update)))
+    return keep_largest_per_tensor(update, quotas, tensor_sizes)
+
+
+def add_masked(models: Tensor, update: Tensor, masks: Tensor) -> Tensor:
+    """(n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks."""
     result = torch.empty_like(models)
     for row, model, mask in zip(result, models, masks, strict=True):
         torch.mul(update, mask, out=row)  # no copy of the stack beside the result
         row += model
     return result
+
+
+def distances(vectors: Tensor, point: Tensor) -> Tensor:
+    """(n,) float64 Euclidean distances of the rows of (n, d) ``vectors`` to ``point`` (d,)."""
+    squares = torch.zeros(len(vectors), dtype=torch.float64)
+    for block, part in zip(torch.split(vectors, BLOCK, dim=1), torch.split(point, BLOCK), strict=True):
+        squares += (block.double() - part.double()).square().sum(dim=1)
+    return squares.sqrt()
+
+
+def norms_outside(vector: Tensor, masks: Tensor) -> Tensor:
+    """(n,) float64 norms of the entries of ``vector`` (d,) that each row of ``masks`` (n, d) leaves out."""
+    squares = torch.zeros(len(masks), dtype=torch.float64)
+    for part, block in zip(torch.split(vector, BLOCK), torch.split(masks, BLOCK, dim=1), strict=True):
+        squares += (~block).double() @ part.double().square()
+    return squares.sqrt()
 
 
 def shapley(utilities: Tensor) -> Tensor:

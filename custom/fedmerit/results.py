@@ -31,6 +31,8 @@ QUANTITIES: Mapping[str, str] = {
     "largest_pair_cosine": "cosine of the site's update and the nearest of the others' of the round, -1 to 1",
     "repeated": "1 where this very update, bit for bit, was sent before, or by another site in the same round",
     "quota": "fraction of the aggregated update that the site earned, 0 to 1",
+    "reward_distance": "Euclidean distance of what the site downloads from the aggregated update (CGSV, Figure 5)",
+    "model_distance": "Euclidean distance of the site's new model from the server's (CGSV, Figures 2 and 6)",
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
@@ -38,7 +40,8 @@ QUANTITIES: Mapping[str, str] = {
     "removed": "1 where the method has expelled the site",
     "flagged": "1 where a site's claim differs from what the server computed",
     "rejected": "1 where the site's reply was left out of the round (the ledger says why)",
-    "seconds": "wall-clock time of the site's round",
+    "seconds": "wall-clock time of the site's round, what it evaluated for the server included",
+    "server_seconds": "wall-clock time of the server's work on the round, the same for all sites",
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }

@@ -1,6 +1,7 @@
 """The server's half of a run, whatever the engine: tasks out, replies in, record, checkpoint. It holds no formula."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,7 @@ class _Round:
     tasks: Mapping[str, Task]
     updates: Tensor  # (n, d)
     reports: Reports
+    seconds: float = 0.0  # of the server's work on it so far
 
 
 class Federation:
@@ -142,6 +144,7 @@ class Federation:
 
     def aggregate(self, answers: Answers) -> None:
         """End the training of a round; then its trials, if the method has any, or else the round."""
+        began = time.perf_counter()
         replies, rejected = self._usable_replies(answers)
         if not any(replies):
             raise RunFailed(f"round {self.round}: no site sent a usable reply ({_listed(rejected)})")
@@ -149,13 +152,14 @@ class Federation:
         played = _Round(replies, rejected, self._training_tasks, updates, reports)
         trials = self.method.trials(self.state, updates, reports)
         if trials is None:
-            self._end_round(played)
+            self._end_round(played, began)
         elif not self.server_cases:
-            self._pending = played, self._evaluation(trials, replies)
+            evaluation = self._evaluation(trials, replies)
+            self._pending = replace(played, seconds=time.perf_counter() - began), evaluation
         else:
             network = build_network(self.plan.network, pick_device(self.device, "the server"))
             evaluated = evaluate_models(network, self.server_cases, self._evaluation(trials, replies), self.plan)
-            self._end_round(played, _pooled([evaluated]))
+            self._end_round(played, began, _pooled([evaluated]))
 
     def finish(self, answers: Answers) -> None:
         """End the run: record the test Dice of the final models and save them."""
@@ -216,6 +220,7 @@ class Federation:
 
     def _try(self, answers: Answers, played: _Round, trials: Evaluation) -> None:
         """End a round with what the sites said of the method's trials."""
+        began = time.perf_counter()
         asked = [site for site, reply in zip(self.sites, played.replies, strict=True) if reply]
         usable, faults = self._usable_evaluations(answers, trials, asked)
         rejected = played.rejected | {site: f"evaluation: {fault}" for site, fault in faults.items()}
@@ -223,7 +228,12 @@ class Federation:
             raise RunFailed(f"round {self.round}: no site sent a usable evaluation ({_listed(rejected)})")
         self._pending = None
         results = _pooled([evaluated for evaluated in usable if evaluated])
-        self._end_round(replace(played, rejected=rejected), results, payload(trials))
+        took = {site: answer.seconds for site, answer in zip(asked, usable, strict=True) if answer}
+        replies = [
+            reply and replace(reply, seconds=reply.seconds + took.get(site, 0.0))
+            for site, reply in zip(self.sites, played.replies, strict=True)
+        ]
+        self._end_round(replace(played, replies=replies, rejected=rejected), began, results, payload(trials))
 
     def _usable_replies(self, answers: Answers) -> tuple[list[Reply | None], dict[str, str]]:
         """The replies that can be used, in site order, and why the others cannot."""
@@ -252,8 +262,10 @@ class Federation:
             usable.append(answer if isinstance(answer, Evaluated) and not fault else None)
         return usable, faults
 
-    def _end_round(self, played: _Round, trials: TrialResults | None = None, trial_bytes: int = 0) -> None:
-        """Hand everything to the method, record, checkpoint."""
+    def _end_round(
+        self, played: _Round, began: float, trials: TrialResults | None = None, trial_bytes: int = 0
+    ) -> None:
+        """Hand everything to the method, record, checkpoint; the server has been at work on it since ``began``."""
         reports = replace(played.reports, trials=trials)
         state, outcome = self.method.round(self.state, played.updates, reports)
         if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
@@ -272,7 +284,8 @@ class Federation:
         self.mean_update, evidence = evidence_of(
             updates, reports.products, outcome.weights, reports.present, self.mean_update
         )
-        outcome = replace(outcome, quantities={**outcome.quantities, **evidence})
+        seconds = torch.full_like(outcome.weights, played.seconds + time.perf_counter() - began)
+        outcome = replace(outcome, quantities={**outcome.quantities, **evidence, "server_seconds": seconds})
 
         received = [payload(task) + trial_bytes for task in played.tasks.values()]
         self.recorder.training_round(self.round, played.replies, played.rejected, received, updates, outcome)
