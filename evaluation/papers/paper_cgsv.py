@@ -146,8 +146,8 @@ PAPER = Paper(
             (Compared(METHODS, POW),),
             (CGSV_3,),
             "Of the sites' rounds, evaluations for the server among them, and of the server's work; not of the network "
-            "in between. Trainings side by side slow each other: for times to rely on, --jobs 1. The paper's are of other "
-            "machines and models.",
+            "in between. Trainings side by side slow each other: for times to rely on, --jobs 1. The paper's are of "
+            "other machines and models.",
         ),
         Artefact(
             "table7",

@@ -319,9 +319,9 @@ FEDAVE_4 = Published(
     "100 x Pearson of standalone and final accuracy without what FedAVE knows of distributions, 10 agents",
     {"MNIST": "POW CLA DIR(0.1) DIR(0.2) DIR(0.3)"},
     """
-without_both           39.42 81.03 64.64 26.87 56.67
-without_in_reputation  97.24 93.43 92.89 67.08 82.69
-without_in_quota       92.21 97.65 64.87 62.92 85.53
-fedave                 97.59 97.79 93.62 84.22 94.78
+fedave:distributions=none       39.42 81.03 64.64 26.87 56.67
+fedave:distributions=quota      97.24 93.43 92.89 67.08 82.69
+fedave:distributions=reputation 92.21 97.65 64.87 62.92 85.53
+fedave                          97.59 97.79 93.62 84.22 94.78
 """,
 )
