@@ -6,11 +6,13 @@ labels themselves (in a U-Net of residual units the transposed convolution there
 without one of them a model knows nothing of that label.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.data import DataLoader, Dataset
 
@@ -130,7 +132,7 @@ def loss_increases(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]], o
     it); its sign is kept, as it estimates the same signed change. Eval mode, without mixed precision.
 
     Args:
-        network: gives logits (batch, labels, h, w); of static structure, so that torch.fx can trace it.
+        network: gives logits (batch, labels, h, w); no module in it is called twice.
         images: (channels, h, w) with their masks (labels, h, w).
         order: "exact" or "taylor".
     """
@@ -138,47 +140,31 @@ def loss_increases(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]], o
     return _without_each(network, images) if order == "exact" else _first_order(network, images)
 
 
-class _Gated(fx.Interpreter):
-    """Runs a network with what leaves some of its modules multiplied by gates (batch or 1, channels, 1, 1)."""
-
-    def __init__(self, graph: fx.GraphModule):
-        super().__init__(graph, garbage_collect_values=False)
-        self.gates: dict[str, Tensor] = {}
-
-    def run_node(self, n: fx.Node) -> object:
-        """The node's value, gated where it is the call of a gated module."""
-        value = super().run_node(n)
-        gate = self.gates.get(str(n.target)) if n.op == "call_module" else None
-        return value if gate is None else value * gate
-
-
 @torch.no_grad()
 def _without_each(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> Tensor:
-    """Image by image, what does not depend on a layer is computed once, whatever number of its neurons is gated."""
+    """Image by image: what does not depend on a layer is computed once, however many of its neurons are left out."""
     device = next(network.parameters()).device
-    graph = fx.symbolic_trace(network)
-    gated, calls = _Gated(graph), {str(node.target): node for node in graph.graph.nodes if node.op == "call_module"}
     result = torch.zeros(count(network), dtype=torch.float64)
+    later: dict[Layer, set[nn.Module]] = {}
     for image, masks in DataLoader(images, batch_size=1):
         image, masks = image.to(device), masks.to(device)
-        gated.gates = {}
-        whole = soft_dice_losses(gated.run(image), masks).double()
-        once = dict(gated.env)
+        once = _outputs(network, image)
+        whole = soft_dice_losses(network(image), masks).double()
         for layer in layers(network):
-            convolution = calls[layer.convolution]
-            later = {convolution}
-            for node in graph.graph.nodes:
-                if later.intersection(node.all_input_nodes):
-                    later.add(node)
+            convolution = network.get_submodule(layer.convolution)
+            if layer not in later:
+                later[layer] = _depending_on(network, convolution, once, image)
             for first in range(0, layer.count, GATED):
                 gates = 1 - torch.eye(layer.count, device=device)[first : first + GATED, :, None, None]
-                gated.gates = dict.fromkeys(layer.modules, gates)
                 known = {
-                    node: value.expand(len(gates), *value.shape[1:])  # a view
-                    for node, value in once.items()
-                    if node not in later
+                    module: value.expand(len(gates), *value.shape[1:])  # a view
+                    for module, value in once.items()
+                    if module not in later[layer]
                 }
-                logits = gated.run(image, initial_env=known | {convolution: once[convolution] * gates})
+                known[convolution] = once[convolution] * gates
+                norm = {} if layer.norm is None else {network.get_submodule(layer.norm): gates}
+                with _giving(known), _gated(norm):
+                    logits = network(image)
                 losses = soft_dice_losses(logits, masks.expand(len(gates), *masks.shape[1:]))
                 result[layer.first + first :][: len(gates)] += (losses.double() - whole).cpu()
     return result
@@ -186,13 +172,64 @@ def _without_each(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) ->
 
 def _first_order(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> Tensor:
     device = next(network.parameters()).device
-    gated = _Gated(fx.symbolic_trace(network))
-    found = layers(network)
-    gates = {layer.modules[-1]: torch.ones(1, layer.count, 1, 1, device=device, requires_grad=True) for layer in found}
-    gated.gates = gates
+    gates = {
+        network.get_submodule(layer.modules[-1]): torch.ones(1, layer.count, 1, 1, device=device, requires_grad=True)
+        for layer in layers(network)
+    }
     result = torch.zeros(count(network), dtype=torch.float64)
     for batch, masks in DataLoader(images, batch_size=EVALUATION_BATCH):
-        loss = soft_dice_losses(gated.run(batch.to(device)), masks.to(device)).sum()
+        with _gated(gates):
+            loss = soft_dice_losses(network(batch.to(device)), masks.to(device)).sum()
         slopes = torch.autograd.grad(loss, list(gates.values()))
         result -= torch.cat([slope.flatten() for slope in slopes]).double().cpu()
     return result
+
+
+def _outputs(network: nn.Module, image: Tensor) -> dict[nn.Module, Tensor]:
+    """What leaves each module without children."""
+    found: dict[nn.Module, Tensor] = {}
+    with ExitStack() as stack:
+        for module in network.modules():
+            if not list(module.children()):
+                hook = module.register_forward_hook(lambda module, _, output: found.update({module: output}))
+                stack.callback(hook.remove)
+        network(image)
+    return found
+
+
+def _depending_on(
+    network: nn.Module, module: nn.Module, once: Mapping[nn.Module, Tensor], image: Tensor
+) -> set[nn.Module]:
+    """The modules without children whose output depends on that of ``module``: NaN spreads to them."""
+    with _giving({module: torch.full_like(once[module], torch.nan)}):
+        return {other for other, output in _outputs(network, image).items() if output.isnan().any()}
+
+
+@contextmanager
+def _giving(outputs: Mapping[nn.Module, Tensor]) -> Iterator[None]:
+    """Modules that give a known output, whatever goes in. (`torch.fx` would do, but traces in one thread alone.)"""
+    for module, output in outputs.items():
+        vars(module)["forward"] = partial(_first, output)
+    try:
+        yield
+    finally:
+        for module in outputs:
+            del vars(module)["forward"]  # the class's own again
+
+
+def _first(output: Tensor, *_: Tensor) -> Tensor:
+    return output
+
+
+@contextmanager
+def _gated(gates: Mapping[nn.Module, Tensor]) -> Iterator[None]:
+    """Modules whose output is multiplied by gates (batch or 1, channels, 1, 1)."""
+    with ExitStack() as stack:
+        for module, gate in gates.items():
+            hook = module.register_forward_hook(partial(_multiplied, gate))
+            stack.callback(hook.remove)
+        yield
+
+
+def _multiplied(gate: Tensor, _module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    return output * gate
