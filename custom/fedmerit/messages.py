@@ -38,6 +38,15 @@ class Patch:
 
 
 @dataclass(frozen=True)
+class PeerModel:
+    """What a site gets of another that shares with it."""
+
+    parameters: Tensor  # (d,) float32
+    buffers: Buffers
+    weight: float  # of its distillation loss, as the receiver has it from the rounds before; NaN: none yet
+
+
+@dataclass(frozen=True)
 class Task:
     """Train: the model to start round ``round`` from, and the site's part in it."""
 
@@ -46,6 +55,7 @@ class Task:
     buffers: Buffers
     weight: float | None = None  # of its last update in this model; None: it has no part in it
     data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
+    peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ class Reply:
     train_loss: float = float("nan")
     seconds: float = 0.0
     trained_overlaps: tuple[Overlap, ...] = ()  # of what it trained, on the same cases, where the plan asks for them
+    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
 
 
 @dataclass(frozen=True)
@@ -104,4 +115,6 @@ def payload(message: Task | Reply | Evaluation) -> int:
         vector = message.parameters if isinstance(message, Task) else message.update
         parts = [vector.indices, vector.values] if isinstance(vector, Patch) else [vector]
         tensors = [*parts, *message.buffers.values()]
+        for peer in message.peers.values() if isinstance(message, Task) else ():
+            tensors += [peer.parameters, *peer.buffers.values()]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

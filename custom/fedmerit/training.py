@@ -1,7 +1,7 @@
 """Network, loss, local training and Dice: MONAI's, put together for one site."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ from monai.transforms import (
 )
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
+from fedmerit.core import ExtraLoss
 from fedmerit.data import Case, Slices
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_atomically, write_json
@@ -138,7 +139,17 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
         return torch.as_tensor(result["image"]), torch.as_tensor(result["label"])
 
 
-def train(network: nn.Module, slices: Slices, training: Training, seed: int) -> float:
+def fixed_batches(slices: Slices, count: int, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """At most ``count`` batches of ``size`` images and masks, spread evenly over the slices, as they are."""
+    images = min(len(slices), count * size)
+    chosen = Subset(slices, [place * len(slices) // images for place in range(images)])
+    for batch, masks in DataLoader(chosen, batch_size=size):
+        yield batch.to(device), masks.to(device)
+
+
+def train(
+    network: nn.Module, slices: Slices, training: Training, seed: int, extra_loss: ExtraLoss | None = None
+) -> float:
     """Train in place for one round, on the device the network is on; the mean loss of its batches.
 
     Args:
@@ -146,6 +157,7 @@ def train(network: nn.Module, slices: Slices, training: Training, seed: int) -> 
         slices: the site's training images.
         training: loss, optimiser and batches.
         seed: of the order of images and the augmentation.
+        extra_loss: added to the plan's, of the batch as it is trained on.
     """
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
@@ -166,7 +178,10 @@ def train(network: nn.Module, slices: Slices, training: Training, seed: int) -> 
             images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
             optimizer.zero_grad(set_to_none=True)
             with _autocast(device, precision):
-                loss = loss_function(network(images), masks)
+                logits = network(images)
+                loss = loss_function(logits, masks)
+                if extra_loss:
+                    loss = loss + extra_loss(images, logits)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
