@@ -115,11 +115,18 @@ def read_results(run: Path) -> pd.DataFrame:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table of the results schema from its CSV file."""
+    """A table of the results schema from its CSV file; `BadInput` naming the file where it is none."""
     text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
-    return pd.read_csv(
-        path, dtype=text | {"seed": int, "round": int, "value": float}, keep_default_na=False, na_values={"value": [""]}
-    )
+    types = text | {"seed": int, "round": int, "value": float}
+    try:
+        table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values={"value": [""]})
+    except (OSError, ValueError) as error:  # the latter of all that pandas makes of a file that is no such table
+        raise BadInput(
+            f"{path}: not readable as results ({error}); let the command that wrote it write it anew"
+        ) from error
+    if lacking := [name for name in COLUMNS if name not in table]:
+        raise BadInput(f"{path}: no table of results, it lacks {', '.join(lacking)}; expected what FedMerit wrote")
+    return table
 
 
 def read_run(run: Path) -> dict[str, Any]:

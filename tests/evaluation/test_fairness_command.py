@@ -364,6 +364,15 @@ def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
     assert math.isnan(figure(found, "performance", "fedavg", "pearson")["low"])
 
 
+def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(BadInput, match=r"no run folder, .* `fedmerit run --method METHOD --sites SITES --out .*empty`"):
+        study([empty])
+    with pytest.raises(BadInput, match=r"it holds run folders, name those: .*fedavg_seed0, .*fedavg_seed1"):
+        open_runs([out])
+
+
 def test_the_command_ends_with_a_message_on_bad_input(tmp_path):
     result = command(tmp_path / "gone")
     assert result.exit_code == 2
