@@ -429,6 +429,11 @@ class Federation:
                 f"{self.run}: its sites are {', '.join(content['sites'])}, these are {', '.join(self.sites)}; "
                 "continue with the same sites or start another run"
             )
+        if set(content["state"]) != set(vars(self.state)):
+            raise BadInput(
+                f"{self.run}: was begun by another version of FedMerit, whose {self.plan.method} remembers other "
+                "things; finish it with that version, or start another run"
+            )
         self.round, self.models, self.buffers = content["round"], content["models"], content["buffers"]
         self.weights, self.data_share = content["weights"], content["data_share"]
         self.mean_update = content.get("mean_update")  # checkpoints of earlier versions have none

@@ -25,7 +25,7 @@ from fedmerit.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, P
 from fedmerit.plan import TASKS, Plan, make_plan
 from fedmerit.registry import METHODS
 from fedmerit.results import read_results
-from fedmerit.server import Federation, require_sites
+from fedmerit.server import CHECKPOINT, Federation, require_sites
 from fedmerit.training import Overlap, initial_network
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -523,6 +523,17 @@ def test_final_test_that_nobody_answers_can_be_repeated(run):
     assert again.work == EVALUATE
     again.take(evaluations(again))
     assert again.finished
+
+
+def test_a_checkpoint_of_another_version_is_told(run):
+    plan = tiny_plan("cgsv")
+    federation = Federation(plan, SITES, run)
+    federation.take(replies(federation))
+    content = torch.load(run / CHECKPOINT)
+    del content["state"]["server"]
+    torch.save(content, run / CHECKPOINT)
+    with pytest.raises(BadInput, match="begun by another version of FedMerit, whose cgsv remembers other things"):
+        Federation(plan, SITES, run)
 
 
 @pytest.mark.parametrize("method", METHODS)
