@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from rounds import Rounds, allocated, assert_same, columns, layout, make_rounds, outcomes, play
+from rounds import SOONER, Rounds, allocated, assert_same, columns, layout, make_rounds, outcomes, play
 
 from fedmerit.core import Layout, Reports, allowed
 from fedmerit.methods.cffl import CFFL
@@ -45,7 +45,6 @@ VARIANTS = [
     DataWeighted(ratio="share"),
     RoundRobin(turns="one"),
 ]
-SOONER = {"fedsac": {"standalone_rounds": 1}}  # than with the default: these rounds are few
 EVERY = [entry.method(**SOONER.get(name, {})) for name, entry in METHODS.items()] + VARIANTS
 every_method = pytest.mark.parametrize(
     "method", EVERY, ids=lambda method: " ".join([type(method).__name__, *map(str, asdict(method).values())])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import oracles_fedce
+import oracles_fedsac
 import oracles_rewards
 import oracles_validation
 import pytest
@@ -24,6 +25,7 @@ for name, content in CONTENTS.items():  # arrays that belong to a file lie besid
         content["npz"] = dict(np.load(arrays))
 READERS = [
     *oracles_fedce.READERS,
+    *oracles_fedsac.READERS,
     *oracles_rewards.READERS,
     *oracles_validation.READERS,
 ]
