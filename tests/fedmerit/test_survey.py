@@ -293,7 +293,7 @@ def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished, setti
         final = flat.get_parameters(load_network(run / "models", name))
         for model in (memory["received"], memory["trained"], final):
             assert not model[~held[row]].any()
-        assert (memory["trained"] != memory["received"])[held[row]].double().mean() > 0.5
+        assert (memory["trained"] != memory["received"])[held[row]].any()
         assert torch.equal(final[held[row]], checkpoint["state"]["model"][held[row]])
 
 
@@ -308,12 +308,12 @@ def test_importance_is_weighed_on_images_spread_over_the_server_split(finished, 
         total += loss_increases(network, chosen, "exact")
         images += 4
     federation = Federation(plan, NAMES, tmp_path / "run")
-    _, models, _ = federation.method.allocate(federation.state, total / images)
-    for row, name in enumerate(NAMES):  # of its first round, as its second begins
-        memory = torch.load(run / "sites" / name / "round_00001.pt", weights_only=True)
-        start = flat.get_parameters(network)
-        assert torch.equal(models[row] == 0, (models[row] == 0) & (memory["received"] == 0))
-        assert torch.equal(models[row][models[row] != 0], start[models[row] != 0])
+    _, _, held = federation.method.allocate(federation.state, total / images)
+    for row, name in enumerate(NAMES):  # the submodels of the first two rounds
+        received = torch.load(run / "sites" / name / "round_00001.pt", weights_only=True)["received"]
+        mask = owned(held[row], neurons.owners(network))
+        assert not received[~mask].any()
+        assert (received[mask] != 0).double().mean() > 0.99
 
 
 class Stop(BaseException):
