@@ -8,11 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedmerit.commands.app import Contributions, Settings, app, assignments, console, reports_bad_input
-from fedmerit.contributions import as_setting, contributions_of
 from fedmerit.errors import BadInput
 from fedmerit.plan import TASKS, make_plan
 from fedmerit.registry import METHODS
-from fedmerit.results import read_run
 
 
 @app.command()
@@ -45,7 +43,9 @@ def export(
     settings: Settings = None,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
+    from fedmerit.contributions import as_setting, contributions_of
     from fedmerit.flare.recipe import export_job
+    from fedmerit.results import read_run
 
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")

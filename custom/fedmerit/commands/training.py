@@ -23,11 +23,8 @@ from fedmerit.commands.app import (
 )
 from fedmerit.commands.data import print_sites
 from fedmerit.commands.progress import execute, progress, resumable, run_with_progress
-from fedmerit.contributions import as_setting, contributions_of
-from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
-from fedmerit.results import read_run
 
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only", "contributions"), str),
@@ -103,6 +100,10 @@ def run(
 
 def _take_contributions(folder: Path, options: dict[str, Any]) -> None:
     """In place of the option, the setting that it stands for; the sites are those asked for, or of the run there."""
+    from fedmerit.contributions import as_setting, contributions_of
+    from fedmerit.data import open_sites
+    from fedmerit.results import read_run
+
     source, settings = Path(options.pop("contributions")), options.setdefault("settings", {})
     if "contributions" in settings:
         raise BadInput("--contributions: also given by --set; give them once")
