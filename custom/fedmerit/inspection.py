@@ -1,5 +1,7 @@
 """What can be wrong with an answer: nothing wrong gets further than here."""
 
+from collections.abc import Collection, Mapping
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,13 @@ MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 
 
 def fault_of_reply(
-    answer: object, round: int, model: Tensor, buffers: Buffers, labels: tuple[str, ...], method: Method
+    answer: object,
+    round: int,
+    model: Tensor,
+    buffers: Buffers,
+    labels: tuple[str, ...],
+    method: Method,
+    others: Collection[str] = (),
 ) -> str | None:
     """Why the answer to a training task cannot be used, or None.
 
@@ -25,27 +33,14 @@ def fault_of_reply(
         buffers: that its BatchNorm statistics have to be like.
         labels: of the task.
         method: of the run; it knows what it asked for.
+        others: the names of the sites but this one.
     """
     if not isinstance(answer, Reply):
         return _no_answer(answer)
     if answer.round != round:
         return f"reply of round {answer.round} in round {round}"
-    if answer.update.shape != model.shape or answer.update.dtype != model.dtype:
-        return (
-            f"update of shape {tuple(answer.update.shape)} and {answer.update.dtype}, "
-            f"expected {tuple(model.shape)} and {model.dtype}"
-        )
-    if not answer.update.isfinite().all():
-        return "update with NaN or infinite entries"
-    if answer.update.abs().max() > LARGEST:
-        return f"update with entries beyond {LARGEST:g}"
-    kinds = [{name: (value.shape, value.dtype) for name, value in some.items()} for some in (answer.buffers, buffers)]
-    if kinds[0] != kinds[1]:
-        return "buffers of other names, shapes or types than the model's"
-    if not all(value.isfinite().all() for value in answer.buffers.values()):
-        return "buffers with NaN or infinite entries"
-    if any((value < 0).any() for name, value in answer.buffers.items() if name.endswith("running_var")):
-        return "buffers with a negative variance"
+    if fault := fault_of_model(answer.update, answer.buffers, model, buffers, "update"):
+        return fault
     if not _is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
         return f"num_samples {answer.num_samples!s:.20}, expected a whole number from 1 to {MOST_IMAGES}"
     if fault := _fault_of_overlaps(answer.overlaps, labels) or _fault_of_trained(answer, labels):
@@ -56,6 +51,43 @@ def fault_of_reply(
         low, high = allowed(name)
         if not low <= value <= high:
             return f"{name} {value}, expected {low:g} to {high:g}"
+    return _fault_of_pairs(answer.pairs, others, method)
+
+
+def fault_of_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers: Buffers, what: str) -> str | None:
+    """Why parameters or an update (d,), ``what`` names it, and BatchNorm statistics are none of the model's, or None.
+
+    ``like`` (d,) and ``like_buffers`` are what they have to be like.
+    """
+    if vector.shape != like.shape or vector.dtype != like.dtype:
+        return (
+            f"{what} of shape {tuple(vector.shape)} and {vector.dtype}, expected {tuple(like.shape)} and {like.dtype}"
+        )
+    if not vector.isfinite().all():
+        return f"{what} with NaN or infinite entries"
+    if vector.abs().max() > LARGEST:
+        return f"{what} with entries beyond {LARGEST:g}"
+    kinds = [{name: (value.shape, value.dtype) for name, value in some.items()} for some in (buffers, like_buffers)]
+    if kinds[0] != kinds[1]:
+        return "buffers of other names, shapes or types than the model's"
+    if not all(value.isfinite().all() for value in buffers.values()):
+        return "buffers with NaN or infinite entries"
+    if any((value < 0).any() for name, value in buffers.items() if name.endswith("running_var")):
+        return "buffers with a negative variance"
+    return None
+
+
+def _fault_of_pairs(pairs: Mapping[str, Mapping[str, float]], others: Collection[str], method: Method) -> str | None:
+    """What is wrong with what a site says of the others."""
+    for name, values in pairs.items():
+        if name not in method.asks_of_peers:
+            return f"{name!r} of other sites, which the method does not ask for"
+        low, high = allowed(name)
+        for site, value in values.items():
+            if site not in others:
+                return f"{name} of {site!r:.40}, which is none of the other sites"
+            if not low <= value <= high:
+                return f"{name} {value} of {site}, expected {low:g} to {high:g}"
     return None
 
 

@@ -38,6 +38,15 @@ class Patch:
 
 
 @dataclass(frozen=True)
+class PeerModel:
+    """What a site gets of another that shares with it."""
+
+    parameters: Tensor  # (d,) float32
+    buffers: Buffers
+    weight: float  # of its distillation loss, as the receiver has it from the rounds before; NaN: none yet
+
+
+@dataclass(frozen=True)
 class Task:
     """Train: the model to start round ``round`` from, and the site's part in it."""
 
@@ -47,6 +56,7 @@ class Task:
     weight: float | None = None  # of its last update in this model; None: it has no part in it
     data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
     neurons: Tensor | None = None  # (H,) bool, those it holds: the others are zero and stay so; None: all
+    peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,7 @@ class Reply:
     train_loss: float = float("nan")
     seconds: float = 0.0
     trained_overlaps: tuple[Overlap, ...] = ()  # of what it trained, on the same cases, where the plan asks for them
+    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
 
 
 @dataclass(frozen=True)
@@ -133,4 +144,6 @@ def payload(message: Work | Reply) -> int:
         tensors = [*parts, *message.buffers.values()]
         if isinstance(message, Task) and message.neurons is not None:
             tensors.append(torch.empty(-(-len(message.neurons) // 8), dtype=torch.uint8))
+        for peer in message.peers.values() if isinstance(message, Task) else ():
+            tensors += [peer.parameters, *peer.buffers.values()]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -23,6 +23,10 @@ QUANTITIES: Mapping[str, str] = {
     "weight": "aggregation weight of the round, 0 to 1, sums to 1 over sites",
     "contribution": "the method's estimate for the round, signed, higher is better",
     "reputation": "contribution remembered over rounds",
+    "peer_reputation": "reputation that the site has with the one under coalition, 0 to 1",
+    "misalignment": "(1 - cosine) / 2 of the gradients of cross-entropy at the one under coalition and of distillation "
+    "from the site, 0 to 1",
+    "available": "1 where the site shared with the one under coalition, 0 where what it shared could not be used",
     "cosine": "cosine of the site's update and the mean of the others' (FedCE) or of all (CGSV, RFFL), -1 to 1",
     "minus_error": "1 - validation Dice of the model without the site, 0 to 1",
     "norm": "Euclidean norm of the site's update",

@@ -25,6 +25,7 @@ from fedmerit.messages import (
     Evaluation,
     Failure,
     Patch,
+    PeerModel,
     Reply,
     Task,
     Weighed,
@@ -32,6 +33,7 @@ from fedmerit.messages import (
     Work,
     payload,
 )
+from fedmerit.peers import givers
 from fedmerit.plan import Plan
 from fedmerit.recorder import Recorder, Replies, or_none
 from fedmerit.site import evaluate_models, pick_device, require_fit, weigh_neurons
@@ -198,8 +200,22 @@ class Federation:
                 weight=_known(self.weights, row),
                 data_share=_known(self.data_share, row),
                 neurons=None if self.neurons is None else self.neurons[row],
+                peers=self._peers(row),
             )
             for row, site in enumerate(self.sites)
+        }
+
+    def _peers(self, row: int) -> dict[str, PeerModel]:
+        """The models of those who share with the site at ``row``; whoever missed the last round has none to share."""
+        sharing = self.method.sharing(self.state)
+        if sharing is None:
+            return {}
+        missed = self.weights.isnan().tolist() if self.weights is not None else [False] * len(self.sites)
+        models = self.models.expand(len(self.sites), -1)
+        return {
+            self.sites[peer]: PeerModel(models[peer], self.buffers[peer], float(sharing.weights[row, peer]))
+            for peer in givers(sharing, self.plan.seed, self.sites, row, self.round)
+            if not missed[peer]
         }
 
     def _download(self, row: int) -> Tensor | Patch:
@@ -283,7 +299,8 @@ class Federation:
         faults = {}
         for site in self.sites:
             answer = answers.get(site, NO_REPLY)
-            fault = fault_of_reply(answer, self.round, model, self.buffers[0], self.plan.network.labels, self.method)
+            labels, others = self.plan.network.labels, [other for other in self.sites if other != site]
+            fault = fault_of_reply(answer, self.round, model, self.buffers[0], labels, self.method, others)
             if fault:
                 faults[site] = fault[:LONGEST_REASON]
             usable.append(answer if isinstance(answer, Reply) and not fault else None)
@@ -334,15 +351,20 @@ class Federation:
     def _stack(self, replies: Replies) -> tuple[Tensor, Reports]:
         updates = torch.zeros(len(replies), self.models.shape[-1])
         values = {name: torch.full((len(replies),), math.nan, dtype=torch.float64) for name in self.method.asks}
-        samples = torch.zeros(len(replies), dtype=torch.float64)
+        n = len(replies)
+        pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in self.method.asks_of_peers}
+        samples = torch.zeros(n, dtype=torch.float64)
         for row, reply in enumerate(replies):
             if reply:
                 updates[row] = reply.update
                 samples[row] = reply.num_samples
                 for name, value in reply.values.items():
                     values[name][row] = value
+                for name, of_others in reply.pairs.items():
+                    for site, value in of_others.items():
+                        pairs[name][row, self.sites.index(site)] = value
         present = torch.tensor([reply is not None for reply in replies])
-        return updates, Reports(samples, present, values)
+        return updates, Reports(samples, present, values, pairs=pairs)
 
     def _update_buffers(self, replies: Replies, reports: Reports, statistics: str | None) -> None:
         statistics = statistics or ("shared" if self.method.shares_buffers else "own")

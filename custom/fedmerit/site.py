@@ -4,9 +4,10 @@ The memory of round t is one file, written when the round is done and kept until
 is killed, swapped out or replaced loses nothing, and a round can be repeated.
 """
 
+import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from fedmerit import flat
-from fedmerit.core import OwnPart, SiteView, histogram
+from fedmerit.core import Lesson, OwnPart, PeerView, SiteView, histogram
 from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
@@ -33,17 +34,21 @@ from fedmerit.messages import (
     Work,
 )
 from fedmerit.neurons import held_parameters, loss_increases
+from fedmerit.peers import ModelExchange
 from fedmerit.plan import Plan
 from fedmerit.training import (
     Overlap,
     build_network,
     check_image_size,
     evaluate,
+    fixed_batches,
     image_losses,
     mean_dice,
     random_seed,
     train,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Learned:
     trained: Tensor  # (d,)
     buffers: Buffers  # after training
     loss: float  # mean of the batches
+    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it found of its peers
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,7 @@ class Site:
             values=values,
             train_loss=learned.loss,
             seconds=time.perf_counter() - started,
+            pairs=learned.pairs,
         )
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
@@ -129,9 +136,28 @@ class Site:
         flat.load(self._network, received, task.buffers)
         seed = random_seed(self.plan.seed, self.folder.name, task.round)
         held = None if task.neurons is None else held_parameters(self._network, task.neurons)
-        loss = train(self._network, self._slices, self.plan.training, seed, held)
+        if task.peers:
+            exchange = ModelExchange(task.peers, self._network, self.plan.network)
+            lesson = self._lesson(task, exchange)
+            loss = train(self._network, self._slices, self.plan.training, seed, held, lesson.loss)
+            for peer, fault in exchange.faults.items():
+                log.warning("round %d: %s is not available: %s", task.round, peer, fault)
+            available = {peer: float(peer not in exchange.faults) for peer in task.peers}
+            pairs = {**lesson.values, "available": available}
+        else:
+            loss, pairs = train(self._network, self._slices, self.plan.training, seed, held), {}
         trained = flat.get_parameters(self._network)
-        return Learned(trained - received, trained, flat.get_buffers(self._network), loss)
+        return Learned(trained - received, trained, flat.get_buffers(self._network), loss, pairs)
+
+    def _lesson(self, task: Task, exchange: ModelExchange) -> Lesson:
+        """What the method takes from the peers, with the network as it was received."""
+
+        def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
+            return fixed_batches(self._slices, count, self.plan.training.batch_size, self.device)
+
+        weights = {peer: model.weight for peer, model in task.peers.items() if peer not in exchange.faults}
+        view = PeerView(task.round, weights, exchange.predict, self._network.eval(), batches)
+        return self.method.learn_from(view)
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Dice, and where asked for losses, of some models on one split."""

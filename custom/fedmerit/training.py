@@ -1,7 +1,7 @@
 """Network, loss, local training and Dice: MONAI's, put together for one site."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ from monai.transforms import (
 )
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
+from fedmerit.core import ExtraLoss
 from fedmerit.data import Case, Slices
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_atomically, write_json
@@ -138,12 +139,21 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
         return torch.as_tensor(result["image"]), torch.as_tensor(result["label"])
 
 
+def fixed_batches(slices: Slices, count: int, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """At most ``count`` batches of ``size`` images and masks, spread evenly over the slices, as they are."""
+    images = min(len(slices), count * size)
+    chosen = Subset(slices, [place * len(slices) // images for place in range(images)])
+    for batch, masks in DataLoader(chosen, batch_size=size):
+        yield batch.to(device), masks.to(device)
+
+
 def train(
     network: nn.Module,
     slices: Slices,
     training: Training,
     seed: int,
     held: Mapping[nn.Parameter, Tensor] | None = None,
+    extra_loss: ExtraLoss | None = None,
 ) -> float:
     """Train in place for one round, on the device the network is on; the mean loss of its batches.
 
@@ -153,6 +163,7 @@ def train(
         training: loss, optimiser and batches.
         seed: of the order of images and the augmentation.
         held: by parameter, bool in its shape: what the site holds of it; the rest is zero after every step. None: all.
+        extra_loss: added to the plan's, of the batch as it is trained on.
     """
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
@@ -175,7 +186,10 @@ def train(
             images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
             optimizer.zero_grad(set_to_none=True)
             with _autocast(device, precision):
-                loss = loss_function(network(images), masks)
+                logits = network(images)
+                loss = loss_function(logits, masks)
+                if extra_loss:
+                    loss = loss + extra_loss(images, logits)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()

@@ -7,7 +7,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fedmerit.core import Layout, Outcome, OwnPart, Reports, SiteView, TrialResults, owned
+from fedmerit.core import Layout, Outcome, OwnPart, Reports, SiteView, TrialResults, gram, norms, owned
 
 SOONER = {"fedsac": {"standalone_rounds": 1}}  # than by default: the rounds of tests are few
 
@@ -108,7 +108,9 @@ def play(method, rounds, states=None, stop=None):
                     own = OwnPart(row(before, i), trained, float(weights[i]), rounds.dice(i))
                 for name, value in method.report(SiteView(received, rounds.losses(i, received), own)).items():
                     values[name][i] = value
-        reports = Reports(rounds.samples.where(present, 0.0), present, values)
+        before_now = rounds.present[number - 1] if number else torch.ones(n, dtype=torch.bool)
+        pairs = said_of_peers(method, state, rounds.updates[number], present, before_now)
+        reports = Reports(rounds.samples.where(present, 0.0), present, values, pairs=pairs)
         reports = replace(reports, trials=rounds.evaluate(method.trials(state, rounds.updates[number], reports)))
         state, outcome = method.round(state, rounds.updates[number], reports)
         before, weights = models, outcome.weights
@@ -117,6 +119,21 @@ def play(method, rounds, states=None, stop=None):
         if states is not None:
             states.append(state)
     return history
+
+
+def said_of_peers(method, state, updates, present, present_before):
+    """What sites say of those that shared with them: as misaligned as their updates, and available."""
+    n = len(updates)
+    nothing = torch.full((n, n), math.nan, dtype=torch.float64)
+    sharing = method.sharing(state)
+    if sharing is None:
+        return dict.fromkeys(method.asks_of_peers, nothing)
+    reached = (sharing.probability > 0.5).T & present[:, None] & present_before & ~torch.eye(n, dtype=torch.bool)
+    products = gram(updates)
+    scale = norms(products)[:, None] * norms(products)
+    cosine = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0).clamp(-1, 1)
+    said = {"available": torch.ones_like(nothing), "misalignment": (1 - cosine) / 2}
+    return {name: said[name].where(reached, nothing) for name in method.asks_of_peers}
 
 
 def row(models, i):
@@ -128,7 +145,7 @@ def columns(outcome):
     """Everything (n,) in an outcome, and models that are one per site."""
     per_site = {"models": outcome.models} if outcome.models.ndim == 2 else {}
     named = {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
-    del named["models"], named["quantities"], named["statistics"]
+    del named["models"], named["quantities"], named["statistics"], named["pairs"]
     return named | dict(outcome.quantities) | per_site
 
 

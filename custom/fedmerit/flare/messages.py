@@ -14,7 +14,19 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.messages import Answer, Evaluated, Evaluation, Failure, Patch, Reply, Task, Weighed, Weighing, Work
+from fedmerit.messages import (
+    Answer,
+    Evaluated,
+    Evaluation,
+    Failure,
+    Patch,
+    PeerModel,
+    Reply,
+    Task,
+    Weighed,
+    Weighing,
+    Work,
+)
 from fedmerit.training import Overlap
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -58,9 +70,15 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
         )
     patched = isinstance(task.parameters, Patch)
     params = vars(task.parameters) if isinstance(task.parameters, Patch) else flat.named(network, task.parameters)
+    of_peers = {
+        f"{peer}/{name}": array
+        for peer, model in task.peers.items()
+        for name, array in _arrays(flat.named(network, model.parameters)).items()
+    }
+    peers = {peer: {"buffers": _arrays(model.buffers), "weight": model.weight} for peer, model in task.peers.items()}
     return FLModel(
         params_type=ParamsType.DIFF if patched else ParamsType.FULL,
-        params=_arrays(params),
+        params=_arrays(params) | of_peers,
         current_round=task.round,
         total_rounds=rounds,
         meta={
@@ -68,13 +86,20 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
             "weight": task.weight,
             "data_share": task.data_share,
             "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
+            "peers": peers,
         },
     )
 
 
 def model_to_task(model: FLModel, network: nn.Module) -> Task:
     """What the site makes of a training task."""
-    params = _tensors(model.params)
+    params, names = _tensors(model.params), list(flat.trainable(network))
+    peers = {
+        peer: PeerModel(
+            flat.flatten(params, [f"{peer}/{name}" for name in names]), _tensors(told["buffers"]), told["weight"]
+        )
+        for peer, told in model.meta["peers"].items()
+    }
     whole = model.params_type == ParamsType.FULL
     neurons = None
     if model.meta["neurons"] is not None:
@@ -82,11 +107,12 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
         neurons = torch.from_numpy(np.unpackbits(bits, count=count).astype(bool))
     return Task(
         round=model.current_round,
-        parameters=flat.flatten(params, list(flat.trainable(network))) if whole else Patch(**params),
+        parameters=flat.flatten(params, names) if whole else Patch(params["indices"], params["values"]),
         buffers=_tensors(model.meta["buffers"]),
         weight=model.meta["weight"],
         data_share=model.meta["data_share"],
         neurons=neurons,
+        peers=peers,
     )
 
 
@@ -125,7 +151,7 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
-    parts = ("num_samples", "values", "train_loss", "seconds")
+    parts = ("num_samples", "values", "train_loss", "seconds", "pairs")
     tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
     return FLModel(
         params_type=ParamsType.DIFF,
@@ -162,6 +188,10 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             train_loss=float(meta["train_loss"]),
             seconds=float(meta["seconds"]),
             trained_overlaps=tuple(Overlap(**overlap) for overlap in meta["trained_overlaps"]),
+            pairs={
+                name: {str(site): float(value) for site, value in values.items()}
+                for name, values in meta["pairs"].items()
+            },
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
