@@ -38,7 +38,7 @@ def test_of_another_run_it_is_the_last_reputation(trained):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sites", "told"),
+    ("changes", "names", "told"),
     [
         (
             {"method": "standalone", "rounds": 2},
@@ -49,12 +49,12 @@ def test_of_another_run_it_is_the_last_reputation(trained):
         (None, NAMES, "not finished"),
     ],
 )
-def test_a_run_that_does_not_say_is_refused(trained, tmp_path, changes, sites, told):
+def test_a_run_that_does_not_say_is_refused(trained, tmp_path, changes, names, told):
     run = trained(**changes) if changes else tmp_path
     if not changes:
         (tmp_path / "run.json").write_text('{"method": "standalone", "rounds": 3}')
     with pytest.raises(BadInput, match=re.escape(told)):
-        contributions_of(run, sites)
+        contributions_of(run, names)
 
 
 def test_run_takes_them_and_can_be_resumed_with_them(fedmerit, options, alone, dice, server_sites_data, tmp_path):
@@ -65,7 +65,8 @@ def test_run_takes_them_and_can_be_resumed_with_them(fedmerit, options, alone, d
     assert read_run(run)["parameters"]["contributions"] == list(dice.values())
     rows = read_results(run).query("quantity == 'contribution'")
     assert dict(zip(rows["site"], rows["value"], strict=True)) == dice
-    assert fedmerit("run", "--resume", "--out", run, *given).exit_code == 0
+    result = fedmerit("run", "--resume", "--out", run, *given, "--set", "width=4", "--set", "depth=3")
+    assert result.exit_code == 0, result.output
     result = fedmerit("run", "--resume", "--out", run, *given, "--set", "contributions=1,1,1")
     assert result.exit_code == 2
     assert "give them once" in result.stderr
