@@ -106,11 +106,12 @@ def execute_in_turn(
     folders: Sequence[Path],
     on_end: OnEnd = lambda folder, error: None,
     on_round: OnRound = lambda folder, record: None,
+    after: Callable[[Path], None] | None = None,
 ) -> dict[Path, str]:
     """As `execute_all`, one after the other in this process: for runs that start processes of their own (sim)."""
     failed: dict[Path, str] = {}
     for folder in folders:
-        fault = _fault_of(folder, partial(on_round, folder), None, None)
+        fault = _fault_of(folder, partial(on_round, folder), after, None)
         if fault:
             failed[folder] = fault
         on_end(folder, fault)

@@ -18,7 +18,7 @@ from evaluation import comparison_runs
 from evaluation.comparison_runs import Planned, parse_methods
 from evaluation.formats import file_name
 from evaluation.freeriders import freeriders
-from evaluation.pool import OnEnd, execute_all
+from evaluation.pool import OnEnd
 from evaluation.truth import coalitions
 from evaluation.truth.games import leave_one_out_weights, required
 from fedmerit.data import SERVER_SPLIT, open_sites
@@ -198,8 +198,7 @@ class Compared:
 
     def work_off(self, trainings: Sequence[Planned], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
-        left = [training.folder for training in trainings if not training.finished]
-        return execute_all(left, workers, on_end, after=freeriders.forget)
+        return comparison_runs.work_off(trainings, workers, on_end, after=freeriders.forget)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rounds import SOONER
 
 from fedmerit import flat, runs
 from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
@@ -32,7 +33,7 @@ WITH_TRIALS = [name for name, entry in METHODS.items() if entry.needs_server_set
 
 
 def test_methods_with_trials_are_those_that_validate_at_the_server():
-    assert WITH_TRIALS == ["cffl", "fedave", "fedci", "eci"]
+    assert WITH_TRIALS == ["cffl", "fedave", "fedsac", "fedci", "eci"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,8 @@ def finished(trained, server_sites_data):
     """A whole run of two rounds on sites that set images aside: never change it."""
 
     def build(method: str, **changes: Any) -> Path:
-        return trained(**{"method": method, "sites": server_sites_data, "rounds": 2, **changes})
+        settings = (f"{key}={value}" for key, value in SOONER.get(method, {}).items())
+        return trained(*settings, **{"method": method, "sites": server_sites_data, "rounds": 2, **changes})
 
     return build
 
@@ -143,7 +145,7 @@ def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
     assert_same_run(finished(method), finished(method, again=1, threads=1))
 
 
-FAST_ENOUGH = ("cgsv", "cffl", "fedave")
+FAST_ENOUGH = ("cgsv", "cffl", "fedave", "fedsac")
 ON_THE_SIMULATOR = [
     pytest.param(method, marks=() if method in FAST_ENOUGH else pytest.mark.slow)
     for method in METHODS
