@@ -91,10 +91,11 @@ class Federation:
         self.device = device
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
-        self.models = flat.get_parameters(self.network)  # (d,), or (n, d)
+        stay = self.method.models_stay
+        self.models = torch.empty(0) if stay else flat.get_parameters(self.network)  # (d,), or (n, d)
         sizes = [parameter.numel() for parameter in flat.trainable(self.network).values()]
         self.state = self.method.start(self.models, len(self.sites), sizes)
-        self.buffers: list[flat.Buffers] = [flat.get_buffers(self.network)] * len(self.sites)
+        self.buffers: list[flat.Buffers] = [{} if stay else flat.get_buffers(self.network)] * len(self.sites)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it received last; None: all
@@ -165,11 +166,11 @@ class Federation:
         tested, faults = self._usable_evaluations(answers, test, self.sites)
         if not any(tested):
             raise RunFailed(f"final test: no site sent a usable evaluation ({_listed(faults)})")
-        names = ["global"] if self.models.ndim == 1 else self.sites
-        for name, model, buffers in zip(names, test.models, test.buffers, strict=True):
+        names = [] if self.method.models_stay else ["global"] if self.models.ndim == 1 else self.sites
+        for name, model, buffers in zip(names, test.models, test.buffers, strict=bool(names)):
             flat.load(self.network, model, buffers)
             save_network(self.run / "models", name, self.network, self.plan.network)
-        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test))
+        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test), own_alone=self.method.models_stay)
         self.round += 1
         self._checkpoint()
 
@@ -188,7 +189,8 @@ class Federation:
                 buffers=self.buffers[row],
                 weight=_known(self.weights, row),
                 data_share=_known(self.data_share, row),
-                peers=self._peers(row),
+                peers={} if self.method.models_stay else self._peers(row),
+                others=self._others(row) if self.method.models_stay else {},
             )
             for row, site in enumerate(self.sites)
         }
@@ -205,6 +207,14 @@ class Federation:
             for peer in givers(sharing, self.plan.seed, self.sites, row, self.round)
             if not missed[peer]
         }
+
+    def _others(self, row: int) -> dict[str, float]:
+        """Whom the site at ``row`` may ask for a model, and what is known here of the weights it gives them."""
+        sharing = self.method.sharing(self.state)
+        if sharing is None:
+            return {}
+        weights = zip(self.sites, sharing.weights[row].tolist(), strict=True)
+        return {site: weight for site, weight in weights if site != self.sites[row]}
 
     def _download(self, row: int) -> Tensor | Patch:
         """A site's model: whole, or what changed where that is smaller and the site has the rest."""
@@ -225,7 +235,13 @@ class Federation:
         )
 
     def _final_test(self) -> Evaluation:
-        """Every site tests every final model, its own among them: on all test splits together stands the union."""
+        """Every site tests every final model, its own among them: on all test splits together stands the union.
+
+        Where models stay at the sites, each tests its own.
+        """
+        if self.method.models_stay:
+            one = torch.eye(1, dtype=torch.float64)
+            return Evaluation(self.round, "testing", torch.empty(1, 0), one, ({},), one)
         models = self.models.reshape(-1, self.models.shape[-1])
         each = torch.eye(len(models), dtype=torch.float64)
         return Evaluation(self.round, "testing", models, each, tuple(self.buffers[: len(models)]), each)
@@ -285,8 +301,9 @@ class Federation:
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         self._update_buffers(played.replies, reports)
         updates = played.updates
-        self.mean_update, evidence = evidence_of(updates, outcome.weights, reports.present, self.mean_update)
-        outcome = replace(outcome, quantities={**outcome.quantities, **evidence})
+        if not self.method.models_stay:
+            self.mean_update, evidence = evidence_of(updates, outcome.weights, reports.present, self.mean_update)
+            outcome = replace(outcome, quantities={**outcome.quantities, **evidence})
 
         received = [payload(task) + trial_bytes for task in played.tasks.values()]
         self.recorder.training_round(self.round, played.replies, played.rejected, received, updates, outcome)

@@ -147,7 +147,9 @@ def test_reputations_among_peers_are_drawn_with_the_holder_in_the_row(tmp_path: 
             np.testing.assert_allclose(found, expected)
     figure = figures.reputations(results)
     shown = [panel for panel in figure.axes if panel.images]
-    assert [panel.get_title(loc="left") for panel in shown] == [f"Round {n}" for n in {2: [1], 3: [1, 2], 12: [1, 6, 11]}[rounds]]
+    assert [panel.get_title(loc="left") for panel in shown] == [
+        f"Round {n}" for n in {2: [1], 3: [1, 2], 12: [1, 6, 11]}[rounds]
+    ]
     cells = np.ma.filled(shown[0].images[0].get_array(), np.nan)
     np.testing.assert_allclose(cells[:-1], table.loc[1].to_numpy())
     np.testing.assert_allclose(cells[-1], table.groupby(level="round").mean().mean().to_numpy())
