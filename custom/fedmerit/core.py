@@ -17,6 +17,19 @@ BLOCK = 1 << 15  # entries at a time in float64: they stay in the cache, and the
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How the vector of trainable parameters is made up."""
+
+    tensor_sizes: tuple[int, ...]  # elements of each tensor in the vector, in order; they sum to d
+    owners: Tensor  # (d,) int32: the neuron that each parameter belongs to, -1: none
+
+    @classmethod
+    def of(cls, *tensor_sizes: int) -> "Layout":
+        """Tensors without neurons."""
+        return cls(tensor_sizes, torch.full((sum(tensor_sizes),), -1, dtype=torch.int32))
+
+
+@dataclass(frozen=True)
 class Reports:
     """What the sites of one round said, beside their updates. Rows of absent sites hold zero or NaN."""
 
@@ -42,6 +55,16 @@ class Outcome:
     models: Tensor  # (d,) one global model, or (n, d) one per site: where each starts the next round
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) each; further columns for results.csv
     pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) likewise, what row holds of column; NaN: nothing
+    statistics: str | None = None  # of BatchNorm: "shared", "own" or "initial"; None: as the method's `shares_buffers`
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A model whose neurons have to be weighed before a round, on the server validation set."""
+
+    model: Tensor  # (d,)
+    order: str  # "exact": the loss without each neuron; "taylor": to first order
+    images: int  # at most so many of every site; 0: on none, all neurons weigh nothing
 
 
 @dataclass(frozen=True)
@@ -149,6 +172,11 @@ class Method(Protocol):
         return ()
 
     @property
+    def least_rounds(self) -> int:
+        """The fewest rounds in which the method comes to anything."""
+        return 1
+
+    @property
     def asks_of_peers(self) -> tuple[str, ...]:
         """What a site says of those that shared with it: keys of `Reports.pairs`, named in `RANGES`.
 
@@ -156,18 +184,35 @@ class Method(Protocol):
         """
         return ()
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> Any:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
         """The state before round 0, a frozen dataclass of tensors and numbers.
 
         Args:
             model: (d,) where all sites start.
             num_sites: n.
-            tensor_sizes: elements of each tensor in the vector, in order; they sum to d.
+            layout: of that vector.
 
         Raises:
             ValueError: the method cannot work with so many sites.
         """
         ...
+
+    def survey(self, state: Any) -> Survey | None:
+        """The model whose neurons have to be weighed before the next round goes out."""
+        return None
+
+    def allocate(self, state: Any, importance: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """The submodels of the next rounds, after a `survey`.
+
+        Args:
+            state: as that had it.
+            importance: (H,) float64, what the loss rises by without each neuron, the mean over images; signed.
+
+        Returns:
+            The state, (n, d) models to start from, and (n, H) bool, the neurons that each site holds. What it does
+            not hold is zero in its model, and stays so in training.
+        """
+        raise RuntimeError(f"{type(self).__name__} has no survey")
 
     def trials(self, state: Any, updates: Tensor, reports: Reports) -> Trials | None:
         """What has to be evaluated on the server validation set before `round`, whose arguments these are."""
@@ -280,6 +325,17 @@ def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
 def quota_counts(quotas: Tensor, size: int) -> list[int]:
     """floor(size * quota) entries for each quota in [0, 1]; the 1e-9 keeps 0.3 * 10 at 3 whatever rounding does."""
     return [min(size, math.floor(size * max(0.0, float(quota)) + 1e-9)) for quota in quotas]
+
+
+def owned(neurons: Tensor, owners: Tensor) -> Tensor:
+    """(..., d) bool: the parameters of the ``neurons`` (..., H) that are held; those of no neuron always are.
+
+    Args:
+        neurons: bool.
+        owners: (d,) as in `Layout`.
+    """
+    always = neurons.new_ones(*neurons.shape[:-1], 1)  # which the owner -1 finds at the end
+    return torch.cat([neurons, always], dim=-1)[..., owners.long()]
 
 
 def histogram(losses: Tensor, bins: int) -> Tensor:

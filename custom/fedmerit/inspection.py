@@ -2,14 +2,16 @@
 
 from collections.abc import Collection, Mapping
 
+import torch
 from torch import Tensor
 
 from fedmerit.core import Method, allowed
 from fedmerit.flat import Buffers
-from fedmerit.messages import Evaluated, Evaluation, Failure, Reply
+from fedmerit.messages import Evaluated, Evaluation, Failure, Reply, Weighed, Weighing
 from fedmerit.training import Overlap
 
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
+ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 
 
@@ -128,6 +130,23 @@ def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]
         return "counts of losses that are no counts"
     if len(set(answer.losses.sum(dim=1).tolist())) > 1:
         return "losses of more images for one model than for another"
+    return None
+
+
+def fault_of_weighed(answer: object, task: Weighing, neurons: int) -> str | None:
+    """Why the answer to ``task`` cannot be used, or None; ``neurons`` is how many there are."""
+    if not isinstance(answer, Weighed):
+        return _no_answer(answer)
+    if answer.round != task.round:
+        return f"importance of neurons of round {answer.round} in round {task.round}"
+    if not _is_count(answer.images, task.images) or not answer.images:
+        return f"importance of neurons on {answer.images!s:.20} images, expected 1 to {task.images}"
+    if answer.increases.shape != (neurons,) or answer.increases.dtype != torch.float64:
+        return f"importance of neurons of shape {tuple(answer.increases.shape)}, expected {(neurons,)} in float64"
+    if not answer.increases.isfinite().all() or answer.increases.abs().max() > LARGEST * answer.images:
+        return f"importance of neurons that is not finite, or beyond {LARGEST:g}"
+    if task.order == "exact" and answer.increases.abs().max() > answer.images * (1 + ROUNDING):
+        return "importance of neurons beyond 1: losses lie in [0, 1]"
     return None
 
 

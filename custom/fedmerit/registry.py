@@ -14,6 +14,7 @@ from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.round_robin import RoundRobin
@@ -92,6 +93,14 @@ METHODS: Mapping[str, Entry] = {
         "own model, plus the largest entries by reputation and nearness",
         "training, losses of training images, evaluation of the sites' models",
         "Wang et al. 2024",
+    ),
+    "fedsac": Entry(
+        FedSAC,
+        "server validation Dice of a model trained alone, or given",
+        "equal, of every neuron among those who hold it",
+        "global model without the most important neurons, beyond its reputation",
+        "training of a submodel, importance of neurons",
+        "Wang et al. 2024 (FedSAC)",
     ),
     "qfedavg": Entry(
         QFedAvg,

@@ -35,6 +35,7 @@ QUANTITIES: Mapping[str, str] = {
     "largest_pair_cosine": "cosine of the site's update and the nearest of the others' of the round, -1 to 1",
     "repeated": "1 where this very update, bit for bit, was sent before, or by another site in the same round",
     "quota": "fraction of the aggregated update that the site earned, 0 to 1",
+    "held": "fraction of the model's neurons that the site holds, 0 to 1",
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",

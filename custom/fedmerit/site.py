@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
 
 from fedmerit import flat
 from fedmerit.core import Lesson, OwnPart, PeerView, SiteView, histogram
@@ -21,7 +22,20 @@ from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
-from fedmerit.messages import Evaluated, Evaluation, Failure, Patch, PeerModel, Reply, Task
+from fedmerit.messages import (
+    Answer,
+    Evaluated,
+    Evaluation,
+    Failure,
+    Patch,
+    PeerModel,
+    Reply,
+    Task,
+    Weighed,
+    Weighing,
+    Work,
+)
+from fedmerit.neurons import held_parameters, loss_increases
 from fedmerit.peers import UNREACHABLE, AskPeer, ModelExchange, gives
 from fedmerit.plan import Plan
 from fedmerit.training import (
@@ -107,9 +121,11 @@ class Site:
     def _slices(self) -> Slices:
         return Slices(self.folder.cases("training"))
 
-    def answer(self, task: Task | Evaluation) -> Reply | Evaluated | Failure:
+    def answer(self, task: Work) -> Answer:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
         try:
+            if isinstance(task, Weighing):
+                return self.weigh(task)
             return self.train(task) if isinstance(task, Task) else self.evaluate(task)
         except MemoryLost as error:
             return Failure(str(error))
@@ -147,16 +163,17 @@ class Site:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before."""
         flat.load(self._network, received, task.buffers)
         seed = random_seed(self.plan.seed, self.folder.name, task.round)
+        held = None if task.neurons is None else held_parameters(self._network, task.neurons)
         if task.peers:
             exchange = ModelExchange(task.peers, self._network, self.plan.network)
             lesson = self._lesson(task, exchange)
-            loss = train(self._network, self._slices, self.plan.training, seed, lesson.loss)
+            loss = train(self._network, self._slices, self.plan.training, seed, held, lesson.loss)
             for peer, fault in exchange.faults.items():
                 log.warning("round %d: %s is not available: %s", task.round, peer, fault)
             available = {peer: float(peer not in exchange.faults) for peer in task.peers}
             pairs, weights = {**lesson.values, "available": available}, lesson.weights
         else:
-            loss, pairs, weights = train(self._network, self._slices, self.plan.training, seed), {}, {}
+            loss, pairs, weights = train(self._network, self._slices, self.plan.training, seed, held), {}, {}
         trained = flat.get_parameters(self._network)
         return Learned(trained - received, trained, flat.get_buffers(self._network), loss, pairs, weights)
 
@@ -211,15 +228,23 @@ class Site:
         """Dice, and where asked for losses, of some models on one split."""
         if self.method.models_stay:
             task = self._keep_final(task)
-        cases = self.folder.cases(task.split)
+        return evaluate_models(self._network, self._cases(task.split), task, self.plan)
+
+    def weigh(self, task: Weighing) -> Weighed:
+        """What each neuron of a model is worth on one split."""
+        return weigh_neurons(self._network, self._cases(task.split), task)
+
+    def _cases(self, split: str) -> tuple[Case, ...]:
+        """The cases of a split; `BadInput` where there is none."""
+        cases = self.folder.cases(split)
         if not cases:
             way_out = (
                 "prepare with --server-share, or give the server a folder of its own with --server-sites"
-                if task.split == SERVER_SPLIT
+                if split == SERVER_SPLIT
                 else "prepare the site again"
             )
-            raise BadInput(f"site {self.folder.name}: its {task.split} split is empty; {way_out}")
-        return evaluate_models(self._network, cases, task, self.plan)
+            raise BadInput(f"site {self.folder.name}: its {split} split is empty; {way_out}")
+        return cases
 
     @property
     def _labels(self) -> tuple[str, ...]:
@@ -305,6 +330,17 @@ def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation,
             of_images = image_losses(network, Slices(cases), plan.training.amp)
             losses[row] = histogram(of_images, task.bins)
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
+
+
+def weigh_neurons(network: nn.Module, cases: Sequence[Case], task: Weighing) -> Weighed:
+    """The neurons of the model of ``task`` on images evenly spaced over ``cases``."""
+    started = time.perf_counter()
+    flat.load(network, task.model, task.buffers)
+    slices = Slices(cases)
+    number = min(task.images, len(slices))
+    chosen = Subset(slices, [place * len(slices) // number for place in range(number)])
+    increases = loss_increases(network, chosen, task.order)
+    return Weighed(task.round, increases, number, time.perf_counter() - started)
 
 
 def require_fit(plan: Plan, folder: SiteFolder) -> None:

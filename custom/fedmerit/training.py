@@ -1,7 +1,7 @@
 """Network, loss, local training and Dice: MONAI's, put together for one site."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -148,7 +148,12 @@ def fixed_batches(slices: Slices, count: int, size: int, device: torch.device) -
 
 
 def train(
-    network: nn.Module, slices: Slices, training: Training, seed: int, extra_loss: ExtraLoss | None = None
+    network: nn.Module,
+    slices: Slices,
+    training: Training,
+    seed: int,
+    held: Mapping[nn.Parameter, Tensor] | None = None,
+    extra_loss: ExtraLoss | None = None,
 ) -> float:
     """Train in place for one round, on the device the network is on; the mean loss of its batches.
 
@@ -157,11 +162,14 @@ def train(
         slices: the site's training images.
         training: loss, optimiser and batches.
         seed: of the order of images and the augmentation.
+        held: by parameter, bool in its shape: what the site holds of it; the rest is zero after every step. None: all.
         extra_loss: added to the plan's, of the batch as it is trained on.
     """
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
     optimizer = torch.optim.Adam(network.parameters(), lr=training.lr, betas=(0.9, 0.99))
+    if held is not None:  # without it β of a BatchNorm would move, and all by momentum
+        optimizer.register_step_post_hook(lambda *_: _drop(held))
     loader = DataLoader(
         Augmented(slices, seed) if training.augment else slices,
         batch_size=training.batch_size,
@@ -187,6 +195,12 @@ def train(
             scaler.update()
             total += loss.detach()
     return float(total) / (len(loader) * training.epochs)
+
+
+@torch.no_grad()
+def _drop(held: Mapping[nn.Parameter, Tensor]) -> None:
+    for parameter, mask in held.items():
+        parameter.mul_(mask)
 
 
 def _precision(device: torch.device, amp: bool) -> torch.dtype | None:
@@ -255,24 +269,28 @@ def evaluate(network: nn.Module, cases: Sequence[Case], labels: Sequence[str], a
 
 @torch.inference_mode()
 def image_losses(network: nn.Module, slices: Slices, amp: bool = False) -> Tensor:
-    """(images,) soft Dice loss of each image in eval mode, 0 to 1, the mean over labels; float64 on the CPU.
-
-    Where the reference of a label is empty, it is 0 if the prediction is empty too, else 1.
-    """
+    """(images,) `soft_dice_losses` of each image in eval mode; float64 on the CPU."""
     device = next(network.parameters()).device
     precision = _precision(device, amp)
-    soft_dice = DiceLoss(sigmoid=True, reduction="none")
     network.eval()
     losses = []
     for images, masks in DataLoader(slices, batch_size=EVALUATION_BATCH):
         images, masks = images.to(device), masks.to(device)
         with _autocast(device, precision):
             logits = network(images)
-        loss = soft_dice(logits.float(), masks).flatten(start_dim=1)  # (batch, labels)
-        predicted = (logits > 0).flatten(start_dim=2).any(dim=2)
-        absent = ~masks.bool().flatten(start_dim=2).any(dim=2)
-        losses.append(loss.where(~absent, predicted.float()).mean(dim=1))
+        losses.append(soft_dice_losses(logits.float(), masks))
     return torch.cat(losses).double().clamp(0, 1).cpu()
+
+
+def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
+    """(batch,) soft Dice loss of logits and masks (batch, labels, h, w), 0 to 1, the mean over labels.
+
+    Where the reference of a label is empty, it is 0 if the prediction is empty too, else 1.
+    """
+    loss: Tensor = DiceLoss(sigmoid=True, reduction="none")(logits, masks).flatten(start_dim=1)  # (batch, labels)
+    predicted = (logits > 0).flatten(start_dim=2).any(dim=2)
+    absent = ~masks.bool().flatten(start_dim=2).any(dim=2)
+    return loss.where(~absent, predicted.float()).mean(dim=1)
 
 
 @torch.inference_mode()

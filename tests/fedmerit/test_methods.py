@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from rounds import Rounds, assert_same, columns, make_rounds, outcomes, play, said_of_peers
+from rounds import Rounds, allocated, assert_same, columns, layout, make_rounds, outcomes, play, said_of_peers
 
-from fedmerit.core import Reports, allowed
+from fedmerit.core import Layout, Reports, allowed
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.cycle import CYCle
@@ -17,6 +17,7 @@ from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.round_robin import RoundRobin
@@ -36,6 +37,8 @@ VARIANTS = [
     QFedAvg(q=2.0, rule="exact"),
     FedCI(truncation=0.01),
     ECI(truncation=0.01),
+    FedSAC(standalone_rounds=1, beta=2.0, importance_interval=1, aggregation="share"),
+    FedSAC(standalone_rounds=2, beta=20.0, importance="equal", aggregation="plain"),
     CGSV(contribution="exact"),
     CGSV(reward="global"),
     CGSV(alpha=0.5, beta=3.0, gamma=0.5, floor=0.0, mask="per_tensor"),
@@ -47,7 +50,8 @@ VARIANTS = [
     CYCle(warmup=1, R=1, alpha=0.0, kl="peer_own"),
     VPDL(warmup=0),
 ]
-EVERY = [entry.method() for entry in METHODS.values()] + VARIANTS
+SOONER = {"fedsac": {"standalone_rounds": 1}}  # than with the default: these rounds are few
+EVERY = [entry.method(**SOONER.get(name, {})) for name, entry in METHODS.items()] + VARIANTS
 every_method = pytest.mark.parametrize(
     "method", EVERY, ids=lambda method: " ".join([type(method).__name__, *map(str, asdict(method).values())])
 )
@@ -152,7 +156,7 @@ def test_a_round_changes_none_of_its_inputs(method):
         method.round(state, updates, reports)
         assert_same(given, kept)
     model = torch.ones(3)
-    state, updates = method.start(model, 2, [len(model)]), torch.ones(2, 3)
+    state, updates = method.start(model, 2, Layout.of(len(model))), torch.ones(2, 3)
     pairs = said_of_peers(method, state, updates, torch.ones(2).bool(), torch.ones(2).bool())
     reports = Reports(torch.ones(2), torch.tensor([True, True]), reports_of(method, 2), pairs=pairs)
     trials = make_rounds(n=2, d=3).evaluate(method.trials(state, updates, reports))
@@ -180,7 +184,7 @@ def test_a_saved_and_loaded_state_continues_bit_for_bit(method, absences):
         before = (
             states[number - 1]
             if number
-            else method.start(torch.zeros(rounds.updates.shape[2]), 4, [rounds.updates.shape[2]])
+            else method.start(torch.zeros(rounds.updates.shape[2]), 4, layout(rounds.updates.shape[2]))
         )
         file = io.BytesIO()
         torch.save(vars(before), file)
@@ -189,6 +193,7 @@ def test_a_saved_and_loaded_state_continues_bit_for_bit(method, absences):
         state, again = method.round(loaded, rounds.updates[number], reports)
         assert_same(columns(again), columns(outcome))
         assert torch.equal(again.models, outcome.models)
+        state, _ = allocated(method, state, again.models)
         assert_same(vars(state), vars(states[number]))
 
 

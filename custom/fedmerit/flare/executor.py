@@ -24,13 +24,13 @@ from fedmerit.flare.messages import (
     peer_to_shareable,
     shareable_to_peer,
 )
-from fedmerit.messages import EVALUATE, TRAIN, Evaluation, PeerModel, Task
+from fedmerit.messages import EVALUATE, TRAIN, PeerModel, Work
 from fedmerit.place import behaviour_of, device_of, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
 
-READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Task | Evaluation]] = {
+READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
     TRAIN: model_to_task,
     EVALUATE: model_to_evaluation,
 }

@@ -17,7 +17,19 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.messages import Evaluated, Evaluation, Failure, Patch, PeerModel, Reply, Task
+from fedmerit.messages import (
+    Answer,
+    Evaluated,
+    Evaluation,
+    Failure,
+    Patch,
+    PeerModel,
+    Reply,
+    Task,
+    Weighed,
+    Weighing,
+    Work,
+)
 from fedmerit.training import Overlap
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -61,8 +73,16 @@ def shareable_to_peer(reply: Shareable, network: nn.Module) -> PeerModel | None:
     return PeerModel(parameters, _tensors(reply[BUFFERS]), math.nan)
 
 
-def task_to_model(task: Task | Evaluation, network: nn.Module, rounds: int) -> FLModel:
+def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
     """What the server sends one site."""
+    if isinstance(task, Weighing):
+        return FLModel(
+            params_type=ParamsType.FULL,
+            params=_arrays(flat.named(network, task.model)),
+            current_round=task.round,
+            total_rounds=rounds,
+            meta={"split": task.split, "buffers": _arrays(task.buffers), "order": task.order, "images": task.images},
+        )
     if isinstance(task, Evaluation):
         return FLModel(
             params_type=ParamsType.FULL,
@@ -98,6 +118,7 @@ def task_to_model(task: Task | Evaluation, network: nn.Module, rounds: int) -> F
             "buffers": _arrays(task.buffers),
             "weight": task.weight,
             "data_share": task.data_share,
+            "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
             "peers": peers,
             "others": dict(task.others),
         },
@@ -114,20 +135,34 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
         for peer, told in model.meta["peers"].items()
     }
     whole = model.params_type == ParamsType.FULL
+    neurons = None
+    if model.meta["neurons"] is not None:
+        bits, count = model.meta["neurons"]
+        neurons = torch.from_numpy(np.unpackbits(bits, count=count).astype(bool))
     return Task(
         round=model.current_round,
         parameters=_vector(params, names) if whole else Patch(params["indices"], params["values"]),
         buffers=_tensors(model.meta["buffers"]),
         weight=model.meta["weight"],
         data_share=model.meta["data_share"],
+        neurons=neurons,
         peers=peers,
         others=model.meta["others"],
     )
 
 
-def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation:
-    """What the site makes of an evaluation."""
+def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Weighing:
+    """What the site makes of an evaluation, of models or of neurons."""
     params, names = _tensors(model.params), list(flat.trainable(network))
+    if "order" in model.meta:
+        return Weighing(
+            round=model.current_round,
+            split=model.meta["split"],
+            model=flat.flatten(params, names),
+            buffers=_tensors(model.meta["buffers"]),
+            order=model.meta["order"],
+            images=model.meta["images"],
+        )
     count = len(model.meta["mixtures"][0])
     return Evaluation(
         round=model.current_round,
@@ -140,10 +175,13 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation:
     )
 
 
-def answer_to_model(answer: Reply | Evaluated | Failure, network: nn.Module) -> FLModel:
+def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     """What a site sends back."""
     if isinstance(answer, Failure):
         return FLModel(params_type=ParamsType.DIFF, params={}, meta={"failure": answer.reason})
+    if isinstance(answer, Weighed):
+        meta = {"increases": answer.increases.numpy(), "images": answer.images, "seconds": answer.seconds}
+        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
@@ -194,10 +232,17 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
         return Failure(f"reply cannot be read ({type(error).__name__})")
 
 
-def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Failure:
+def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Weighed | Failure:
     """What the server makes of an evaluation, likewise."""
     try:
         meta = model.meta
+        if "increases" in meta:
+            return Weighed(
+                round=int(model.current_round),
+                increases=torch.from_numpy(np.array(meta["increases"], dtype=np.float64)),
+                images=meta["images"],
+                seconds=float(meta["seconds"]),
+            )
         return Evaluated(
             round=int(model.current_round),
             overlaps=tuple(tuple(Overlap(**overlap) for overlap in of_model) for of_model in meta["overlaps"]),

@@ -5,7 +5,7 @@ its own masks point (Eq. 4), which makes the reputation r_(n,k) (Eq. 5), and sha
 probability r_(n,k) (Section 4.2). Whoever is of no use to a site gets nothing from it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 from fedmerit.core import (
     DIRECTIONS,
     EXCHANGES,
+    Layout,
     Lesson,
     Method,
     Outcome,
@@ -90,7 +91,7 @@ class CYCle(Method):
         """Whether everybody scores everybody in a round: t mod R = 0, t counted from the end of the warm-up."""
         return round >= self.warmup and (round - self.warmup) % self.R == 0
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> CYCleState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> CYCleState:
         """All sites start from one model (d,)."""
         unknown = torch.full((num_sites, num_sites), torch.nan, dtype=torch.float64)
         return CYCleState(model.repeat(num_sites, 1), unknown, unknown, torch.tensor(0))

@@ -4,7 +4,6 @@ Every site keeps its own model and learns from all others' predictions alike: λ
 with everybody in every round. After CaPriDe learning (Tastan et al. 2023), without its encryption.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from fedmerit.core import (
     DIRECTIONS,
     EXCHANGES,
+    Layout,
     Lesson,
     Method,
     Outcome,
@@ -65,7 +65,7 @@ class VPDL(Method):
         """No: a site's statistics belong to its own model."""
         return False
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> VPDLState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> VPDLState:
         """All sites start from one model (d,)."""
         return VPDLState(model.repeat(num_sites, 1), torch.tensor(0))
 
