@@ -93,15 +93,18 @@ def reputations(results: pd.DataFrame) -> Figure:
     holders and over all rounds.
     """
     table = pairs(results, "peer_reputation")
-    chosen = {method: _first_middle_last(table.loc[method].index.unique("round")) for method in _methods(table)}
+    of_methods = {str(name): part.droplevel("method") for name, part in table.groupby(level="method", observed=True)}
+    chosen = {name: _first_middle_last(part.index.unique("round")) for name, part in of_methods.items()}
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         figure, panels = _panels(sum(map(len, chosen.values())))
         places = iter(panels)
         for method, rounds in chosen.items():
-            overall = table.loc[method].groupby(level="round").mean().mean()
+            held = of_methods[method]
+            overall = held.groupby(level="round").mean().mean(axis=0).to_dict()
             for number in rounds:
-                shown = table.loc[method, number].dropna(axis=1, how="all")
-                cells = np.vstack([shown.to_numpy(), overall[shown.columns].to_numpy()])
+                shown = held[held.index.get_level_values("round") == number].droplevel("round")
+                shown = shown.dropna(axis=1, how="all")
+                cells = np.vstack([shown.to_numpy(), [overall[site] for site in shown]])
                 panel = next(places)
                 panel.imshow(cells, vmin=0, vmax=1, cmap="Blues", aspect="auto")
                 for (row, column), value in np.ndenumerate(cells):
@@ -338,10 +341,6 @@ def svg(figure: Figure) -> bytes:
     with matplotlib.rc_context(STYLE):
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
-
-
-def _methods(table: pd.DataFrame) -> list[str]:
-    return [str(method) for method in table.index.unique("method")]
 
 
 def _first_middle_last(rounds: pd.Index) -> list[int]:

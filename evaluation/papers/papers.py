@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evaluation.formats import Table, write_tables
 from evaluation.pages import Picture, pictures, write_page
-from evaluation.papers import paper_cgsv, paper_fedave, paper_fedce
+from evaluation.papers import paper_cgsv, paper_cycle, paper_fedave, paper_fedce
 from evaluation.papers.paper_artefacts import Artefact, Made, Paper
 from evaluation.papers.paper_runs import Compared, Need, OnEnd, Study
 from evaluation.pool import workers_for
@@ -23,10 +23,10 @@ PAPERS: Mapping[str, Paper] = {
     "fedce": paper_fedce.PAPER,
     "cgsv": paper_cgsv.PAPER,
     "fedave": paper_fedave.PAPER,
+    "cycle": paper_cycle.PAPER,
 }
 LACKING = {  # papers asked for, and the method each is about
     "fedsac": "submodels of a site's own size, drawn by the importance of neurons",
-    "cycle": "distillation between sites, by the alignment of their gradients",
 }
 
 
