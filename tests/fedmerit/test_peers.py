@@ -6,15 +6,25 @@ from dataclasses import replace
 
 import pytest
 import torch
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit import flat, runs
 from fedmerit.core import Sharing
 from fedmerit.data import SiteFolder
-from fedmerit.flare.messages import answer_to_model, model_to_reply, model_to_task, task_to_model
+from fedmerit.flare.messages import (
+    answer_to_model,
+    model_to_evaluation,
+    model_to_reply,
+    model_to_task,
+    peer_to_shareable,
+    shareable_to_peer,
+    task_to_model,
+)
 from fedmerit.inspection import fault_of_reply
 from fedmerit.ledger import Ledger
-from fedmerit.messages import Failure, PeerModel, Reply, Task, payload
+from fedmerit.messages import Evaluation, Failure, PeerModel, Reply, Task, payload
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.peers import ModelExchange, givers, gives
@@ -222,7 +232,7 @@ def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
     def over_the_wire(model):
         return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
 
-    task = Task(3, MODEL, BUFFERS, 0.25, None, peers_of())
+    task = Task(3, MODEL, BUFFERS, 0.25, None, peers=peers_of())
     arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
     assert torch.equal(arrived.parameters, MODEL)
     assert list(arrived.peers) == list(task.peers)
@@ -235,17 +245,41 @@ def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
     assert model_to_reply(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK).pairs == reply.pairs
 
 
+def test_what_stays_at_a_site_does_not_travel():
+    def over_the_wire(model):
+        return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
+
+    task = Task(3, torch.empty(0), {}, others={"Birch": 0.5, "Cedar": NAN})
+    arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    assert (arrived.parameters.numel(), arrived.buffers, arrived.peers) == (0, {}, {})
+    assert arrived.others["Birch"] == 0.5
+    assert arrived.others["Cedar"] != arrived.others["Cedar"]
+    one = torch.eye(1, dtype=torch.float64)
+    test = Evaluation(5, "testing", torch.empty(1, 0), one, ({},), one)
+    arrived = model_to_evaluation(over_the_wire(task_to_model(test, NETWORK, 9)), NETWORK)
+    assert (arrived.models.shape, arrived.buffers, arrived.split) == ((1, 0), ({},), "testing")
+    reply = Reply(3, torch.empty(0), {}, 5, ())
+    arrived = model_to_reply(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK)
+    assert (arrived.update.numel(), arrived.buffers) == (0, {})
+
+
+def test_a_peers_model_arrives_as_it_was_sent():
+    (peer, _) = peers_of().values()
+    arrived = shareable_to_peer(peer_to_shareable(peer, NETWORK), NETWORK)
+    assert torch.equal(arrived.parameters, peer.parameters)
+    assert all(torch.equal(arrived.buffers[name], value) for name, value in BUFFERS.items())
+    assert shareable_to_peer(peer_to_shareable(None, NETWORK), NETWORK) is None
+    with pytest.raises(RuntimeError, match=ReturnCode.COMMUNICATION_ERROR):
+        shareable_to_peer(make_reply(ReturnCode.COMMUNICATION_ERROR), NETWORK)
+
+
 # Whole runs
 
 
-def test_simulator_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of):
-    run = trained(*EARLY, method="cycle", engine="sim", threads=3)
-    assert_same_run(trained(*EARLY, method="cycle"), run)
-    assert processes_of(run) == []
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "settings", "threads"), [("vpdl", EARLY[:1], 3), ("cycle", EARLY, 2)])
+@pytest.mark.parametrize(
+    ("method", "settings", "threads"), [("vpdl", EARLY[:1], 3), ("cycle", EARLY, 3), ("cycle", EARLY, 2)]
+)
 def test_every_way_to_simulate_gives_what_the_local_engine_gives(trained, assert_same_run, method, settings, threads):
     run = trained(*settings, method=method, engine="sim", threads=threads)
     assert_same_run(trained(*settings, method=method), run)
