@@ -11,22 +11,19 @@ from pathlib import Path
 
 from evaluation.formats import Table, write_tables
 from evaluation.pages import Picture, pictures, write_page
-from evaluation.papers import paper_cgsv, paper_cycle, paper_fedave, paper_fedce
+from evaluation.papers import paper_cgsv, paper_cycle, paper_fedave, paper_fedce, paper_fedsac
 from evaluation.papers.paper_artefacts import Artefact, Made, Paper
 from evaluation.papers.paper_runs import Compared, Need, OnEnd, Study
 from evaluation.pool import workers_for
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
-from fedmerit.registry import METHODS
 
 PAPERS: Mapping[str, Paper] = {
     "fedce": paper_fedce.PAPER,
     "cgsv": paper_cgsv.PAPER,
     "fedave": paper_fedave.PAPER,
+    "fedsac": paper_fedsac.PAPER,
     "cycle": paper_cycle.PAPER,
-}
-LACKING = {  # papers asked for, and the method each is about
-    "fedsac": "submodels of a site's own size, drawn by the importance of neurons",
 }
 
 
@@ -45,11 +42,6 @@ def paper_of(name: str) -> Paper:
     """The paper of that name; `BadInput` where there is none."""
     if name in PAPERS:
         return PAPERS[name]
-    if name in LACKING:
-        raise BadInput(
-            f"paper {name}: its method ({LACKING[name]}) is not among the methods ({', '.join(METHODS)}), and nothing "
-            f"of the paper can be made without it; there are {', '.join(PAPERS)}"
-        )
     raise BadInput(f"paper {name!r}: unknown; there are {', '.join(PAPERS)}")
 
 
@@ -121,9 +113,11 @@ def produce(
     failed: dict[Path, str] = {}
     for artefact in artefacts:
         for need in artefact.needs:
+            study.prepare(need)  # what waited for others may begin
             left = [training for training in study.left(need) if training.folder not in failed]
+            there = [training.folder for training in left if (training.folder / "run.json").exists()]
             if left:
-                failed |= need.work_off(left, workers or workers_for(left[0].folder), on_end)
+                failed |= need.work_off(left, workers or (workers_for(there[0]) if there else 1), on_end)
         shown.append(_shown(artefact, study))
         write(paper, study, shown, [other for other in artefacts if other not in [one.artefact for one in shown]])
     return shown, failed
