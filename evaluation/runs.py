@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
-from fedmerit.results import read_results, read_run
+from fedmerit.results import PAIRS, read_results, read_run
 
 MAKES = "fedmerit run --method METHOD --sites SITES"
 FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")
@@ -82,7 +82,8 @@ def open_run(path: Path) -> Run:
             f"{path}: results.csv holds no result yet; let the run finish its first round, or go on with it by "
             f"`fedmerit run --resume --out {path}`"
         )
-    lacking = results["quantity"].isin(_lacking(info["method"])) | (results["coalition"] != "")
+    of_coalitions = (results["coalition"] != "") & ~results["quantity"].isin(PAIRS)
+    lacking = results["quantity"].isin(_lacking(info["method"])) | of_coalitions
     return Run(path, info, results[~lacking], str(info["method"]))
 
 

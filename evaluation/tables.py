@@ -90,6 +90,13 @@ def per_round(results: pd.DataFrame, quantity: str) -> pd.DataFrame:
     return rows.pivot(index=[*RUN, "round"], columns="site", values="value")
 
 
+def pairs(results: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """What sites hold of each other, mean over seeds: ``(method, round, holder)`` x sites; NaN on the diagonal."""
+    rows = results[(results["split"] == "") & (results["quantity"] == quantity)]
+    held = rows.groupby(["method", "round", "coalition", "site"], observed=True)["value"].mean()
+    return held.unstack("site").rename_axis(index={"coalition": "holder"})
+
+
 def validation(results: pd.DataFrame) -> pd.DataFrame:
     """Validation Dice of the model each site received: ``(method, seed, round)`` x sites."""
     rows = results[(results["split"] == "validation") & (results["quantity"] == "dice")]

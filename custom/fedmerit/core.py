@@ -139,6 +139,7 @@ class Lesson:
 
     loss: ExtraLoss
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of peers, by quantity, name
+    weights: Mapping[str, float] = field(default_factory=dict)  # λ_(n,k) from now on, where that may change
 
 
 RANGES: Mapping[str, tuple[float, float]] = {  # of `Reports.values`; "loss_bin" of loss_bin_0, loss_bin_1, ...
@@ -225,6 +226,15 @@ class Method(Protocol):
     def report(self, view: SiteView) -> dict[str, float]:
         """The site half: the quantities named in `asks`, those of them that are available."""
         return {}
+
+    @property
+    def models_stay(self) -> bool:
+        """Whether a site's model never comes to the server, and those that learn from it ask the site for it."""
+        return False
+
+    def probability(self, weights: Tensor, round: int) -> Tensor:
+        """That a site shares in a round with a peer to whose distillation loss it has given ``weights``; likewise."""
+        return torch.zeros_like(weights)
 
     def sharing(self, state: Any) -> Sharing | None:
         """Who shares with whom in the round that ``state`` is the state before; None: nobody with anybody."""
@@ -470,6 +480,7 @@ def divergence(own: Tensor, peer: Tensor, temperature: float, kl: str) -> Tensor
 
 
 DIRECTIONS = ("own_peer", "peer_own")  # of `divergence`
+EXCHANGES = ("relay", "peer")  # how a site's model reaches its peers
 
 
 def distillation(

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from fedmerit.behaviours import behaving
+from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.data import SiteFolder
 from fedmerit.machine import cores
+from fedmerit.messages import PeerModel
 from fedmerit.place import SERVER
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
@@ -44,13 +45,15 @@ def run_local(
         plan, [folder.name for folder in folders], run, on_round, server_sites, devices.get(SERVER, "auto")
     )
     behaviours = behaviours or {}
-    sites = {
-        folder.name: behaving(
-            Site(folder, plan, run / "sites" / folder.name, devices.get(folder.name, "auto")),
-            behaviours.get(folder.name),
-        )
-        for folder in folders
-    }
+    sites: dict[str, Site | Misbehaving] = {}
+    for folder in folders:
+        name = folder.name
+
+        def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
+            return sites[peer].lend(name, round)
+
+        site = Site(folder, plan, run / "sites" / name, devices.get(name, "auto"), ask_peer)
+        sites[name] = behaving(site, behaviours.get(name))
     threads = threads or max(1, cores() // plan.training.cpu_threads)
 
     with ThreadPoolExecutor(threads) as pool:

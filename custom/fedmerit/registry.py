@@ -134,7 +134,7 @@ METHODS: Mapping[str, Entry] = {
     "cycle": Entry(
         CYCle,
         "alignment of cross-entropy and distillation gradients at the peers",
-        "none: every site keeps its own model",
+        "none",
         "own model, and the models of peers that share by reputation",
         "training with distillation from peers, gradients of both losses",
         "Tastan et al. 2025",
@@ -142,7 +142,7 @@ METHODS: Mapping[str, Entry] = {
     "vpdl": Entry(
         VPDL,
         "none",
-        "none: every site keeps its own model",
+        "none",
         "own model, and the models of all peers",
         "training with distillation from peers",
         "baseline of Tastan et al. 2025",

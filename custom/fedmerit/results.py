@@ -50,6 +50,7 @@ QUANTITIES: Mapping[str, str] = {
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
+PAIRS = ("peer_reputation", "misalignment", "available")  # what one site holds of another; the coalition is the holder
 
 
 @dataclass(frozen=True)

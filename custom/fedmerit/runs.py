@@ -88,6 +88,7 @@ def create(
         folder.require_arrays()
         pick_device(device_of(folder.name, device), folder.name)
     _require_server_set(plan, folders, server_sites)
+    _require_processes(plan, engine, threads, names)
     write_json(
         run / "run.json",
         {
@@ -116,6 +117,15 @@ def create(
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
+
+
+def _require_processes(plan: Plan, engine: str, threads: int | None, sites: Sequence[str]) -> None:
+    """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
+    if plan.build_method().models_stay and engine == "sim" and threads is not None and threads < len(sites):
+        raise BadInput(
+            f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
+            f"give --threads {len(sites)}, or let the server pass the models on with --set exchange=relay"
+        )
 
 
 def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites: Path | str | None) -> None:
@@ -195,6 +205,7 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
     threads = threads or info["threads"]
+    _require_processes(plan, info["engine"], threads, names)
     device = info["device"] or spread(names, torch.cuda.device_count())
     with _held(run) as lock:
         if info["engine"] == "local":

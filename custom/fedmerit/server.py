@@ -96,12 +96,13 @@ class Federation:
         self.device = device
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
-        self.models = flat.get_parameters(self.network)  # (d,), or (n, d)
+        stay = self.method.models_stay
+        self.models = torch.empty(0) if stay else flat.get_parameters(self.network)  # (d,), or (n, d)
         sizes = tuple(parameter.numel() for parameter in flat.trainable(self.network).values())
         layout = Layout(sizes, neurons.owners(self.network))
         self.state = self.method.start(self.models, len(self.sites), layout)
         self.neurons: Tensor | None = None  # (n, H) bool: which neurons each site holds; None: all
-        self.buffers: list[flat.Buffers] = [flat.get_buffers(self.network)] * len(self.sites)
+        self.buffers: list[flat.Buffers] = [{} if stay else flat.get_buffers(self.network)] * len(self.sites)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it received last; None: all
@@ -181,11 +182,11 @@ class Federation:
         tested, faults = self._usable_evaluations(answers, test, self.sites)
         if not any(tested):
             raise RunFailed(f"final test: no site sent a usable evaluation ({_listed(faults)})")
-        names = ["global"] if self.models.ndim == 1 else self.sites
-        for name, model, buffers in zip(names, test.models, test.buffers, strict=True):
+        names = [] if self.method.models_stay else ["global"] if self.models.ndim == 1 else self.sites
+        for name, model, buffers in zip(names, test.models, test.buffers, strict=bool(names)):
             flat.load(self.network, model, buffers)
             save_network(self.run / "models", name, self.network, self.plan.network)
-        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test))
+        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test), own_alone=self.method.models_stay)
         self.round += 1
         self._checkpoint()
 
@@ -205,7 +206,8 @@ class Federation:
                 weight=_known(self.weights, row),
                 data_share=_known(self.data_share, row),
                 neurons=None if self.neurons is None else self.neurons[row],
-                peers=self._peers(row),
+                peers={} if self.method.models_stay else self._peers(row),
+                others=self._others(row) if self.method.models_stay else {},
             )
             for row, site in enumerate(self.sites)
         }
@@ -222,6 +224,14 @@ class Federation:
             for peer in givers(sharing, self.plan.seed, self.sites, row, self.round)
             if not missed[peer]
         }
+
+    def _others(self, row: int) -> dict[str, float]:
+        """Whom the site at ``row`` may ask for a model, and what is known here of the weights it gives them."""
+        sharing = self.method.sharing(self.state)
+        if sharing is None:
+            return {}
+        weights = zip(self.sites, sharing.weights[row].tolist(), strict=True)
+        return {site: weight for site, weight in weights if site != self.sites[row]}
 
     def _download(self, row: int) -> Tensor | Patch:
         """A site's model: whole, or what changed where that is smaller and the site has the rest."""
@@ -246,7 +256,13 @@ class Federation:
         return build_network(self.plan.network, pick_device(self.device, "the server"))
 
     def _final_test(self) -> Evaluation:
-        """Every site tests every final model, its own among them: on all test splits together stands the union."""
+        """Every site tests every final model, its own among them: on all test splits together stands the union.
+
+        Where models stay at the sites, each tests its own.
+        """
+        if self.method.models_stay:
+            one = torch.eye(1, dtype=torch.float64)
+            return Evaluation(self.round, "testing", torch.empty(1, 0), one, ({},), one)
         models = self.models.reshape(-1, self.models.shape[-1])
         each = torch.eye(len(models), dtype=torch.float64)
         return Evaluation(self.round, "testing", models, each, tuple(self.buffers[: len(models)]), each)
@@ -349,12 +365,15 @@ class Federation:
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         self._update_buffers(played.replies, reports, outcome.statistics)
         updates = played.updates
-        assert reports.products is not None
-        self.mean_update, evidence = evidence_of(
-            updates, reports.products, outcome.weights, reports.present, self.mean_update
-        )
         seconds = torch.full_like(outcome.weights, played.seconds + time.perf_counter() - began)
-        outcome = replace(outcome, quantities={**outcome.quantities, **evidence, "server_seconds": seconds})
+        quantities = {**outcome.quantities, "server_seconds": seconds}
+        if not self.method.models_stay:
+            assert reports.products is not None
+            self.mean_update, evidence = evidence_of(
+                updates, reports.products, outcome.weights, reports.present, self.mean_update
+            )
+            quantities |= evidence
+        outcome = replace(outcome, quantities=quantities)
 
         weighing_bytes, faults = self._weighed
         received = [payload(task) + trial_bytes + weighing_bytes for task in played.tasks.values()]

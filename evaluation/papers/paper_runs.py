@@ -254,3 +254,32 @@ class Riding:
     def work_off(self, trainings: Sequence[freeriders.Attack], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
         return freeriders.work_off(trainings, workers, on_end)
+
+
+@dataclass(frozen=True)
+class WrongMasks:
+    """A method on sites dealt anew of which the last has wrong masks, in each way in turn, and where none has."""
+
+    label: str
+    deal: Deal
+    kinds: tuple[str, ...]  # specs of `fedmerit.behaviours`
+
+    def keys(self, sites: Sequence[str]) -> list[str]:
+        """One for each kind, and one without."""
+        return [f"{self.label} on {self.deal}, {kind}" for kind in ("honest", *self.kinds)]
+
+    @property
+    def cost(self) -> str:
+        """Number of kinds, and one where all are honest."""
+        return f"{len(self.kinds) + 1} on {self.deal.name}"
+
+    def prepare(self, study: Study) -> list[freeriders.Attack]:
+        """A run folder for each kind and seed."""
+        sites = study.sites_of(self.deal)
+        last = [folder.name for folder in open_sites(sites)][-1:]
+        out, items = study.out / "riders" / sites.name, parse_methods(self.label)
+        return freeriders.prepare(out, items, self.kinds, last, study.seeds, study.settings, study.options(sites))
+
+    def work_off(self, trainings: Sequence[freeriders.Attack], workers: int, on_end: OnEnd) -> dict[Path, str]:
+        """Train what is not finished."""
+        return freeriders.work_off(trainings, workers, on_end)

@@ -10,17 +10,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from run_factory import SITES, add_rows, make_run, make_sites
 from typer.testing import CliRunner
 
 from evaluation.fairness.fairness import euclidean, pearson
 from evaluation.formats import Table
-from evaluation.papers import paper_numbers, papers
+from evaluation.freeriders.freeriders import Attack
+from evaluation.papers import paper_numbers
 from evaluation.papers.paper_artefacts import Artefact, Made, beside
 from evaluation.papers.paper_dealt import alone_and_final, reputations, site_dice_of
 from evaluation.papers.paper_fedce import ABLATION
 from evaluation.papers.paper_numbers import Published
-from evaluation.papers.paper_runs import Compared, Deal, Riding, Study, WithoutOne
+from evaluation.papers.paper_runs import Compared, Deal, Riding, Study, WithoutOne, WrongMasks
 from evaluation.papers.papers import PAPERS, chosen, needs_of, paper_of, produce, trainings_per_seed
 from fedmerit.cli import app
 from fedmerit.errors import BadInput
@@ -151,8 +153,7 @@ def test_shared_trainings_are_counted_once():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("cycle",), "its method .* is not among the methods .* there are fedce, cgsv, fedave, fedsac"),
-        (("lenet",), "'lenet': unknown; there are fedce, cgsv, fedave"),
+        (("lenet",), "'lenet': unknown; there are fedce, cgsv, fedave, fedsac, cycle"),
         (("fedce", "--only", "table9", "--list"), "--only table9: unknown; there are table1, "),
         (("fedce", "--only", "figure1", "--list"), r"--only figure1: unknown \(Figure 1: .*not an experiment\)"),
         (("cgsv", "--only", "table5", "--list"), "table1 and table2 with --into 5"),
@@ -214,6 +215,12 @@ def made_up_run(folder, label, seed, names=SITES):
             rows.append(Row(*head, number, site, "quota", 0.5 + 0.1 * place))
             rows.append(Row(*head, number, site, "server_seconds", 1.0 + 0.5 * (method == "eci")))
             rows += [Row(*head, number, site, f"{what}_distance", 0.1 * place) for what in ("model", "reward")]
+        if method == "cycle":
+            held = [(number, holder) for number in range(1, 4) for holder in names if holder != site]
+            rows += [
+                Row(*head, number, site, "peer_reputation", 0.2 * place + 0.01 * number, coalition=holder)
+                for number, holder in held
+            ]
         level = 0.7 if METHODS[method].download == "global model" else 0.5 + 0.05 * place + random.uniform(0, 0.02)
         for tester in names:
             for case in range(2):
@@ -299,6 +306,53 @@ def test_correlations_over_dealt_sites_by_hand(study):
     assert math.isnan(cells.loc["fedavg", "POW"])  # one model for all: no correlation
     assert cells.loc["fedave", "POW, MNIST"] == 97.59
     assert "standalone" not in cells.index
+
+
+def test_gains_over_training_alone_by_hand(study):
+    artefact = ARTEFACTS["cycle-table1"]
+    pretend(study, artefact)
+    ours, *theirs = artefact.make(study, artefact).tables
+    dice = site_dice_of(study.results(artefact.needs[0]))
+    gains = [100 * (dice.loc[("cycle", seed)] - dice.loc[("standalone", seed)]) for seed in (0, 1)]
+    row = ours.frame.set_index("Method").loc["cycle"]
+    assert row["MVA [%], UNI"] == pytest.approx(100 * dice.loc["cycle"].to_numpy().mean())
+    assert row["MCG [points], UNI"] == pytest.approx(np.mean([gain.mean() for gain in gains]))
+    assert row["CGS [points], UNI"] == pytest.approx(np.mean([gain.std(ddof=1) for gain in gains]))
+    assert [table.name for table in theirs] == ["table1-published-1", "table1-published-2"]
+    by_site = ARTEFACTS["cycle-table9"]
+    pretend(study, by_site)
+    uni = by_site.make(study, by_site).tables[0].frame.set_index("Method")
+    both = sum(gains) / 2
+    assert uni.loc["cycle"].drop("Worse off than alone").to_list() == pytest.approx(both.to_list())
+    lost = [site for site in both.index if both[site] < 0]
+    assert uni.loc["cycle", "Worse off than alone"] == (", ".join(lost) or "nobody")
+
+
+def test_the_site_with_wrong_masks_stands_apart(study, tmp_path):
+    artefact = ARTEFACTS["cycle-table7"]
+    pretend(study, artefact)
+    (need,) = (need for need in artefact.needs if isinstance(need, WrongMasks))
+    names = [f"site-{number}" for number in range(1, 6)]
+    attacks = []
+    for kind in ("honest", *need.kinds):
+        folder = tmp_path / kind
+        made_up_run(folder, "cycle", 0, names)
+        attacks.append(Attack("cycle", kind, "" if kind == "honest" else "site-5", 0, folder))
+    for attack in attacks:
+        torch.save({"round": 99}, attack.folder / "checkpoint.pt")
+    study.trainings[need] = attacks
+    ours, theirs = artefact.make(study, artefact).tables
+    frame = ours.frame.set_index("Masks")
+    assert list(frame.index) == ["standalone", "honest", *(kind.replace(":share=", ", ") for kind in need.kinds)]
+    row = frame.loc["honest"]
+    assert row["Mean of the others"] == pytest.approx(row[names[:-1]].mean())
+    assert row["Reputation of site-5"] == pytest.approx(0.8 + 0.03)
+    assert row["Reputation of the others"] == pytest.approx(0.3 + 0.03)
+    assert math.isnan(frame.loc["standalone", "Reputation of site-5"])
+    assert theirs.frame.loc[4, "5"] == 10.75
+    maps = ARTEFACTS["cycle-figure5"]
+    (drawn,) = maps.make(study, maps).drawn
+    assert len([panel for panel in drawn.figure.axes if panel.images]) == 3 * (1 + len(need.kinds))
 
 
 def test_the_papers_columns_are_those_of_as_many_agents(study):
@@ -535,5 +589,4 @@ def test_needs_name_their_trainings():
     assert len(WithoutOne("fedavg").keys(names)) == len(Riding("fedce").keys(names)) == 4
     assert len(WithoutOne("fedce", with_all=False).keys(names)) == 3
     assert Compared(("fedavg", "fedce"), Deal("POW", "powerlaw", into=3)).cost == "2 on POW of 3"
-    assert papers.LACKING.keys().isdisjoint(PAPERS)
     assert paper_of("cgsv") is PAPERS["cgsv"]
