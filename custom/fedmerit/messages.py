@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedmerit.errors import MemoryLost
 from fedmerit.flat import Buffers
+from fedmerit.ledger import GENESIS
 from fedmerit.training import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
@@ -46,6 +47,7 @@ class Task:
     buffers: Buffers
     weight: float | None = None  # of its last update in this model; None: it has no part in it
     data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
+    ledger: str = GENESIS  # hash of the ledger's last record: the server's word on all rounds before
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Evaluation:
     buffers: tuple[Buffers, ...]  # (b,)
     shares: Tensor  # (k, b) float64, rows sum to 1
     bins: int = 0  # of a histogram of losses per image; 0: none is wanted
+    ledger: str = GENESIS  # as in `Task`
 
 
 @dataclass(frozen=True)

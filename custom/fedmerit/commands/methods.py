@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedmerit.commands.app import Settings, app, assignments, console, reports_bad_input
+from fedmerit.commands.app import RoundTimeout, Settings, app, assignments, console, reports_bad_input
 from fedmerit.errors import BadInput
 from fedmerit.plan import TASKS, make_plan
 from fedmerit.registry import METHODS
@@ -38,7 +38,10 @@ def export(
     out: Annotated[Path, typer.Option(help="Job folder to write.")],
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
-    min_sites: Annotated[int, typer.Option(help="Sites that have to be there for the job to start.")] = 2,
+    min_sites: Annotated[
+        int, typer.Option(help="Sites that have to be there for the job to start, and answer for a round to end.")
+    ] = 2,
+    round_timeout: RoundTimeout = 0,
     settings: Settings = None,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
@@ -47,5 +50,5 @@ def export(
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
     plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
-    export_job(plan, out, min_sites)
+    export_job(plan, out, min_sites, round_timeout)
     console.print(f"job folder: {out}", soft_wrap=True)

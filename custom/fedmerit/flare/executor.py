@@ -16,7 +16,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_task
-from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Task
+from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Failure, Task
 from fedmerit.place import behaviour_of, device_of, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
@@ -63,4 +63,5 @@ class MeritExecutor(Executor):
             return FLModelUtils.to_shareable(answer_to_model(self._open(fl_ctx).answer(task), self._network))
         except Exception as error:
             self.log_exception(fl_ctx, f"round failed at this site: {error}")
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+            failure = Failure(f"failed with {type(error).__name__}; the site's own log says more")
+            return FLModelUtils.to_shareable(answer_to_model(failure, self._network))

@@ -23,13 +23,14 @@ class MeritRecipe(Recipe):
     Args:
         plan: the run.
         name: of the job.
-        min_sites: sites that have to be there for the job to start.
+        min_sites: sites that have to be there for the job to start, and whose answers end a round.
+        round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
     """
 
-    def __init__(self, plan: Plan, name: str, min_sites: int = 2):
+    def __init__(self, plan: Plan, name: str, min_sites: int = 2, round_timeout: float = 0):
         job = FedJob(name=name, min_clients=min_sites)
         job.set_app_packages(["fedmerit"])
-        job.to_server(MeritController())
+        job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))
         job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
         job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, EVALUATE])
         super().__init__(job)
@@ -41,7 +42,7 @@ def site_policy() -> dict[str, Any]:
     return {"format_version": 2, CLASS_ALLOW_LIST: [f"{kind.__module__}.{kind.__name__}" for kind in classes]}
 
 
-def export_job(plan: Plan, out: Path, min_sites: int = 2) -> None:
+def export_job(plan: Plan, out: Path, min_sites: int = 2, round_timeout: float = 0) -> None:
     """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
 
     Raises:
@@ -49,7 +50,9 @@ def export_job(plan: Plan, out: Path, min_sites: int = 2) -> None:
     """
     if min_sites < 1:
         raise BadInput(f"min_sites={min_sites}: expected 1 or more")
+    if not 0 <= round_timeout < float("inf"):
+        raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
     try:
-        MeritRecipe(plan, out.name, min_sites).export(str(out.parent))
+        MeritRecipe(plan, out.name, min_sites, round_timeout).export(str(out.parent))
     except (RuntimeError, OSError) as error:
         raise BadInput(f"{out}: cannot be written ({error})") from error
