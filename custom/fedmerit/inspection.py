@@ -12,6 +12,7 @@ from fedmerit.training import Overlap
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
 LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
 LONGEST = 1e9  # seconds, some 30 years
+UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 
 
@@ -30,6 +31,15 @@ def fault_of_reply(
     """
     if not isinstance(answer, Reply):
         return _no_answer(answer)
+    try:
+        return _fault_of_reply(answer, round, model, buffers, labels, method)
+    except UNCHECKABLE as error:
+        return f"reply cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_reply(
+    answer: Reply, round: int, model: Tensor, buffers: Buffers, labels: tuple[str, ...], method: Method
+) -> str | None:
     if answer.round != round:
         return f"reply of round {answer.round} in round {round}"
     if answer.update.shape != model.shape or answer.update.dtype != model.dtype:
@@ -89,6 +99,13 @@ def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]
     """Why the answer to ``task`` cannot be used, or None."""
     if not isinstance(answer, Evaluated):
         return _no_answer(answer)
+    try:
+        return _fault_of_evaluated(answer, task, labels)
+    except UNCHECKABLE as error:
+        return f"evaluation cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
     if answer.round != task.round:
         return f"evaluation of round {answer.round} in round {task.round}"
     if len(answer.overlaps) != len(task.mixtures):

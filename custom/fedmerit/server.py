@@ -38,6 +38,7 @@ from fedmerit.training import build_network, initial_network, mean_dice, save_ne
 
 CHECKPOINT = "checkpoint.pt"
 NO_REPLY = Failure("no reply")
+FOREIGN = "not a site that was asked"
 LONGEST_REASON = 200  # characters; a site may have written them
 
 
@@ -142,7 +143,7 @@ class Federation:
         """Why an answer to the task of ``site`` cannot be used, or None."""
         task = self.tasks().get(site)
         if task is None:
-            return "no site of this run" if site not in self.sites else "nothing was asked of it"
+            return FOREIGN
         fault = self._fault(site, answer) if isinstance(task, Task) else self._fault_of_evaluated(answer, task)
         return fault and fault[:LONGEST_REASON]
 
@@ -256,7 +257,7 @@ class Federation:
     def _usable_replies(self, answers: Answers) -> tuple[list[Reply | None], dict[str, str]]:
         """The replies that can be used, in site order, and why others cannot."""
         usable: list[Reply | None] = []
-        faults = dict(self._refused)
+        faults = self._unasked(answers, self.sites)
         for site in self.sites:
             answer = answers.get(site, NO_REPLY)
             fault = self._fault(site, answer)
@@ -264,6 +265,10 @@ class Federation:
                 faults[site] = fault[:LONGEST_REASON]
             usable.append(answer if isinstance(answer, Reply) and not fault else None)
         return usable, faults
+
+    def _unasked(self, answers: Answers, asked: Sequence[str]) -> dict[str, str]:
+        """Why messages that nobody was asked for, or that were refused already, count for nothing."""
+        return {name[:LONGEST_REASON]: FOREIGN for name in answers if name not in asked} | self._refused
 
     def _fault(self, site: str, answer: object) -> str | None:
         """Why the reply of ``site`` cannot be used, or None."""
@@ -282,7 +287,7 @@ class Federation:
     ) -> tuple[list[Evaluated | None], dict[str, str]]:
         """Likewise the evaluations of ``sites``, in their order."""
         usable: list[Evaluated | None] = []
-        faults = dict(self._refused)
+        faults = self._unasked(answers, sites)
         for site in sites:
             answer = answers.get(site, NO_REPLY)
             fault = self._fault_of_evaluated(answer, task)
@@ -368,6 +373,7 @@ class Federation:
             "changed": None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1)),
             "mean_update": self.mean_update,
             "num_samples": self.num_samples,
+            "complete_rounds": min(self.round, self.plan.rounds),
             "results_size": self.recorder.results.size,
         }
         write_atomically(self.run / CHECKPOINT, lambda file: torch.save(content, file))
@@ -435,6 +441,12 @@ def is_finished(run: Path, rounds: int) -> bool:
     """Whether a run folder holds a whole run: trained, tested, models saved."""
     content = _read_checkpoint(run)
     return content is not None and content["round"] > rounds
+
+
+def complete_rounds(run: Path) -> int | None:
+    """How many rounds a run folder's checkpoint stands at; None where it does not say."""
+    content = _read_checkpoint(run)
+    return None if content is None else content.get("complete_rounds")  # those of earlier versions do not say
 
 
 def _read_checkpoint(run: Path) -> dict[str, Any] | None:

@@ -61,7 +61,8 @@ class MeritAggregator(ModelAggregator):
 
     def accept_model(self, model: FLModel) -> None:
         """Keep one site's answer, if it can be used; if not, why: an unusable message takes no usable one's place."""
-        site = str(model.meta.get("client_name") if isinstance(model.meta, dict) else None)
+        named = model.meta.get("client_name") if isinstance(model.meta, dict) else None
+        site = named if isinstance(named, str) else f"({type(named).__name__} for a name)"
         read = model_to_reply if self.federation.work == TRAIN else model_to_evaluated
         answer = read(model, self.federation.network)
         fault = self.federation.fault_of(site, answer)

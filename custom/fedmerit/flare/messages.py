@@ -113,7 +113,7 @@ def answer_to_model(answer: Reply | Evaluated | Failure, network: nn.Module) -> 
     )
 
 
-UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, RecursionError)
+UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
 def _number(value: object) -> float:
@@ -121,6 +121,12 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{type(value).__name__} in the place of a number")
     return float(value)
+
+
+def _overlaps(value: object) -> tuple[Overlap, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{type(value).__name__} in the place of a list")
+    return tuple(Overlap(**overlap) for overlap in value)
 
 
 def _round(model: FLModel) -> int:
@@ -150,11 +156,11 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             update=flat.flatten(params, list(parts)),
             buffers=_tensors(meta["buffers"]),
             num_samples=meta["num_samples"],
-            overlaps=tuple(Overlap(**overlap) for overlap in meta["overlaps"]),
+            overlaps=_overlaps(meta["overlaps"]),
             values={name: _number(value) for name, value in meta["values"].items()},
             train_loss=_number(meta["train_loss"]),
             seconds=_number(meta["seconds"]),
-            trained_overlaps=tuple(Overlap(**overlap) for overlap in meta["trained_overlaps"]),
+            trained_overlaps=_overlaps(meta["trained_overlaps"]),
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
@@ -166,7 +172,7 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Failur
         meta = model.meta
         return Evaluated(
             round=_round(model),
-            overlaps=tuple(tuple(Overlap(**overlap) for overlap in of_model) for of_model in meta["overlaps"]),
+            overlaps=tuple(_overlaps(of_model) for of_model in meta["overlaps"]),
             losses=torch.from_numpy(np.array(meta["losses"], dtype=np.float64)),
             seconds=_number(meta["seconds"]),
         )
