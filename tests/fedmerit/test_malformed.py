@@ -136,7 +136,8 @@ def malformed() -> Iterator[tuple[str, Change]]:
         "Mallory": "Mallory",
         "birch": "birch",
         "a list": [LIAR],
-        "long": 9**9999,
+        "2^99999": 2**99999,
+        "a long name": "B" * 999,
     }.items():
         yield f"from {name}", telling("client_name", value)
 
