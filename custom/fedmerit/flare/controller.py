@@ -1,13 +1,17 @@
 """The server's workflow on NVFlare: send each site its model, collect replies, round by round."""
 
+import os
+import shutil
 import threading
 import time
 from pathlib import Path
 
 from nvflare.app_common.workflows.model_controller import ModelController
 
+from fedmerit.description import describe
+from fedmerit.files import write_json
 from fedmerit.flare.aggregator import MeritAggregator
-from fedmerit.place import run_folder
+from fedmerit.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
 
@@ -30,9 +34,19 @@ class MeritController(ModelController):
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
         aggregator: MeritAggregator = self.get_component(self.aggregator_id)
-        federation = aggregator.open(self.sample_clients(), run_folder(Path(self.get_run_dir())))
-        while work := federation.work:
-            self._exchange(work, aggregator)
+        follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
+        workspace = Path(self.get_run_dir())
+        run = run_folder(workspace)
+        federation = aggregator.open(self.sample_clients(), run)
+        if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
+            description = describe(run.name, federation.plan, federation.sites, "prod")
+            write_json(run / "run.json", description | {"command": f"NVFlare job {workspace.name}"})
+        try:
+            while work := federation.work:
+                self._exchange(work, aggregator)
+        finally:
+            if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
+                shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
 
     def _exchange(self, task: str, aggregator: MeritAggregator) -> None:
         """One message to every site that is asked, its answer to the aggregator, and the end of the exchange."""
