@@ -6,7 +6,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,18 @@ class Ledger:
                     yield json.loads(line)
                 except ValueError:
                     raise BadInput(f"{self.path}, line {number}: not a ledger record") from None
+
+    def follower(self, on_record: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
+        """A function that hands ``on_record`` every record that it has not seen yet."""
+        seen = 0
+
+        def follow() -> None:
+            nonlocal seen
+            for record in self.records[seen:]:
+                on_record(record)
+                seen += 1
+
+        return follow
 
     def keep(self, count: int) -> None:
         """Forget all but the first ``count`` records; `BadInput` where there are fewer."""

@@ -1,13 +1,8 @@
 """A run folder from its first file to its last: create, execute, resume."""
 
 import fcntl
-import platform
-import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +10,7 @@ import torch
 
 from fedmerit.behaviours import require_possible
 from fedmerit.data import SERVER_SPLIT, SiteFolder, open_sites
+from fedmerit.description import describe
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.local import run_local
@@ -25,8 +21,7 @@ from fedmerit.server import needs_server_set, require_sites
 from fedmerit.site import pick_device
 from fedmerit.training import check_image_size
 
-PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
-ENGINES = ("sim", "local")
+ENGINES = ("sim", "local", "poc")
 NEEDED = (
     "method",
     "sites",
@@ -89,30 +84,16 @@ def create(
     _require_server_set(plan, folders, server_sites)
     write_json(
         run / "run.json",
-        {
-            "run": run.name,
-            "method": plan.method,
-            "parameters": dict(plan.parameters),
-            "seed": plan.seed,
-            "sites": names,
+        describe(run.name, plan, names, engine)
+        | {
             "only": only and sorted(only),
-            "task": plan.task,
-            "labels": list(plan.network.labels),
-            "rounds": plan.rounds,
-            "engine": engine,
             "threads": threads,
             "device": device,
             "behaviours": specs,
-            "training": vars(plan.training),
-            "plan": plan.to_dict(),
             "image_size": list(first.image_size),
             "sites_folder": str(Path(sites).resolve()),
             "server_sites": server_sites and str(Path(server_sites).resolve()),
             "settings": {name: str(value) for name, value in (settings or {}).items()},
-            "fedmerit_version": version("fedmerit"),
-            "packages": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
-            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
 
@@ -200,9 +181,14 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
             devices = {name: device_of(name, device) for name in (*names, SERVER)}
             own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
             run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"))
+            return
+        server_sites, behaviours = info["server_sites"], info.get("behaviours")
+        if info["engine"] == "poc":
+            from fedmerit.flare.poc import run_poc  # NVFlare takes seconds to import
+
+            run_poc(plan, folders, run, device, on_round, lock, server_sites, behaviours)
         else:
-            from fedmerit.flare.simulation import run_simulator  # NVFlare takes seconds to import
+            from fedmerit.flare.simulation import run_simulator
 
             threads = min(threads or len(names), len(names))
-            server_sites, behaviours = info["server_sites"], info.get("behaviours")
             run_simulator(plan, names, root, run, threads, device, on_round, lock, server_sites, behaviours)

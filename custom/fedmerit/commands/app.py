@@ -27,6 +27,7 @@ class Engine(StrEnum):
 
     sim = "sim"
     local = "local"
+    poc = "poc"
 
 
 Settings = Annotated[

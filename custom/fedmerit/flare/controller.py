@@ -1,5 +1,7 @@
 """The server's workflow on NVFlare: send each site its model, collect replies, round by round."""
 
+import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -9,8 +11,10 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.model_controller import ModelController
 
+from fedmerit.description import describe
+from fedmerit.files import write_json
 from fedmerit.flare.aggregator import MeritAggregator
-from fedmerit.place import run_folder
+from fedmerit.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 from fedmerit.signing import Signer
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
@@ -47,10 +51,19 @@ class MeritController(ModelController):
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
         self.aggregator: MeritAggregator = self.get_component(self.aggregator_id)
-        run = run_folder(Path(self.get_run_dir()))
+        follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
+        workspace = Path(self.get_run_dir())
+        run = run_folder(workspace)
         federation = self.aggregator.open(self.sample_clients(), run, self.min_sites, self._signer())
-        while work := federation.work:
-            self._exchange(work)
+        if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
+            description = describe(run.name, federation.plan, federation.sites, "prod")
+            write_json(run / "run.json", description | {"command": f"NVFlare job {workspace.name}"})
+        try:
+            while work := federation.work:
+                self._exchange(work)
+        finally:
+            if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
+                shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note the sites whose answer NVFlare itself did not let through, such as the news of an error there."""

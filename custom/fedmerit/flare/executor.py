@@ -17,7 +17,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_task
 from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Failure, Task
-from fedmerit.place import behaviour_of, device_of, run_folder, site_folder
+from fedmerit.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
@@ -49,8 +49,10 @@ class MeritExecutor(Executor):
         if self._site is None:
             plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
             torch.set_num_threads(plan.training.cpu_threads)
-            workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
-            site = Site(site_folder(name), plan, run_folder(workspace) / "sites" / name, device_of(name))
+            workspace = fl_ctx.get_engine().get_workspace()
+            follow_manifest(Path(workspace.get_site_config_dir()), name)
+            memory = run_folder(Path(workspace.get_run_dir(fl_ctx.get_job_id()))) / "sites" / name
+            site = Site(site_folder(name), plan, memory, device_of(name))
             self._site = behaving(site, behaviour_of(name))
         return self._site
 

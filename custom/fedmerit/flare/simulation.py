@@ -55,14 +55,7 @@ def run_simulator(
     Raises:
         RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.
     """
-    ledger, seen = Ledger(run / "ledger.jsonl"), 0
-
-    def follow() -> int:
-        records = ledger.records[seen:]
-        for record in records:
-            on_round(record)
-        return seen + len(records)
-
+    follow = Ledger(run / "ledger.jsonl").follower(on_round)
     if not is_finished(run, plan.rounds):
         log, workspace = run / "nvflare.log", run / "nvflare"
         here = {
@@ -79,7 +72,7 @@ def run_simulator(
             )
         try:
             while process.poll() is None:
-                seen = follow()
+                follow()
                 time.sleep(POLL)
         finally:
             _end(process)
