@@ -3,6 +3,7 @@
 ``ledger.jsonl``, the server's, holds one record per round; ``site_log.jsonl`` is what a site writes down itself.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -42,11 +43,12 @@ class Ledger:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record (JSON values), with ``previous``, ``hash`` and any ``signature``, and flush it to disk."""
-        chained = {**record, "previous": self.last_hash}
-        closing = {"hash": _hash(chained)}
-        if self.signer:
-            closing["signature"] = self.signer.sign(closing["hash"])
         with self.path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # a process that was replaced may still be at work
+            chained = {**record, "previous": self.last_hash}
+            closing = {"hash": _hash(chained)}
+            if self.signer:
+                closing["signature"] = self.signer.sign(closing["hash"])
             file.write(json.dumps(chained | closing) + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -1,8 +1,6 @@
 """A run folder from its first file to its last: create, execute, resume."""
 
-import fcntl
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from fedmerit.behaviours import require_possible
 from fedmerit.data import SERVER_SPLIT, SiteFolder, open_sites
 from fedmerit.description import describe
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json
+from fedmerit.files import held, write_json
 from fedmerit.local import run_local
 from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
@@ -145,17 +143,6 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
 
 
-@contextmanager
-def _held(run: Path) -> Iterator[int]:
-    """The run folder for this process alone: a lock that ends with whoever holds its file descriptor."""
-    with (run / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"{run}: another process is at work on this run; wait for it, or stop it first") from None
-        yield file.fileno()
-
-
 def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: int | None = None) -> None:
     """Train and test from the run's last complete round.
 
@@ -176,7 +163,7 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
     threads = threads or info["threads"]
     device = info["device"] or spread(names, torch.cuda.device_count())
-    with _held(run) as lock:
+    with held(run) as lock:
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in (*names, SERVER)}
             own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []

@@ -300,8 +300,8 @@ class Federation:
         found = sum(1 for answer in usable if answer)
         if not self.enough(found):
             least = min(self.min_sites, len(self.tasks()))
-            few = f"no site sent a usable {what}" if least == 1 else f"{found} usable {what}s, at least {least} needed"
-            raise RunFailed(f"{when}: {few} ({_listed(faults)})")
+            who = "no site" if least == 1 else f"{found} of {least} sites needed"
+            raise RunFailed(f"{when}: {who} sent a usable {what} ({_listed(faults)})")
 
     def _end_round(self, played: _Round, trials: TrialResults | None = None, trial_bytes: int = 0) -> None:
         """Hand everything to the method, record, checkpoint."""

@@ -12,13 +12,14 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedmerit.description import describe
-from fedmerit.files import write_json
+from fedmerit.files import held, write_json
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 from fedmerit.signing import Signer
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
 ASK_AGAIN = 5.0  # seconds after which sites that NVFlare gave up are asked again
+SERVER_LOCK = ".server.lock"
 KEY, CERTIFICATE = "server.key", "server.crt"  # in the startup kit of a provisioned server
 
 
@@ -54,6 +55,12 @@ class MeritController(ModelController):
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
         run = run_folder(workspace)
+        run.mkdir(parents=True, exist_ok=True)
+        with held(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
+            self._work(run, workspace)
+
+    def _work(self, run: Path, workspace: Path) -> None:
+        """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
         federation = self.aggregator.open(self.sample_clients(), run, self.min_sites, self._signer())
         if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
             description = describe(run.name, federation.plan, federation.sites, "prod")
