@@ -40,6 +40,7 @@ def export(
     seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
     min_sites: Annotated[int, typer.Option(help="Sites that have to be there for the job to start.")] = 2,
     settings: Settings = None,
+    byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
     from fedmerit.flare.recipe import export_job
@@ -47,5 +48,5 @@ def export(
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
     plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
-    export_job(plan, out, min_sites)
+    export_job(plan, out, min_sites, byoc)
     console.print(f"job folder: {out}", soft_wrap=True)
