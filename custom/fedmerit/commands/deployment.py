@@ -24,6 +24,7 @@ app.add_typer(deploy, name="deploy")
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
 AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
 JobId = Annotated[str, typer.Argument(help="As `submit` printed it.")]
+Byoc = Annotated[bool, typer.Option("--byoc", help="Let jobs bring code of their own (`export --byoc`).")]
 KitDevice = Annotated[str, typer.Option(help="cuda:0, cpu, ... on this machine.")]
 COLOURS: Mapping[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 SHARES: Mapping[str, str] = {
@@ -115,6 +116,7 @@ def site(
     sites_folder: Annotated[Path | None, typer.Option(help="Folder of site folders that holds this site's.")] = None,
     site_folder: Annotated[Path | None, typer.Option(help="Or the site folder itself.")] = None,
     device: KitDevice = "auto",
+    byoc: Byoc = False,
     offline: Annotated[bool, typer.Option("--offline", help="The server need not be started yet.")] = False,
 ) -> None:
     """Prepare one hospital's machine, and check it; exits with 1 where something is in the way."""
@@ -125,7 +127,7 @@ def site(
     if (sites_folder is None) == (site_folder is None):
         raise BadInput("--sites-folder or --site-folder: expected one of them")
     folder = site_folder or Path(sites_folder or "") / name_of(kit)
-    prepare_site(kit, folder, device)
+    prepare_site(kit, folder, device, byoc)
     _report([*preflight(kit, offline), *_data(folder)])
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
@@ -139,12 +141,13 @@ def prepare_the_server(
     ] = None,
     server_sites: ServerSites = None,
     device: KitDevice = "auto",
+    byoc: Byoc = False,
 ) -> None:
     """Prepare the server's machine, and check it; exits with 1 where something is in the way."""
     from fedmerit.flare.kits import prepare_server
     from fedmerit.flare.preflight import preflight
 
-    prepare_server(kit, server_sites, runs, device)
+    prepare_server(kit, server_sites, runs, device, byoc)
     _report(preflight(kit))
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 

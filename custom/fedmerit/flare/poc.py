@@ -107,7 +107,9 @@ def make_federation(
     specs = behaviours or {}
     kits.prepare_server(paths[HOST], server_sites, device=device_of(SERVER, devices), **where)
     for folder in folders:
-        own = {"behaviours": behaviour_setting({folder.name: specs[folder.name]})} if folder.name in specs else {}
+        own: dict[str, Any] = (
+            {"behaviours": behaviour_setting({folder.name: specs[folder.name]})} if folder.name in specs else {}
+        )
         kits.prepare_site(paths[folder.name], folder.path, device_of(folder.name, devices), **where, **own)
     return paths[ADMIN], [paths[HOST], *(paths[folder.name] for folder in folders)]
 
