@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,15 @@ def describe(name: str, plan: Plan, sites: Sequence[str], engine: str) -> dict[s
         "engine": engine,
         "training": vars(plan.training),
         "plan": plan.to_dict(),
-        "fedmerit_version": version("fedmerit"),
-        "packages": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "fedmerit_version": _version("fedmerit"),
+        "packages": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a job that brings its code
+        return "not installed"

@@ -43,6 +43,7 @@ def export(
     ] = 2,
     round_timeout: RoundTimeout = 0,
     settings: Settings = None,
+    byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
     from fedmerit.flare.recipe import export_job
@@ -50,5 +51,5 @@ def export(
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
     plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
-    export_job(plan, out, min_sites, round_timeout)
+    export_job(plan, out, min_sites, byoc, round_timeout)
     console.print(f"job folder: {out}", soft_wrap=True)

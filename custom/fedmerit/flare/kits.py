@@ -14,7 +14,8 @@ from fedmerit.site import pick_device
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")  # what is left of "any"
-REFUSED = ("byoc", "shell_commands", "server-predeployed-flwr")  # to everyone: foreign code, shells, Flower apps
+BYOC = "byoc"
+REFUSED = (BYOC, "shell_commands", "server-predeployed-flwr")  # to everyone: foreign code, shells, Flower apps
 UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would send a site's error log to the server
 
 
@@ -61,13 +62,14 @@ def server_address(kit: Path) -> tuple[str, int]:
         raise BadInput(f"{kit}/startup/fed_{kind}.json: says no address ({error}); unpack the kit again") from error
 
 
-def prepare_site(kit: Path, folder: Path, device: str = "auto", **settings: str) -> SiteFolder:
+def prepare_site(kit: Path, folder: Path, device: str = "auto", byoc: bool = False, **settings: str) -> SiteFolder:
     """Make a site's kit ready: what may run there, and the manifest that binds the site to its images.
 
     Args:
         kit: the unpacked startup kit.
         folder: the site folder, as `fedmerit prepare` wrote it; its name has to be the site's.
         device: "cpu", "cuda:0" or "auto".
+        byoc: jobs may bring code of their own, as NVFlare's default policy has it.
         settings: others of `fedmerit.place.MANIFEST_SETTINGS`, for studies.
 
     Raises:
@@ -85,13 +87,18 @@ def prepare_site(kit: Path, folder: Path, device: str = "auto", **settings: str)
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
             part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
     resources["allow_log_streaming"] = False
-    _write(kit, resources)
+    _write(kit, resources, byoc)
     _write_manifest(kit, site, {"site_folder": str(folder.resolve()), "device": device, **settings})
     return opened
 
 
 def prepare_server(
-    kit: Path, server_sites: Path | None = None, runs: Path | None = None, device: str = "auto", **settings: str
+    kit: Path,
+    server_sites: Path | None = None,
+    runs: Path | None = None,
+    device: str = "auto",
+    byoc: bool = False,
+    **settings: str,
 ) -> list[SiteFolder]:
     """Make the server's kit ready.
 
@@ -100,6 +107,7 @@ def prepare_server(
         server_sites: folder of site folders of the server's own, for methods that evaluate there.
         runs: folder for the run folders, each by its job's id; ``runs`` in the kit where not given.
         device: of the server's own evaluation.
+        byoc: as of `prepare_site`.
         settings: others of `fedmerit.place.MANIFEST_SETTINGS`.
 
     Raises:
@@ -116,7 +124,7 @@ def prepare_server(
             part["args"]["uri_root"] = str(storage / "jobs")
         if part["id"] == "job_scheduler":  # a job that waits for a site is looked at again soon
             part["args"] |= {"min_schedule_interval": 2.0, "max_schedule_interval": 30.0}
-    _write(kit, resources)
+    _write(kit, resources, byoc)
     folders = {"server_sites": server_sites, "runs": runs}
     given = {setting: str(path.resolve()) for setting, path in folders.items() if path}
     _write_manifest(kit, SERVER, {"device": device, **given, **settings})
@@ -138,20 +146,21 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def _write(kit: Path, resources: dict[str, Any]) -> None:
+def _write(kit: Path, resources: dict[str, Any], byoc: bool) -> None:
     """What of NVFlare's files in local/ decides who may do what here, with the classes of FedMerit's jobs alone."""
     local = kit / "local"
     write_json(local / "resources.json", resources | {"class_list_enforcement_mode": "enforce"} | site_policy())
-    write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json")))
+    write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
     write_json(local / "privacy.json", privacy_policy())
 
 
-def _authorization(policy: Mapping[str, Any]) -> dict[str, Any]:
+def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
     """NVFlare's default policy without foreign code and shells, whoever asks."""
     permissions: dict[str, Any] = json.loads(json.dumps(policy["permissions"]))
     for role, rights in permissions.items():
-        named = dict.fromkeys(RIGHTS, rights) if isinstance(rights, str) else rights
-        permissions[role] = named | dict.fromkeys(REFUSED, "none")
+        named = dict.fromkeys((*RIGHTS, BYOC), rights) if isinstance(rights, str) else rights
+        refused = [right for right in REFUSED if right != BYOC or not byoc]
+        permissions[role] = named | dict.fromkeys(refused, "none")
     return {**policy, "permissions": permissions}
 
 

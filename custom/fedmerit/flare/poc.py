@@ -100,24 +100,25 @@ def make_federation(
     Returns:
         The admin's kit; those of the server, first, and the sites.
     """
-    names = {folder.name: ORG for folder in folders}
-    project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=free_ports())
+    names, port = {folder.name: ORG for folder in folders}, free_port()
+    project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port))
     paths = {kit.name: kit.path for kit in init(workspace, project)}
     where: dict[str, Any] = {"run": str(run.resolve())} if run else {}
     specs = behaviours or {}
     kits.prepare_server(paths[HOST], server_sites, device=device_of(SERVER, devices), **where)
     for folder in folders:
-        own = {"behaviours": behaviour_setting({folder.name: specs[folder.name]})} if folder.name in specs else {}
+        own: dict[str, Any] = (
+            {"behaviours": behaviour_setting({folder.name: specs[folder.name]})} if folder.name in specs else {}
+        )
         kits.prepare_site(paths[folder.name], folder.path, device_of(folder.name, devices), **where, **own)
     return paths[ADMIN], [paths[HOST], *(paths[folder.name] for folder in folders)]
 
 
-def free_ports() -> tuple[int, int]:
-    """Two ports of this machine that nobody listens on now."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind((HOST, 0))
-        other.bind((HOST, 0))
-        return one.getsockname()[1], other.getsockname()[1]
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as trial:
+        trial.bind((HOST, 0))
+        return int(trial.getsockname()[1])
 
 
 def _what_happened(workspace: Path) -> str:

@@ -55,7 +55,7 @@ def make_project(
     org: str,
     admins: Mapping[str, str],
     name: str = "fedmerit",
-    ports: tuple[int, int] = (8002, 8003),
+    ports: tuple[int, int] = (8002, 8002),
 ) -> dict[str, Any]:
     """The content of project.yml.
 

@@ -1,5 +1,6 @@
 """A plan as an NVFlare recipe: the job of controller, aggregator and executor."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIS
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
+import fedmerit
 from fedmerit.errors import BadInput
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import MeritController
@@ -42,8 +44,15 @@ def site_policy() -> dict[str, Any]:
     return {"format_version": 2, CLASS_ALLOW_LIST: [f"{kind.__module__}.{kind.__name__}" for kind in classes]}
 
 
-def export_job(plan: Plan, out: Path, min_sites: int = 2, round_timeout: float = 0) -> None:
+def export_job(plan: Plan, out: Path, min_sites: int = 2, byoc: bool = False, round_timeout: float = 0) -> None:
     """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
+
+    Args:
+        plan: the run.
+        out: the job folder.
+        min_sites: sites that have to be there for the job to start, and whose answers end a round.
+        byoc: the job brings this package's code, for machines that allow it and do not have the package.
+        round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
 
     Raises:
         BadInput: ``out`` exists and is no such job folder.
@@ -54,5 +63,8 @@ def export_job(plan: Plan, out: Path, min_sites: int = 2, round_timeout: float =
         raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
     try:
         MeritRecipe(plan, out.name, min_sites, round_timeout).export(str(out.parent))
+        if byoc:
+            code = Path(fedmerit.__path__[0])
+            shutil.copytree(code, out / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))
     except (RuntimeError, OSError) as error:
         raise BadInput(f"{out}: cannot be written ({error})") from error

@@ -1,5 +1,6 @@
 """The admin's half of a deployment, over NVFlare's session API: submit, status, fetch, abort."""
 
+import logging
 import re
 import shutil
 import tempfile
@@ -48,7 +49,8 @@ def session(kit: Path, patience: float = LOGIN) -> Iterator[Session]:
     """
     require_kind(kit, "admin")
     host, port = server_address(kit)
-    opened = None
+    opened, quiet = None, logging.NullHandler()
+    logging.getLogger().addHandler(quiet)  # without any, what NVFlare's cells log would go to standard error
     try:
         with redirect_stdout(StringIO()):
             opened = new_secure_session(name_of(kit), str(kit.resolve()), timeout=patience)
@@ -72,6 +74,7 @@ def session(kit: Path, patience: float = LOGIN) -> Iterator[Session]:
         if opened is not None:
             with redirect_stdout(StringIO()):
                 opened._close_ignore_errors()
+        logging.getLogger().removeHandler(quiet)
 
 
 def submit(opened: Session, job: Path) -> str:
