@@ -28,11 +28,13 @@ def job(fedmerit, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["fedce", "cgsv"])
-def test_deployment_gives_what_the_local_engine_gives(hospitals, job, trained, assert_same_model, tmp_path, method):
+def test_deployment_gives_what_the_local_engine_gives(
+    hospitals, job, trained, assert_same_model, assert_same_ledger, tmp_path, method
+):
     name = hospitals.submit(job(method=method))
     assert hospitals.wait(name) == "FINISHED:COMPLETED"
     run = hospitals.fetch(name, tmp_path / "run")
     expected = trained(method=method, rounds=2)
     for path in sorted((expected / "models").glob("*.pt")):
         assert_same_model(run / "models" / path.name, path)
-    assert (run / "ledger.jsonl").read_text() == (expected / "ledger.jsonl").read_text()
+    assert_same_ledger(run, expected)
