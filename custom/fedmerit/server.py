@@ -432,6 +432,14 @@ def require_sites(plan: Plan, sites: Sequence[str]) -> None:
         raise BadInput(f"method {plan.method}: {error}") from error
 
 
+def require_patience(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:
+    """`BadInput` where a server cannot wait so long, or for so many of its sites."""
+    if not 1 <= min_sites <= (num_sites or min_sites):
+        raise BadInput(f"min_sites={min_sites}: expected 1 to the number of sites")
+    if not 0 <= round_timeout < math.inf:
+        raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
+
+
 def needs_server_set(plan: Plan) -> bool:
     """Whether the method has models evaluated on a server validation set."""
     return type(plan.build_method()).trials is not Method.trials

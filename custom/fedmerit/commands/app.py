@@ -44,8 +44,8 @@ ServerSites = Annotated[
     typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
 ]
 RoundTimeout = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", help="To wait for a site in a round before going on without it; 0: no limit."),
+    float | None,
+    typer.Option(metavar="SECONDS", help="To wait for a site in a round before it goes on.", show_default="no limit"),
 ]
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")]
 

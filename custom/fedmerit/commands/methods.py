@@ -41,7 +41,7 @@ def export(
     min_sites: Annotated[
         int, typer.Option(help="Sites that have to be there for the job to start, and answer for a round to end.")
     ] = 2,
-    round_timeout: RoundTimeout = 0,
+    round_timeout: RoundTimeout = None,
     settings: Settings = None,
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
@@ -51,5 +51,5 @@ def export(
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
     plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
-    export_job(plan, out, min_sites, byoc, round_timeout)
+    export_job(plan, out, min_sites, byoc, round_timeout or 0)
     console.print(f"job folder: {out}", soft_wrap=True)
