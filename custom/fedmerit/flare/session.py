@@ -1,7 +1,6 @@
 """The admin's half of a deployment, over NVFlare's session API: submit, status, fetch, abort."""
 
 import logging
-import re
 import shutil
 import tempfile
 import time
@@ -120,7 +119,7 @@ def has_ended(description: Mapping[str, Any]) -> bool:
 def why_refused(description: Mapping[str, Any]) -> list[str]:
     """What server and sites said when the job was to start there, without those that agreed."""
     details = description.get("job_deploy_detail") or []
-    return [text for text in map(str, details) if not re.search(r": OK$|: INFO", text)]
+    return [text.replace("NVFLARE_ERROR: ", "") for text in map(str, details) if not text.endswith(": OK")]
 
 
 def abort(opened: Session, job_id: str) -> str:
