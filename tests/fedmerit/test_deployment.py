@@ -1,6 +1,7 @@
 """A provisioned federation on this machine: kits of `deploy init`, processes by their own start scripts, no code."""
 
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -41,7 +42,7 @@ def export(fedmerit, tmp_path_factory):
 def hospitals(tmp_path_factory, sites):
     """Server and three sites at work. The server would take code that a job brings; the sites do not."""
     with federation(tmp_path_factory.mktemp("federation") / "kits", sites, started=False) as made:
-        prepare_server(made.kits["server"], byoc=True)
+        prepare_server(made.kits["server"], byoc=True, runs=made.root / "runs")
         made.start()
         made.wait_for_sites()
         yield made
@@ -87,6 +88,8 @@ def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tm
 
 
 def test_jobs_share_no_memory(hospitals, finished):
+    for method, job in finished.items():
+        assert read_run(hospitals.root / "runs" / job)["method"] == method
     for name in NAMES:
         folders = [hospitals.kits[name] / job / "fedmerit" / "sites" / name for job in finished.values()]
         assert [sorted(path.name for path in folder.glob("round_*.pt")) for folder in folders] == [
@@ -103,6 +106,16 @@ def test_status_lists_sites_and_jobs(hospitals, finished, fedmerit, monkeypatch)
         row = next(line for line in result.output.splitlines() if job in line)
         assert method in row
         assert "FINISHED:COMPLETED" in row
+
+
+def test_nvflares_own_command_submits_a_job(hospitals, export, scripts):
+    command = [scripts / "nvflare", "job", "submit", "-j", export("stock", rounds=1), "--startup-kit", hospitals.admin]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    with hospitals.session() as opened:
+        last = session.jobs(opened)[0]
+    assert last["name"] == "stock"
+    assert last["job_id"] in told
+    assert hospitals.wait(last["job_id"]) == "FINISHED:COMPLETED"
 
 
 def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, export, tmp_path):
@@ -134,6 +147,11 @@ def test_submit_and_abort(hospitals, export, fedmerit, tmp_path):
     assert result.exit_code == 0, result.output
     assert "connected sites: site1, site2, site3" in result.output
     job = result.output.split()[1]
+    told = ""
+    while "round " not in told:
+        told = fedmerit("status", job, "--kit", hospitals.admin).output
+        assert not hospitals.has_ended(job), told
+    assert re.search(rf"{job}: round \d+ of 500, Dice 0\.\d+, weights", " ".join(told.split()))
     early = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
     assert early.exit_code == 2
     assert "fetch it when it is over" in early.stderr

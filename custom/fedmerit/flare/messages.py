@@ -17,6 +17,7 @@ from fedmerit import flat
 from fedmerit.messages import Evaluated, Evaluation, Failure, Patch, Reply, Task
 from fedmerit.training import Overlap
 
+PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job how far it is
 Arrays = Mapping[str, NDArray[Any]]
 
 

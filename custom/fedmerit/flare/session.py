@@ -13,6 +13,7 @@ from typing import Any
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
+    InternalError,
     InvalidJobDefinition,
     JobNotDone,
     JobNotFound,
@@ -23,6 +24,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.flare.kits import name_of, require_kind, server_address
+from fedmerit.flare.messages import PROGRESS
 from fedmerit.place import RUN_NAME
 
 LOGIN = 10.0  # seconds to try to reach the server
@@ -109,6 +111,16 @@ def jobs(opened: Session) -> list[dict[str, Any]]:
 def job(opened: Session, job_id: str) -> dict[str, Any]:
     """NVFlare's description of one job."""
     return dict(opened.get_job_meta(job_id))
+
+
+def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
+    """How far a job at work is, as `fedmerit.flare.controller.progress` tells; None before and after that."""
+    try:
+        with redirect_stdout(StringIO()):
+            told = opened.do_app_command(job_id, PROGRESS, {})
+    except (JobNotRunning, InternalError, RuntimeError):  # it is being started, or has just ended
+        return None
+    return told if isinstance(told, Mapping) else None
 
 
 def has_ended(description: Mapping[str, Any]) -> bool:
