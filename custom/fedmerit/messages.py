@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedmerit.errors import MemoryLost
 from fedmerit.flat import Buffers
+from fedmerit.ledger import GENESIS
 from fedmerit.training import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
@@ -58,6 +59,7 @@ class Task:
     neurons: Tensor | None = None  # (H,) bool, those it holds: the others are zero and stay so; None: all
     peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
     others: Mapping[str, float] = field(default_factory=dict)  # whom to ask for a model, with `PeerModel.weight`
+    ledger: str = GENESIS  # hash of the ledger's last record: the server's word on all rounds before
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Evaluation:
     buffers: tuple[Buffers, ...]  # (b,)
     shares: Tensor  # (k, b) float64, rows sum to 1
     bins: int = 0  # of a histogram of losses per image; 0: none is wanted
+    ledger: str = GENESIS  # as in `Task`
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ class Weighing:
     buffers: Buffers
     order: str  # "exact" or "taylor", as in `fedmerit.core.Survey`
     images: int  # at most, evenly spaced over the split
+    ledger: str = GENESIS  # as in `Task`
 
 
 @dataclass(frozen=True)

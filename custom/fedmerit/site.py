@@ -1,4 +1,4 @@
-"""One site's round, wherever it runs: receive, report, train, reply; and its memory on disk.
+"""One site's round, wherever it runs: receive, report, train, reply; and its memory and log on disk.
 
 The memory of round t is one file, written when the round is done and kept until round t+1 is. A process that
 is killed, swapped out or replaced loses nothing, and a round can be repeated.
@@ -38,6 +38,7 @@ from fedmerit.messages import (
 from fedmerit.neurons import held_parameters, loss_increases
 from fedmerit.peers import UNREACHABLE, AskPeer, ModelExchange, gives
 from fedmerit.plan import Plan
+from fedmerit.site_log import SiteLog
 from fedmerit.training import (
     Overlap,
     build_network,
@@ -109,6 +110,7 @@ class Site:
         self.folder, self.plan, self.memory = folder, plan, memory
         self.device = pick_device(device, folder.name)
         self.method = plan.build_method()
+        self.name = folder.name
         if self.method.models_stay:  # made here, since it borrows the global random state, and sites work in threads
             network = initial_network(plan.network, plan.seed)
             self._start: tuple[Tensor, Buffers] = (flat.get_parameters(network), flat.get_buffers(network))
@@ -116,6 +118,10 @@ class Site:
     @cached_property
     def _network(self) -> torch.nn.Module:
         return build_network(self.plan.network, self.device)
+
+    @cached_property
+    def _log(self) -> SiteLog:
+        return SiteLog(self.memory, self.name)
 
     @cached_property
     def _slices(self) -> Slices:
@@ -146,9 +152,12 @@ class Site:
         whole = received.clone()  # a view would save all it views
         remembered = Memory(whole, learned.trained, learned.buffers, weights)
         self._remember(task.round, remembered)
+        nothing = torch.empty(0)  # where the model stays: neither does it come with the task, nor does an update leave
+        update = nothing if stays else learned.update
+        self._log.trained(task, nothing if stays else received, update)
         return Reply(
             round=task.round,
-            update=torch.empty(0) if stays else learned.update,
+            update=update,
             buffers={} if stays else learned.buffers,
             num_samples=len(self._slices),
             overlaps=overlaps,
@@ -226,13 +235,16 @@ class Site:
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Dice, and where asked for losses, of some models on one split."""
+        self._log.evaluated(task, task.models)
         if self.method.models_stay:
             task = self._keep_final(task)
         return evaluate_models(self._network, self._cases(task.split), task, self.plan)
 
     def weigh(self, task: Weighing) -> Weighed:
         """What each neuron of a model is worth on one split."""
-        return weigh_neurons(self._network, self._cases(task.split), task)
+        weighed = weigh_neurons(self._network, self._cases(task.split), task)
+        self._log.evaluated(task, task.model)
+        return weighed
 
     def _cases(self, split: str) -> tuple[Case, ...]:
         """The cases of a split; `BadInput` where there is none."""

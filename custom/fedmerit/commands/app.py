@@ -27,6 +27,7 @@ class Engine(StrEnum):
 
     sim = "sim"
     local = "local"
+    poc = "poc"
 
 
 Settings = Annotated[
@@ -41,6 +42,10 @@ Device = Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0
 ServerSites = Annotated[
     Path | None,
     typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
+]
+RoundTimeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="To wait for a site in a round before it goes on.", show_default="no limit"),
 ]
 Contributions = Annotated[
     Path | None,

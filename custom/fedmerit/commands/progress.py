@@ -28,6 +28,13 @@ def progress() -> Progress:
     return Progress(*columns, TextColumn("{task.fields[last]}"), console=console)
 
 
+def last_round(record: Mapping[str, Any]) -> str:
+    """A ledger record in a few words."""
+    dice = list(record["validation_dice"].values())
+    weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
+    return f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
+
+
 class RunBars:
     """Under ``bars``, a bar of its own for every run at work: its rounds, what happened in the last one."""
 
@@ -47,10 +54,7 @@ class RunBars:
         """Show a round's ledger record; a run that nobody began, such as in another process, begins with it."""
         if folder not in self._of:
             self.begin(folder, name)
-        dice = list(record["validation_dice"].values())
-        weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
-        last = f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
-        self._bars.update(self._of[folder], completed=record["round"] + 1, last=last)
+        self._bars.update(self._of[folder], completed=record["round"] + 1, last=last_round(record))
         head = f"{name}, round {record['round']}" if name else f"round {record['round']}"
         for site, reason in record["rejected"].items():
             self._bars.console.print(f"{head}: {site} rejected: {reason}", markup=False)

@@ -12,6 +12,7 @@ from fedmerit.commands.app import (
     Device,
     Engine,
     Jobs,
+    RoundTimeout,
     ServerSites,
     Settings,
     SitesFolder,
@@ -29,7 +30,8 @@ from fedmerit.registry import METHODS
 
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only", "contributions"), str),
-    **dict.fromkeys(("rounds", "seed", "threads"), int),
+    **dict.fromkeys(("rounds", "seed", "threads", "min_sites"), int),
+    "round_timeout": float,
     "set": dict,
     "behaviours": dict,
 }
@@ -58,6 +60,10 @@ def run(
         list[str] | None,
         typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: what a site does, not honest."),
     ] = None,
+    min_sites: Annotated[
+        int | None, typer.Option(help="Sites that have to answer for a round to end.", show_default="1")
+    ] = None,
+    round_timeout: RoundTimeout = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file of these options; the command line goes first.")
     ] = None,
@@ -79,6 +85,8 @@ def run(
         "only": only,
         "contributions": contributions,
         "behaviours": assignments(behave, "--behave") or None,
+        "min_sites": min_sites,
+        "round_timeout": round_timeout,
     }
     options = _with_config({name: value for name, value in given.items() if value is not None}, config, settings)
     if "out" not in options:

@@ -24,8 +24,8 @@ from fedmerit.flare.messages import (
     peer_to_shareable,
     shareable_to_peer,
 )
-from fedmerit.messages import EVALUATE, TRAIN, PeerModel, Work
-from fedmerit.place import behaviour_of, device_of, run_folder, site_folder
+from fedmerit.messages import EVALUATE, TRAIN, Failure, PeerModel, Work
+from fedmerit.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
@@ -68,7 +68,9 @@ class MeritExecutor(Executor):
         plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
         torch.set_num_threads(plan.training.cpu_threads)
         engine = fl_ctx.get_engine()
-        workspace = Path(engine.get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        workspace = engine.get_workspace()
+        follow_manifest(Path(workspace.get_site_config_dir()), name)
+        memory = run_folder(Path(workspace.get_run_dir(fl_ctx.get_job_id()))) / "sites" / name
 
         def ask_peer(peer: str, round: int) -> PeerModel | None:
             with engine.new_context() as context:
@@ -76,7 +78,7 @@ class MeritExecutor(Executor):
                 replies = engine.send_aux_request([peer], PEER_MODEL, request, PEER_TIMEOUT, context)
             return shareable_to_peer(replies[peer], self._network)
 
-        site = Site(site_folder(name), plan, run_folder(workspace) / "sites" / name, device_of(name), ask_peer)
+        site = Site(site_folder(name), plan, memory, device_of(name), ask_peer)
         return behaving(site, behaviour_of(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -97,4 +99,5 @@ class MeritExecutor(Executor):
             return FLModelUtils.to_shareable(answer_to_model(self._open(fl_ctx).answer(task), self._network))
         except Exception as error:
             self.log_exception(fl_ctx, f"round failed at this site: {error}")
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+            failure = Failure(f"failed with {type(error).__name__}; the site's own log says more")
+            return FLModelUtils.to_shareable(answer_to_model(failure, self._network))

@@ -32,6 +32,7 @@ from fedmerit.messages import (
 )
 from fedmerit.training import Overlap
 
+PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job how far it is
 Arrays = Mapping[str, NDArray[Any]]
 PARAMETERS, BUFFERS = "parameters", "buffers"  # of the message that carries a peer's model
 
@@ -81,7 +82,13 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
             params=_arrays(flat.named(network, task.model)),
             current_round=task.round,
             total_rounds=rounds,
-            meta={"split": task.split, "buffers": _arrays(task.buffers), "order": task.order, "images": task.images},
+            meta={
+                "split": task.split,
+                "buffers": _arrays(task.buffers),
+                "order": task.order,
+                "images": task.images,
+                "ledger": task.ledger,
+            },
         )
     if isinstance(task, Evaluation):
         return FLModel(
@@ -99,6 +106,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
                 "shares": task.shares.numpy(),
                 "buffers": [_arrays(buffers) for buffers in task.buffers],
                 "bins": task.bins,
+                "ledger": task.ledger,
             },
         )
     patched = isinstance(task.parameters, Patch)
@@ -118,6 +126,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
             "buffers": _arrays(task.buffers),
             "weight": task.weight,
             "data_share": task.data_share,
+            "ledger": task.ledger,
             "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
             "peers": peers,
             "others": dict(task.others),
@@ -145,6 +154,7 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
         buffers=_tensors(model.meta["buffers"]),
         weight=model.meta["weight"],
         data_share=model.meta["data_share"],
+        ledger=model.meta["ledger"],
         neurons=neurons,
         peers=peers,
         others=model.meta["others"],
@@ -162,6 +172,7 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Weig
             buffers=_tensors(model.meta["buffers"]),
             order=model.meta["order"],
             images=model.meta["images"],
+            ledger=model.meta["ledger"],
         )
     count = len(model.meta["mixtures"][0])
     return Evaluation(
@@ -172,6 +183,7 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Weig
         buffers=tuple(_tensors(buffers) for buffers in model.meta["buffers"]),
         shares=torch.from_numpy(np.array(model.meta["shares"])),
         bins=model.meta["bins"],
+        ledger=model.meta["ledger"],
     )
 
 
@@ -196,7 +208,30 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     )
 
 
-UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+
+
+def _number(value: object) -> float:
+    """A number as it is; neither text nor a truth value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{type(value).__name__} in the place of a number")
+    return float(value)
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {str(name): _number(value) for name, value in values.items()}
+
+
+def _overlaps(value: object) -> tuple[Overlap, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{type(value).__name__} in the place of a list")
+    return tuple(Overlap(**overlap) for overlap in value)
+
+
+def _round(model: FLModel) -> int:
+    if type(model.current_round) is not int:
+        raise TypeError(f"{type(model.current_round).__name__} in the place of a round")
+    return int(model.current_round)
 
 
 def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
@@ -205,28 +240,27 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
     try:
         if "failure" in model.meta:
             return Failure(str(model.meta["failure"]))
+        if model.params_type != ParamsType.DIFF:
+            return Failure("a model in the place of an update")
         params = _tensors(model.params)
         if params and set(params) != set(parts):
             return Failure("update with other parameter names than the model's")
         for name, value in params.items():
-            if value.shape != parts[name].shape:
-                shapes = f"{tuple(value.shape)}, expected {tuple(parts[name].shape)}"
-                return Failure(f"update of {name} has shape {shapes}")
+            if (value.shape, value.dtype) != (parts[name].shape, parts[name].dtype):
+                kinds = f"{tuple(value.shape)} and {value.dtype}, expected {tuple(parts[name].shape)}"
+                return Failure(f"update of {name} of shape {kinds} and {parts[name].dtype}")
         meta = model.meta
         return Reply(
-            round=int(model.current_round),
+            round=_round(model),
             update=_vector(params, list(parts)),
             buffers=_tensors(meta["buffers"]),
             num_samples=meta["num_samples"],
-            overlaps=tuple(Overlap(**overlap) for overlap in meta["overlaps"]),
-            values={name: float(value) for name, value in meta["values"].items()},
-            train_loss=float(meta["train_loss"]),
-            seconds=float(meta["seconds"]),
-            trained_overlaps=tuple(Overlap(**overlap) for overlap in meta["trained_overlaps"]),
-            pairs={
-                name: {str(site): float(value) for site, value in values.items()}
-                for name, values in meta["pairs"].items()
-            },
+            overlaps=_overlaps(meta["overlaps"]),
+            values=_numbers(meta["values"]),
+            train_loss=_number(meta["train_loss"]),
+            seconds=_number(meta["seconds"]),
+            trained_overlaps=_overlaps(meta["trained_overlaps"]),
+            pairs={str(name): _numbers(values) for name, values in meta["pairs"].items()},
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
@@ -238,16 +272,16 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Weighe
         meta = model.meta
         if "increases" in meta:
             return Weighed(
-                round=int(model.current_round),
+                round=_round(model),
                 increases=torch.from_numpy(np.array(meta["increases"], dtype=np.float64)),
                 images=meta["images"],
-                seconds=float(meta["seconds"]),
+                seconds=_number(meta["seconds"]),
             )
         return Evaluated(
-            round=int(model.current_round),
-            overlaps=tuple(tuple(Overlap(**overlap) for overlap in of_model) for of_model in meta["overlaps"]),
+            round=_round(model),
+            overlaps=tuple(_overlaps(of_model) for of_model in meta["overlaps"]),
             losses=torch.from_numpy(np.array(meta["losses"], dtype=np.float64)),
-            seconds=float(meta["seconds"]),
+            seconds=_number(meta["seconds"]),
         )
     except UNREADABLE as error:
         return Failure(f"evaluation cannot be read ({type(error).__name__})")
