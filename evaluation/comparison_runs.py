@@ -266,7 +266,7 @@ def _execute(
         return execute_in_turn(folders, on_end, on_round, after)
     busy = min(workers, len(folders)) * info["training"]["cpu_threads"]
     threads = info["threads"] or max(1, cores() // busy)
-    return execute_all(folders, workers, on_end, on_round, after, threads)
+    return execute_all(folders, workers, on_end, on_round, after, threads=threads)
 
 
 def results_of(planned: Sequence[Planned]) -> pd.DataFrame:
