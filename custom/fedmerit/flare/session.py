@@ -118,7 +118,7 @@ def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
     try:
         with redirect_stdout(StringIO()):
             told = opened.do_app_command(job_id, PROGRESS, {})
-    except (JobNotRunning, InternalError, RuntimeError):  # it is being started, or has just ended
+    except (JobNotRunning, InternalError, AuthorizationError, RuntimeError):  # being started, ended, or no right to ask
         return None
     return told if isinstance(told, Mapping) else None
 
