@@ -13,9 +13,9 @@ from fedmerit.place import MANIFEST, MANIFEST_SETTINGS, SERVER
 from fedmerit.site import pick_device
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
-RIGHTS = (  # what is left of "any"; the last two are in no category of NVFlare's
+RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none that tell of jobs
     *("submit_job", "clone_job", "manage_job", "download_job", "view", "operate"),
-    *("disable_client", "enable_client"),
+    *("list_job", "download_job_components", "get_job_log", "check_resources", "report_version"),
 )
 BYOC = "byoc"
 ASK = "app_command"  # right to ask a job at work how far it is
