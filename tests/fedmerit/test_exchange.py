@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from rounds import SOONER
 
 from fedmerit import flat
 from fedmerit.data import SERVER_SPLIT
@@ -204,7 +205,7 @@ def test_evaluation_that_cannot_be_used(spoiled):
 
 def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> Plan:
     network = {"width": 2, "depth": 2, "residual_units": 0}
-    return make_plan(method, "prostate", rounds, 0, TASKS["prostate"], network | parameters)
+    return make_plan(method, "prostate", rounds, 0, TASKS["prostate"], network | SOONER.get(method, {}) | parameters)
 
 
 NETWORK = initial_network(tiny_plan().network, 0)

@@ -43,6 +43,10 @@ ServerSites = Annotated[
     Path | None,
     typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
 ]
+Contributions = Annotated[
+    Path | None,
+    typer.Option(metavar="RUN", help="Finished run of the same sites that says what they contribute (fedsac)."),
+]
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")]
 
 

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedmerit.commands.app import Settings, app, assignments, console, reports_bad_input
+from fedmerit.commands.app import Contributions, Settings, app, assignments, console, reports_bad_input
 from fedmerit.errors import BadInput
 from fedmerit.plan import TASKS, make_plan
 from fedmerit.registry import METHODS
@@ -39,14 +39,22 @@ def export(
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
     min_sites: Annotated[int, typer.Option(help="Sites that have to be there for the job to start.")] = 2,
+    contributions: Contributions = None,
     settings: Settings = None,
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
+    from fedmerit.contributions import as_setting, contributions_of
     from fedmerit.flare.recipe import export_job
+    from fedmerit.results import read_run
 
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
-    plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
+    chosen = assignments(settings)
+    if contributions:  # in the order of names, as the sites of the job will stand
+        if "contributions" in chosen:
+            raise BadInput("--contributions: also given by --set; give them once")
+        chosen["contributions"] = as_setting(contributions_of(contributions, read_run(contributions)["sites"]))
+    plan = make_plan(method, task, rounds, seed, TASKS[task], chosen)
     export_job(plan, out, min_sites, byoc)
     console.print(f"job folder: {out}", soft_wrap=True)

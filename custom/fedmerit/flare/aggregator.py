@@ -8,7 +8,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from fedmerit.flare.messages import model_to_evaluated, model_to_reply, task_to_model
-from fedmerit.messages import TRAIN, Evaluated, Failure, Reply
+from fedmerit.messages import TRAIN, Answer
 from fedmerit.place import SERVER, device_of, server_sites
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
@@ -24,7 +24,7 @@ class MeritAggregator(ModelAggregator):
     def __init__(self, plan: dict[str, Any]):
         super().__init__()
         self.plan = plan
-        self._answers: dict[str, Reply | Evaluated | Failure] = {}
+        self._answers: dict[str, Answer] = {}
 
     def open(self, sites: list[str], run: Path) -> Federation:
         """Begin the run in folder ``run``, or go on from its last complete round."""

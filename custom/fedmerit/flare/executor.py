@@ -16,13 +16,13 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_task
-from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Task
+from fedmerit.messages import EVALUATE, TRAIN, Work
 from fedmerit.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
 
-READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Task | Evaluation]] = {
+READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
     TRAIN: model_to_task,
     EVALUATE: model_to_evaluation,
 }
