@@ -68,6 +68,8 @@ def session(kit: Path, patience: float = LOGIN) -> Iterator[Session]:
         raise BadInput(f"{error}; `fedmerit status` lists the jobs") from error
     except JobNotRunning as error:
         raise BadInput(f"{error}; it has ended already") from error
+    except InternalError as error:
+        raise RunFailed(f"server {host}:{port}: {error}; see log.txt in the server's kit") from error
     finally:
         if opened is not None:
             with redirect_stdout(StringIO()):
