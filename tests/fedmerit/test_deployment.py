@@ -142,16 +142,16 @@ def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export):
     assert [f"{site}: BYOC not permitted" for site in NAMES] == sorted(text for text in refused if "BYOC" in text)
 
 
-def test_submit_and_abort(hospitals, export, fedmerit, tmp_path):
+def test_submit_and_abort(hospitals, export, fedmerit, tmp_path, wait_for):
     result = fedmerit("submit", export("long", rounds=500), "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "connected sites: site1, site2, site3" in result.output
     job = result.output.split()[1]
-    told = ""
-    while "round " not in told:
-        told = fedmerit("status", job, "--kit", hospitals.admin).output
-        assert not hospitals.has_ended(job), told
-    assert re.search(rf"{job}: round \d+ of 500, Dice 0\.\d+, weights", " ".join(told.split()))
+
+    def told():
+        return " ".join(fedmerit("status", job, "--kit", hospitals.admin).output.split())
+
+    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice 0\.\d+, weights", told()), 120)
     early = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
     assert early.exit_code == 2
     assert "fetch it when it is over" in early.stderr

@@ -13,8 +13,12 @@ from fedmerit.place import MANIFEST, MANIFEST_SETTINGS, SERVER
 from fedmerit.site import pick_device
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
-RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")  # what is left of "any"
+RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none that tell of jobs
+    *("submit_job", "clone_job", "manage_job", "download_job", "view", "operate"),
+    *("list_job", "download_job_components", "get_job_log", "check_resources", "report_version"),
+)
 BYOC = "byoc"
+ASK = "app_command"  # right to ask a job at work how far it is
 REFUSED = (BYOC, "shell_commands", "server-predeployed-flwr")  # to everyone: foreign code, shells, Flower apps
 UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would send a site's error log to the server
 
@@ -160,7 +164,7 @@ def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
     for role, rights in permissions.items():
         named = dict.fromkeys((*RIGHTS, BYOC), rights) if isinstance(rights, str) else rights
         refused = [right for right in REFUSED if right != BYOC or not byoc]
-        permissions[role] = named | dict.fromkeys(refused, "none")
+        permissions[role] = named | {ASK: named["view"]} | dict.fromkeys(refused, "none")
     return {**policy, "permissions": permissions}
 
 

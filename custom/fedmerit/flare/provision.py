@@ -151,8 +151,9 @@ def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out, or add a site to it with --add")
+    kits = provision(out, project)
     _write_project(out, project)
-    return provision(out)
+    return kits
 
 
 def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
@@ -194,9 +195,9 @@ def _write_project(out: Path, project: Mapping[str, Any]) -> None:
     write_text(out / PROJECT_FILE, yaml.safe_dump(dict(project), sort_keys=False))
 
 
-def provision(out: Path, project: Mapping[str, Any] | None = None) -> list[Kit]:
-    """Startup kits of the project in ``out``, or of ``project``; certificates made there before stay the same."""
-    content = yaml.safe_load(yaml.safe_dump(dict(project or read_project(out))))  # NVFlare takes it apart
+def provision(out: Path, project: Mapping[str, Any]) -> list[Kit]:
+    """Startup kits of a project, below ``out``; certificates made there before stay the same."""
+    content = yaml.safe_load(yaml.safe_dump(dict(project)))  # NVFlare takes it apart
     told = _Told()
     context = Provisioner(str(out), prepare_builders(content)).provision(prepare_project(content), logger=told)
     folder = context.get(CtxKey.CURRENT_PROD_DIR)

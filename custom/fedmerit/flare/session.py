@@ -70,6 +70,8 @@ def session(kit: Path, patience: float = LOGIN) -> Iterator[Session]:
         raise BadInput(f"{error}; `fedmerit status` lists the jobs") from error
     except JobNotRunning as error:
         raise BadInput(f"{error}; it has ended already") from error
+    except InternalError as error:
+        raise RunFailed(f"server {host}:{port}: {error}; see log.txt in the server's kit") from error
     finally:
         if opened is not None:
             with redirect_stdout(StringIO()):
@@ -152,7 +154,7 @@ def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
     try:
         with redirect_stdout(StringIO()):
             told = opened.do_app_command(job_id, PROGRESS, {})
-    except (JobNotRunning, InternalError, RuntimeError):  # it is being started, or has just ended
+    except (JobNotRunning, InternalError, AuthorizationError, RuntimeError):  # being started, ended, or no right to ask
         return None
     return told if isinstance(told, Mapping) else None
 
