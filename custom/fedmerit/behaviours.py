@@ -440,6 +440,10 @@ class Misbehaving:
         """Whatever the server asks for."""
         return (self._acting if task.round >= self._first else self._honest).answer(task)
 
+    def sent(self, round: int, update: Tensor) -> None:
+        """As `Site.sent`."""
+        self._honest.sent(round, update)
+
 
 class _Acting(Site):
     """A site that does what its behaviour says, with the memory of the honest one."""

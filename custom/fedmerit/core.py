@@ -97,6 +97,7 @@ class Method(Protocol):
     """One paper's mechanism: frozen parameters, a pure server half, and what it asks of sites."""
 
     needs_others: ClassVar[bool] = True  # False where a site may train all alone
+    unfilterable: ClassVar[str] = ""  # why no privacy filter may change what sites send; "" where one may
 
     @property
     def shares_buffers(self) -> bool:

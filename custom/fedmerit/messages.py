@@ -1,7 +1,7 @@
 """What server and sites send each other, whatever carries it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,13 @@ from fedmerit.flat import Buffers
 from fedmerit.training import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
+DECIMALS = 6  # of the numbers a site reports: more say nothing, and could say anything
+LOST_MEMORY = (
+    "what it remembers of the round before is missing, so that what changed since cannot be applied; "
+    "the server sends the whole model in the next round"
+)
+OTHER_MEMORY = "the model of the round before, as it lies on disk, is not the one this patch belongs to"
+REASONS = (LOST_MEMORY, OTHER_MEMORY)  # all that a site says of why it has no answer: no text of its own leaves it
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Patch:
     def apply(self, previous: Tensor) -> Tensor:
         """The model (d,), from ``previous`` (d,); `MemoryLost` where that is too short to be the one before."""
         if len(self.indices) and int(self.indices.max()) >= len(previous):
-            raise MemoryLost("the model of the round before, as it lies on disk, is not the one this patch belongs to")
+            raise MemoryLost(OTHER_MEMORY)
         model = previous.clone()
         model[self.indices.long()] = self.values
         return model
@@ -94,6 +101,15 @@ class Failure:
 
 
 Answers = Mapping[str, Reply | Evaluated | Failure]
+
+
+def rounded(answer: Reply | Evaluated) -> Reply | Evaluated:
+    """The answer with its numbers rounded to `DECIMALS`; update, statistics and counts stay as they are."""
+    answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
+    if isinstance(answer, Evaluated):
+        return answer
+    values = {name: round(value, DECIMALS) for name, value in answer.values.items()}
+    return replace(answer, values=values, train_loss=round(answer.train_loss, DECIMALS))
 
 
 def payload(message: Task | Reply | Evaluation) -> int:

@@ -20,10 +20,12 @@ from fedmerit.files import write_json
 from fedmerit.local import run_local
 from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
+from fedmerit.privacy import require_privacy
 from fedmerit.results import read_run
 from fedmerit.server import needs_server_set, require_sites
 from fedmerit.site import pick_device
-from fedmerit.training import check_image_size
+from fedmerit.tracking import require_tracking
+from fedmerit.training import build_network, check_image_size
 
 PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
 ENGINES = ("sim", "local")
@@ -55,11 +57,14 @@ def create(
     server_sites: Path | str | None = None,
     only: Sequence[str] | None = None,
     behaviours: Mapping[str, str] | None = None,
+    privacy: Sequence[str] = (),
+    track: Sequence[str] = (),
 ) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
     The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``behaviours``
-    names follow a spec of `fedmerit.behaviours` in the place of honest rounds.
+    names follow a spec of `fedmerit.behaviours` in the place of honest rounds. What sites send passes the filters
+    ``privacy`` (specs of `fedmerit.privacy`); ``track`` holds specs of `fedmerit.tracking`.
 
     Raises:
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
@@ -82,6 +87,7 @@ def create(
     check_image_size(plan.network, first.image_size)
     require_known(device, names)
     specs = require_possible(behaviours or {}, names)
+    filters, trackers = require_privacy(privacy, method, plan.build_method()), require_tracking(track, engine)
     for folder in folders:
         folder.require_cases()
         folder.require_arrays()
@@ -103,6 +109,8 @@ def create(
             "threads": threads,
             "device": device,
             "behaviours": specs,
+            "privacy": filters,
+            "track": trackers,
             "training": vars(plan.training),
             "plan": plan.to_dict(),
             "image_size": list(first.image_size),
@@ -150,7 +158,7 @@ def _info(run: Path) -> dict[str, Any]:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
-    recorded = {"only": None, "behaviours": {}} | info | {"sites": info["sites_folder"]}
+    recorded = {"only": None, "behaviours": {}, "privacy": [], "track": []} | info | {"sites": info["sites_folder"]}
     for name, value in options.items():
         if name in ("sites", "server_sites"):
             value = str(Path(value).resolve())
@@ -160,6 +168,8 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             value = sorted(value)
         elif name == "behaviours":
             value = require_possible(value, info["sites"])
+        elif name == "privacy":
+            value = require_privacy(value, info["method"], Plan.from_dict(info["plan"]).build_method())
         if value != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
 
@@ -199,7 +209,12 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in (*names, SERVER)}
             own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
-            run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"))
+            filtered = None
+            if info.get("privacy"):
+                from fedmerit.flare.privacy import filtering
+
+                filtered = filtering(info["privacy"], build_network(plan.network))
+            run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"), filtered)
         else:
             from fedmerit.flare.simulation import run_simulator  # NVFlare takes seconds to import
 

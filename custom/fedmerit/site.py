@@ -6,7 +6,7 @@ is killed, swapped out or replaced loses nothing, and a round can be repeated.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
-from fedmerit.messages import Evaluated, Evaluation, Failure, Patch, Reply, Task
+from fedmerit.messages import LOST_MEMORY, Evaluated, Evaluation, Failure, Patch, Reply, Task, rounded
 from fedmerit.plan import Plan
 from fedmerit.training import (
     Overlap,
@@ -82,7 +82,7 @@ class Site:
     def answer(self, task: Task | Evaluation) -> Reply | Evaluated | Failure:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
         try:
-            return self.train(task) if isinstance(task, Task) else self.evaluate(task)
+            return rounded(self.train(task) if isinstance(task, Task) else self.evaluate(task))
         except MemoryLost as error:
             return Failure(str(error))
 
@@ -117,6 +117,15 @@ class Site:
         trained = flat.get_parameters(self._network)
         return Learned(trained - received, trained, flat.get_buffers(self._network), loss)
 
+    def sent(self, round: int, update: Tensor) -> None:
+        """Remember ``update`` (d,) as what this site trained in ``round``: a privacy filter changed it on its way out.
+
+        What the others hold of the site is what was sent; its share of the next model is told from that.
+        """
+        memory = self._recall(round)
+        if memory is not None:
+            self._remember(round, replace(memory, trained=memory.received + update))
+
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Dice, and where asked for losses, of some models on one split."""
         cases = self.folder.cases(task.split)
@@ -147,10 +156,7 @@ class Site:
         if not isinstance(task.parameters, Patch):
             return task.parameters
         if memory is None:
-            raise MemoryLost(
-                f"its {self._file(task.round - 1).name} is missing, so that what changed since round {task.round - 1} "
-                "cannot be applied; the server sends the whole model in the next round"
-            )
+            raise MemoryLost(LOST_MEMORY)
         return task.parameters.apply(memory.received)
 
     def _report(self, task: Task, received: Tensor, memory: Memory | None) -> dict[str, float]:

@@ -42,6 +42,14 @@ ServerSites = Annotated[
     Path | None,
     typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
 ]
+Privacy = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KIND:NAME=VALUE,NAME=VALUE", help="What updates pass on leaving: docs/privacy.md."),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(metavar="tensorboard|mlflow[:uri=URL]", help="Show the rounds' scalars live, at the server."),
+]
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")]
 
 

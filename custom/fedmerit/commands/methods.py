@@ -7,10 +7,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedmerit.commands.app import Settings, app, assignments, console, reports_bad_input
+from fedmerit.commands.app import Privacy, Settings, Track, app, assignments, console, reports_bad_input
 from fedmerit.errors import BadInput
+from fedmerit.files import folder_digest
 from fedmerit.plan import TASKS, make_plan
+from fedmerit.privacy import require_privacy
 from fedmerit.registry import METHODS
+from fedmerit.tracking import require_tracking
 
 
 @app.command()
@@ -40,6 +43,8 @@ def export(
     seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
     min_sites: Annotated[int, typer.Option(help="Sites that have to be there for the job to start.")] = 2,
     settings: Settings = None,
+    privacy: Privacy = None,
+    track: Track = None,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
     from fedmerit.flare.recipe import export_job
@@ -47,5 +52,6 @@ def export(
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
     plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
-    export_job(plan, out, min_sites)
-    console.print(f"job folder: {out}", soft_wrap=True)
+    filters = require_privacy(privacy or [], method, plan.build_method())
+    export_job(plan, out, min_sites, filters, require_tracking(track or [], "prod"))
+    console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(out)}", soft_wrap=True)

@@ -11,10 +11,12 @@ from rich.console import Console
 from fedmerit.commands.app import (
     Device,
     Engine,
+    Privacy,
     ServerSites,
     Settings,
     SitesFolder,
     Threads,
+    Track,
     app,
     assignments,
     console,
@@ -30,6 +32,8 @@ CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     **dict.fromkeys(("rounds", "seed", "threads"), int),
     "set": dict,
     "behaviours": dict,
+    "privacy": list,
+    "track": list,
 }
 
 
@@ -55,6 +59,8 @@ def run(
         list[str] | None,
         typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: what a site does, not honest."),
     ] = None,
+    privacy: Privacy = None,
+    track: Track = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file of these options; the command line goes first.")
     ] = None,
@@ -75,6 +81,8 @@ def run(
         "server_sites": server_sites,
         "only": only,
         "behaviours": assignments(behave, "--behave") or None,
+        "privacy": privacy or None,
+        "track": track or None,
     }
     options = _with_config({name: value for name, value in given.items() if value is not None}, config, settings)
     if "out" not in options:

@@ -1,5 +1,6 @@
 """NVFlare's ModelAggregator round a method: collects replies, ends the round, gives the next models."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ class MeritAggregator(ModelAggregator):
         self.plan = plan
         self._answers: dict[str, Reply | Evaluated | Failure] = {}
 
-    def open(self, sites: list[str], run: Path) -> Federation:
-        """Begin the run in folder ``run``, or go on from its last complete round."""
+    def open(
+        self, sites: list[str], run: Path, on_round: Callable[[Mapping[str, Any]], None] = lambda record: None
+    ) -> Federation:
+        """Begin the run in folder ``run``, or go on from its last complete round; ``on_round`` gets each record."""
         plan = Plan.from_dict(self.plan)
         torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
-        self.federation = Federation(plan, sites, run, server_sites=server_sites(), device=device_of(SERVER))
+        self.federation = Federation(plan, sites, run, on_round, server_sites(), device_of(SERVER))
         return self.federation
 
     def models(self) -> dict[str, FLModel]:

@@ -2,11 +2,14 @@
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedmerit.flare.aggregator import MeritAggregator
+from fedmerit.flare.tracking import track
 from fedmerit.place import run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
@@ -30,9 +33,13 @@ class MeritController(ModelController):
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
         aggregator: MeritAggregator = self.get_component(self.aggregator_id)
-        federation = aggregator.open(self.sample_clients(), run_folder(Path(self.get_run_dir())))
+        federation = aggregator.open(self.sample_clients(), run_folder(Path(self.get_run_dir())), self._track)
         while work := federation.work:
             self._exchange(work, aggregator)
+
+    def _track(self, record: Mapping[str, Any]) -> None:
+        """A round's scalars to whatever receivers the job has."""
+        track(self.engine, record)
 
     def _exchange(self, task: str, aggregator: MeritAggregator) -> None:
         """One message to every site that is asked, its answer to the aggregator, and the end of the exchange."""

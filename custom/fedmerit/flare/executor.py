@@ -1,13 +1,20 @@
-"""A site's work on NVFlare: a message in, `Site` at work, a message out."""
+"""A site's work on NVFlare: a message in, `Site` at work, a message out.
 
+NVFlare may stream a site's logs to the server, and tracebacks name files. What went wrong is therefore told in the
+site's own `ERRORS` and on its standard error; NVFlare's log learns that something did.
+"""
+
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
@@ -15,13 +22,14 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.behaviours import Misbehaving, behaving
-from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_task
-from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Task
+from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_reply, model_to_task
+from fedmerit.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Reply, Task
 from fedmerit.place import behaviour_of, device_of, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
 
+ERRORS = "errors.log"  # in the site's own folder of the run
 READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Task | Evaluation]] = {
     TRAIN: model_to_task,
     EVALUATE: model_to_evaluation,
@@ -39,6 +47,7 @@ class MeritExecutor(Executor):
         super().__init__()
         self.plan = plan
         self._site: Site | Misbehaving | None = None
+        self._answer: Reply | Evaluated | Failure | None = None  # to the task at hand
 
     @cached_property
     def _network(self) -> torch.nn.Module:
@@ -49,18 +58,38 @@ class MeritExecutor(Executor):
         if self._site is None:
             plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
             torch.set_num_threads(plan.training.cpu_threads)
-            workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
-            site = Site(site_folder(name), plan, run_folder(workspace) / "sites" / name, device_of(name))
+            site = Site(site_folder(name), plan, _own_folder(fl_ctx), device_of(name))
             self._site = behaving(site, behaviour_of(name))
         return self._site
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """One task. What goes wrong is told in the site's own log; the server learns that it did."""
+        """One task. The server learns of an error that there was one."""
+        self._answer = None
         if task_name not in READERS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
-            return FLModelUtils.to_shareable(answer_to_model(self._open(fl_ctx).answer(task), self._network))
+            self._answer = self._open(fl_ctx).answer(task)
+            return FLModelUtils.to_shareable(answer_to_model(self._answer, self._network))
         except Exception as error:
-            self.log_exception(fl_ctx, f"round failed at this site: {error}")
+            print(f"ERROR: round failed at {fl_ctx.get_identity_name()}: {error}", file=sys.stderr, flush=True)
+            folder = _own_folder(fl_ctx)
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / ERRORS).open("a") as log:
+                traceback.print_exc(file=log)
+            self.log_error(fl_ctx, f"round failed at this site ({type(error).__name__}); its own {ERRORS} says why")
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Where a filter, the job's or the site's, changed the update on its way out, the site remembers what left."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and isinstance(self._answer, Reply) and self._site:
+            left = model_to_reply(FLModelUtils.from_shareable(fl_ctx.get_prop(FLContextKey.TASK_RESULT)), self._network)
+            if isinstance(left, Reply) and not torch.equal(left.update, self._answer.update):
+                self._site.sent(left.round, left.update)
+
+
+def _own_folder(fl_ctx: FLContext) -> Path:
+    """Where the site keeps its part of the run."""
+    workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+    return run_folder(workspace) / "sites" / str(fl_ctx.get_identity_name())

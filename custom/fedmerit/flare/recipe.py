@@ -1,16 +1,22 @@
 """A plan as an NVFlare recipe: the job of controller, aggregator and executor."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nvflare.app_common.logging.constants import ALLOW_LOG_STREAMING_VAR
 from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIST
 from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
 from nvflare.recipe.spec import Recipe
 
 from fedmerit.errors import BadInput
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import MeritController
+from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import MeritExecutor
+from fedmerit.flare.privacy import FILTERS, privacy_filter
+from fedmerit.flare.tracking import RECEIVERS, receiver
 from fedmerit.messages import EVALUATE, TRAIN
 from fedmerit.plan import Plan
 
@@ -24,24 +30,39 @@ class MeritRecipe(Recipe):
         plan: the run.
         name: of the job.
         min_sites: sites that have to be there for the job to start.
+        privacy: specs of `fedmerit.privacy`, applied at every site to what it sends, in this order.
+        track: specs of `fedmerit.tracking`.
     """
 
-    def __init__(self, plan: Plan, name: str, min_sites: int = 2):
+    def __init__(
+        self, plan: Plan, name: str, min_sites: int = 2, privacy: Sequence[str] = (), track: Sequence[str] = ()
+    ):
         job = FedJob(name=name, min_clients=min_sites)
         job.set_app_packages(["fedmerit"])
         job.to_server(MeritController())
         job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
         job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, EVALUATE])
+        for filter in (*map(privacy_filter, privacy), EgressFilter()):
+            job.to_clients(filter, filter_type=FilterType.TASK_RESULT, tasks=[TRAIN, EVALUATE])
+        for spec in track:
+            job.to_server(receiver(spec))
         super().__init__(job)
 
 
-def site_policy() -> dict[str, Any]:
-    """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs: the classes they may name."""
-    classes = (MeritController, MeritAggregator, MeritExecutor)
-    return {"format_version": 2, CLASS_ALLOW_LIST: [f"{kind.__module__}.{kind.__name__}" for kind in classes]}
+def site_policy(track: bool = False) -> dict[str, Any]:
+    """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
+
+    The classes they may name, NVFlare's trackers among them at a server that is to ``track``; and that a site's log,
+    which may name files, is not streamed to the server.
+    """
+    ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter)
+    classes = [f"{kind.__module__}.{kind.__name__}" for kind in (*ours, *FILTERS.values())]
+    return {"format_version": 2, CLASS_ALLOW_LIST: classes + list(RECEIVERS) * track, ALLOW_LOG_STREAMING_VAR: False}
 
 
-def export_job(plan: Plan, out: Path, min_sites: int = 2) -> None:
+def export_job(
+    plan: Plan, out: Path, min_sites: int = 2, privacy: Sequence[str] = (), track: Sequence[str] = ()
+) -> None:
     """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
 
     Raises:
@@ -50,6 +71,6 @@ def export_job(plan: Plan, out: Path, min_sites: int = 2) -> None:
     if min_sites < 1:
         raise BadInput(f"min_sites={min_sites}: expected 1 or more")
     try:
-        MeritRecipe(plan, out.name, min_sites).export(str(out.parent))
+        MeritRecipe(plan, out.name, min_sites, privacy, track).export(str(out.parent))
     except (RuntimeError, OSError) as error:
         raise BadInput(f"{out}: cannot be written ({error})") from error

@@ -109,9 +109,10 @@ def _what_happened(log: Path, workspace: Path) -> str:
 
 def main(run: str, workspace: str, threads: str, *sites: str) -> None:
     """The child process: where images and the run lie stands in its environment."""
-    plan = Plan.from_dict(read_json(Path(run) / "run.json")["plan"])
-    recipe = MeritRecipe(plan, name="job", min_sites=len(sites))
-    write_json(Path(workspace) / recipe.name / "local" / "resources.json", site_policy())
+    info = read_json(Path(run) / "run.json")
+    privacy, track = info.get("privacy", []), info.get("track", [])
+    recipe = MeritRecipe(Plan.from_dict(info["plan"]), "job", len(sites), privacy, track)
+    write_json(Path(workspace) / recipe.name / "local" / "resources.json", site_policy(track=bool(track)))
     recipe.execute(SimEnv(clients=list(sites), num_threads=int(threads), workspace_root=str(Path(workspace).resolve())))
 
 

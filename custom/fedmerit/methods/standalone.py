@@ -22,6 +22,7 @@ class Standalone(Method):
     """Nothing is shared: each site's next model is its own trained one, BatchNorm statistics included."""
 
     needs_others: ClassVar[bool] = False
+    unfilterable: ClassVar[str] = "no site gets anything of another's update, so that a filter would only spoil its own"
 
     @property
     def shares_buffers(self) -> bool:
