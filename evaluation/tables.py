@@ -60,8 +60,8 @@ def cross_site(results: pd.DataFrame) -> pd.DataFrame:
     at = cases.index.get_level_values("case").str.rpartition("/").get_level_values(0)
     table = cases.groupby([cases.index.get_level_values(level) for level in SITE] + [at.rename("at")], observed=True)
     matrix = table.mean().unstack("at")
-    own = matrix.groupby(level=RUN, observed=True).nunique().max(axis=1) > 1
-    return matrix[own.reindex(matrix.index.droplevel("site")).to_numpy(dtype=bool)]
+    differing = matrix.groupby(level=RUN, observed=True).transform("nunique").max(axis=1) > 1
+    return matrix[differing]
 
 
 def over_sites(dice: pd.DataFrame) -> pd.DataFrame:

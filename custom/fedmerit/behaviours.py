@@ -440,9 +440,9 @@ class Misbehaving:
         """Whatever the server asks for."""
         return (self._acting if task.round >= self._first else self._honest).answer(task)
 
-    def sent(self, round: int, update: Tensor) -> None:
+    def sent(self, task: Task, update: Tensor) -> None:
         """As `Site.sent`."""
-        self._honest.sent(round, update)
+        self._honest.sent(task, update)
 
 
 class _Acting(Site):

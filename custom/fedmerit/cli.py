@@ -12,6 +12,19 @@ from fedmerit.commands import values
 from fedmerit.commands import attacks
 from fedmerit.commands import papers
 from fedmerit.commands import methods
+from fedmerit.commands import deployment
 # isort: on
 
-__all__ = ["app", "attacks", "data", "evaluation", "fairness", "methods", "papers", "partition", "training", "values"]
+__all__ = [
+    "app",
+    "attacks",
+    "data",
+    "deployment",
+    "evaluation",
+    "fairness",
+    "methods",
+    "papers",
+    "partition",
+    "training",
+    "values",
+]

@@ -60,7 +60,8 @@ class SiteFolder:
     """One prepared site.
 
     Raises:
-        BadInput: site.json or datalist.json is missing, unreadable or lacks a field.
+        BadInput: site.json or datalist.json is missing, unreadable or lacks a field, or lists a file that lies
+            outside the folder.
     """
 
     def __init__(self, path: Path):
@@ -89,10 +90,24 @@ class SiteFolder:
         return Case(
             name=entry["case"],
             patient=entry["patient"],
-            image_file=self.path / entry["image"],
-            label_file=self.path / entry["label"],
+            image_file=self._within(entry["image"]),
+            label_file=self._within(entry["label"]),
             slices=None if slices is None else tuple(slices),
         )
+
+    def _within(self, entry: str) -> Path:
+        """A listed file; `BadInput` where its path leads out of the site folder, be it by a symbolic link."""
+        path = self.path / entry
+        try:
+            inside = path.resolve().is_relative_to(self.path.resolve())
+        except (OSError, RuntimeError):  # a symbolic link to itself, by Python's version
+            inside = False
+        if not inside:
+            raise BadInput(
+                f"{self.path / 'datalist.json'}: lists {entry}, which lies outside the site folder; a site reads "
+                "nothing else: run `fedmerit prepare` again"
+            )
+        return path
 
     def cases(self, split: str) -> tuple[Case, ...]:
         """The cases of one of `SPLITS`, or of `SERVER_SPLIT`, in the order of datalist.json."""

@@ -27,6 +27,7 @@ LISTED: Mapping[str, str] = {
     "failure": "that there is no answer, for one of the reasons in `fedmerit.messages.REASONS`",
 }
 OTHER_REASON = "the site has no answer; its own log says why"
+FAILED = re.compile(r"failed with [A-Za-z]{1,60}; the site's own log says more")  # `fedmerit.messages.failed_with`
 NAME = re.compile(r"[A-Za-z0-9_.\-]{1,120}")  # of parameters, statistics and labels
 LARGEST_MB = 512  # of arrays in a message; the default network's update has 6
 MOST_ENTRIES = 100_000  # in any list
@@ -118,7 +119,7 @@ def _losses(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _reason(value: Any, decimals: int) -> str:
-    return value if value in REASONS else OTHER_REASON
+    return value if value in REASONS or FAILED.fullmatch(str(value)) else OTHER_REASON
 
 
 def _bounded(value: Any, what: str) -> Any:

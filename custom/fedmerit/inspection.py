@@ -1,5 +1,7 @@
 """What can be wrong with an answer: nothing wrong gets further than here."""
 
+import math
+
 from torch import Tensor
 
 from fedmerit.core import Method, allowed
@@ -8,6 +10,9 @@ from fedmerit.messages import Evaluated, Evaluation, Failure, Reply
 from fedmerit.training import Overlap
 
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
+LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
+LONGEST = 1e9  # seconds, some 30 years
+UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 
 
@@ -26,6 +31,15 @@ def fault_of_reply(
     """
     if not isinstance(answer, Reply):
         return _no_answer(answer)
+    try:
+        return _fault_of_reply(answer, round, model, buffers, labels, method)
+    except UNCHECKABLE as error:
+        return f"reply cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_reply(
+    answer: Reply, round: int, model: Tensor, buffers: Buffers, labels: tuple[str, ...], method: Method
+) -> str | None:
     if answer.round != round:
         return f"reply of round {answer.round} in round {round}"
     if answer.update.shape != model.shape or answer.update.dtype != model.dtype:
@@ -42,8 +56,10 @@ def fault_of_reply(
         return "buffers of other names, shapes or types than the model's"
     if not all(value.isfinite().all() for value in answer.buffers.values()):
         return "buffers with NaN or infinite entries"
-    if any((value < 0).any() for name, value in answer.buffers.items() if name.endswith("running_var")):
-        return "buffers with a negative variance"
+    if any(value.abs().max() > LARGEST_STATISTIC for value in answer.buffers.values()):
+        return f"buffers with entries beyond {LARGEST_STATISTIC:g}"
+    if any((value < 0).any() for name, value in answer.buffers.items() if not name.endswith("running_mean")):
+        return "buffers with a negative variance or count"
     if not _is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
         return f"num_samples {answer.num_samples!s:.20}, expected a whole number from 1 to {MOST_IMAGES}"
     if fault := _fault_of_overlaps(answer.overlaps, labels) or _fault_of_trained(answer, labels):
@@ -54,7 +70,13 @@ def fault_of_reply(
         low, high = allowed(name)
         if not low <= value <= high:
             return f"{name} {value}, expected {low:g} to {high:g}"
-    return None
+    if not (math.isnan(answer.train_loss) or abs(answer.train_loss) <= LARGEST):
+        return f"train_loss {answer.train_loss}, expected a number up to {LARGEST:g}"
+    return _fault_of_seconds(answer.seconds)
+
+
+def _fault_of_seconds(seconds: float) -> str | None:
+    return None if 0 <= seconds <= LONGEST else f"seconds {seconds}, expected 0 to {LONGEST:g}"
 
 
 def _fault_of_trained(answer: Reply, labels: tuple[str, ...]) -> str | None:
@@ -77,6 +99,13 @@ def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]
     """Why the answer to ``task`` cannot be used, or None."""
     if not isinstance(answer, Evaluated):
         return _no_answer(answer)
+    try:
+        return _fault_of_evaluated(answer, task, labels)
+    except UNCHECKABLE as error:
+        return f"evaluation cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
     if answer.round != task.round:
         return f"evaluation of round {answer.round} in round {task.round}"
     if len(answer.overlaps) != len(task.mixtures):
@@ -96,7 +125,7 @@ def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]
         return "counts of losses that are no counts"
     if len(set(answer.losses.sum(dim=1).tolist())) > 1:
         return "losses of more images for one model than for another"
-    return None
+    return _fault_of_seconds(answer.seconds)
 
 
 def _no_answer(answer: object) -> str:

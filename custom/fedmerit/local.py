@@ -58,10 +58,10 @@ def run_local(
 
     def answer(name: str, task: Task | Evaluation) -> Reply | Evaluated | Failure:
         answer = sites[name].answer(task)
-        if filtered is not None and isinstance(answer, Reply):
+        if filtered is not None and isinstance(task, Task):
             answer = filtered(answer)
             if isinstance(answer, Reply):
-                sites[name].sent(answer.round, answer.update)
+                sites[name].sent(task, answer.update)
         return answer
 
     with ThreadPoolExecutor(threads) as pool:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedmerit.errors import MemoryLost
 from fedmerit.flat import Buffers
+from fedmerit.ledger import GENESIS
 from fedmerit.training import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
@@ -17,7 +18,7 @@ LOST_MEMORY = (
     "the server sends the whole model in the next round"
 )
 OTHER_MEMORY = "the model of the round before, as it lies on disk, is not the one this patch belongs to"
-REASONS = (LOST_MEMORY, OTHER_MEMORY)  # all that a site says of why it has no answer: no text of its own leaves it
+REASONS = (LOST_MEMORY, OTHER_MEMORY)  # why a site has no answer; or `failed_with`: no text of its own leaves it
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Task:
     buffers: Buffers
     weight: float | None = None  # of its last update in this model; None: it has no part in it
     data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
+    ledger: str = GENESIS  # hash of the ledger's last record: the server's word on all rounds before
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Evaluation:
     buffers: tuple[Buffers, ...]  # (b,)
     shares: Tensor  # (k, b) float64, rows sum to 1
     bins: int = 0  # of a histogram of losses per image; 0: none is wanted
+    ledger: str = GENESIS  # as in `Task`
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,11 @@ class Failure:
     """In place of an answer: why a site sent none."""
 
     reason: str
+
+
+def failed_with(error: Exception) -> Failure:
+    """What the server learns of an error at a site: its kind."""
+    return Failure(f"failed with {type(error).__name__}; the site's own log says more")
 
 
 Answers = Mapping[str, Reply | Evaluated | Failure]

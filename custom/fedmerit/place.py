@@ -1,25 +1,66 @@
-"""What one machine decides for itself, by its environment: where images and runs lie, on which device to work.
+"""What one machine decides for itself: where images and runs lie, on which device to work.
 
-Jobs never carry a path. Server and sites read these variables where they run.
+Jobs never carry a path. Server and sites read these variables where they run; in a deployment the manifest in their
+startup kit, which `fedmerit deploy` wrote, sets them.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmerit.data import SiteFolder, open_sites
 from fedmerit.errors import BadInput
+from fedmerit.files import read_json
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
+SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, in the place of `SITES`
 RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace where not set
+RUNS = "FEDMERIT_RUNS"  # or the folder in which every job has a run folder of its own, by its id; clones have none
 SERVER = "server"  # in the place of a site's name, for the server's own evaluation
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
 BEHAVIOURS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest where not named
 
 
+RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
+MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
+MANIFEST_SETTINGS = {
+    "site_folder": SITE_FOLDER,
+    "device": DEVICES,
+    "server_sites": SERVER_SITES,
+    "run": RUN,
+    "runs": RUNS,
+    "behaviours": BEHAVIOURS,
+}
+
+
+def follow_manifest(local: Path, name: str) -> None:
+    """Let the manifest in a startup kit's ``local`` folder, where there is one, set all variables of this process.
+
+    Raises:
+        BadInput: the manifest is not that of ``name`` (a site, or `SERVER`), or is none.
+    """
+    path = local / MANIFEST
+    if not path.exists():
+        return
+    content = read_json(path)
+    if not isinstance(content, dict) or set(content) - {"site", *MANIFEST_SETTINGS}:
+        raise BadInput(f"{path}: not a manifest; write it with `fedmerit deploy`")
+    if content.get("site") != name:
+        raise BadInput(f"{path}: is that of {content.get('site')!r}, but this is {name}; run `fedmerit deploy` here")
+    for setting, variable in MANIFEST_SETTINGS.items():
+        os.environ[variable] = content.get(setting) or ""
+    os.environ[SITES] = ""
+
+
 def site_folder(site: str) -> SiteFolder:
     """This machine's folder of ``site``."""
+    if own := os.environ.get(SITE_FOLDER):
+        folder = SiteFolder(Path(own))
+        if folder.name != site:
+            raise BadInput(f"{own}: holds site {folder.name}, but this is site {site}; prepare it under that name")
+        return folder
     root = os.environ.get(SITES)
     if not root:
         raise BadInput(f"site {site}: {SITES} is not set; set it to the folder that holds {site}/site.json")
@@ -48,8 +89,24 @@ def behaviour_setting(specs: Mapping[str, str]) -> str:
 
 
 def run_folder(workspace: Path) -> Path:
-    """Where this machine keeps the run: ``FEDMERIT_RUN``, else ``fedmerit`` in NVFlare's workspace."""
-    return Path(os.environ.get(RUN) or workspace / "fedmerit")
+    """Where this machine keeps the run: ``FEDMERIT_RUN``, or below ``FEDMERIT_RUNS``, else in NVFlare's workspace.
+
+    Args:
+        workspace: NVFlare's folder of the job, named by the job's id.
+    """
+    if run := os.environ.get(RUN):
+        return Path(run)
+    runs = os.environ.get(RUNS)
+    return Path(runs) / _first_job(workspace) if runs else workspace / RUN_NAME
+
+
+def _first_job(workspace: Path) -> str:
+    """The id of the job, or of the one it was cloned from: a clone goes on with the run."""
+    meta = workspace / "meta.json"
+    name = str((read_json(meta) if meta.exists() else {}).get("cloned_from") or workspace.name)
+    if not re.fullmatch(r"[\w-]+", name):
+        raise BadInput(f"{meta}: cloned from {name!r}; expected the id of a job")
+    return name
 
 
 def spread(sites: Sequence[str], devices: int) -> str:

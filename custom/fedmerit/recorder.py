@@ -15,6 +15,7 @@ from fedmerit.ledger import Ledger, digest
 from fedmerit.messages import Evaluated, Reply, payload
 from fedmerit.plan import Plan
 from fedmerit.results import ResultsFile, Row
+from fedmerit.signing import Signer
 from fedmerit.training import Overlap, mean_dice
 
 CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
@@ -28,12 +29,15 @@ class Recorder:
         plan: the run.
         sites: their names, sorted.
         run: the run folder.
+        signer: of the ledger's records, its certificate put beside them; None: they are not signed.
     """
 
-    def __init__(self, plan: Plan, sites: Sequence[str], run: Path):
+    def __init__(self, plan: Plan, sites: Sequence[str], run: Path, signer: Signer | None = None):
         self.plan, self.sites, self.name = plan, sites, run.name
-        self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl")
+        self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl", signer)
         self.matrix = run / CROSS_SITE
+        if signer:
+            signer.publish(run)
 
     def rewind(self, results_size: int, rounds: int) -> None:
         """Forget what was written after a checkpoint: it belongs to an incomplete round."""
@@ -46,6 +50,7 @@ class Recorder:
         replies: Replies,
         rejected: Mapping[str, str],
         received: Sequence[int],
+        began: Sequence[str],
         updates: Tensor,
         outcome: Outcome,
     ) -> None:
@@ -54,14 +59,15 @@ class Recorder:
         Args:
             round: its number.
             replies: those that counted.
-            rejected: the reason for every other site.
+            rejected: the reason for every other site, and by the name it came under for any other message.
             received: bytes sent to each site.
+            began: digest of the model each site began the round with.
             updates: (n, d).
             outcome: of the method.
         """
         digests = {site: digest(updates[row]) for row, site in enumerate(self.sites) if replies[row]}
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
-        self.ledger.append(self._record(round, replies, rejected, digests, outcome))
+        self.ledger.append(self._record(round, replies, rejected, began, digests, outcome))
 
     def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int) -> None:
         """Write down the test Dice of the final models under the last ``round``.
@@ -153,6 +159,7 @@ class Recorder:
         round: int,
         replies: Replies,
         rejected: Mapping[str, str],
+        began: Sequence[str],
         digests: Mapping[str, str],
         outcome: Outcome,
     ) -> dict[str, Any]:
@@ -165,6 +172,7 @@ class Recorder:
             "participants": list(present),
             "rejected": dict(rejected),
             "flagged": [site for site, (row, _) in present.items() if flagged[row]],
+            "began": {site: began[row] for site, (row, _) in present.items()},
             "updates": dict(digests),
             "model": digest(outcome.models),
             "weights": {site: float(outcome.weights[row]) for site, (row, _) in present.items()},

@@ -1,13 +1,6 @@
 """A run folder from its first file to its last: create, execute, resume."""
 
-import fcntl
-import platform
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +8,9 @@ import torch
 
 from fedmerit.behaviours import require_possible
 from fedmerit.data import SERVER_SPLIT, SiteFolder, open_sites
+from fedmerit.description import describe
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json
+from fedmerit.files import held, write_json
 from fedmerit.local import run_local
 from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
@@ -27,8 +21,7 @@ from fedmerit.site import pick_device
 from fedmerit.tracking import require_tracking
 from fedmerit.training import build_network, check_image_size
 
-PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
-ENGINES = ("sim", "local")
+ENGINES = ("sim", "local", "poc")
 NEEDED = (
     "method",
     "sites",
@@ -95,32 +88,18 @@ def create(
     _require_server_set(plan, folders, server_sites)
     write_json(
         run / "run.json",
-        {
-            "run": run.name,
-            "method": plan.method,
-            "parameters": dict(plan.parameters),
-            "seed": plan.seed,
-            "sites": names,
+        describe(run.name, plan, names, engine)
+        | {
             "only": only and sorted(only),
-            "task": plan.task,
-            "labels": list(plan.network.labels),
-            "rounds": plan.rounds,
-            "engine": engine,
             "threads": threads,
             "device": device,
             "behaviours": specs,
             "privacy": filters,
             "track": trackers,
-            "training": vars(plan.training),
-            "plan": plan.to_dict(),
             "image_size": list(first.image_size),
             "sites_folder": str(Path(sites).resolve()),
             "server_sites": server_sites and str(Path(server_sites).resolve()),
             "settings": {name: str(value) for name, value in (settings or {}).items()},
-            "fedmerit_version": version("fedmerit"),
-            "packages": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
-            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
 
@@ -174,17 +153,6 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
 
 
-@contextmanager
-def _held(run: Path) -> Iterator[int]:
-    """The run folder for this process alone: a lock that ends with whoever holds its file descriptor."""
-    with (run / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"{run}: another process is at work on this run; wait for it, or stop it first") from None
-        yield file.fileno()
-
-
 def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: int | None = None) -> None:
     """Train and test from the run's last complete round.
 
@@ -205,7 +173,7 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
     threads = threads or info["threads"]
     device = info["device"] or spread(names, torch.cuda.device_count())
-    with _held(run) as lock:
+    with held(run) as lock:
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in (*names, SERVER)}
             own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
@@ -215,9 +183,14 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
 
                 filtered = filtering(info["privacy"], build_network(plan.network))
             run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"), filtered)
+            return
+        server_sites, behaviours = info["server_sites"], info.get("behaviours")
+        if info["engine"] == "poc":
+            from fedmerit.flare.poc import run_poc  # NVFlare takes seconds to import
+
+            run_poc(plan, folders, run, device, on_round, lock, server_sites, behaviours)
         else:
-            from fedmerit.flare.simulation import run_simulator  # NVFlare takes seconds to import
+            from fedmerit.flare.simulation import run_simulator
 
             threads = min(threads or len(names), len(names))
-            server_sites, behaviours = info["server_sites"], info.get("behaviours")
             run_simulator(plan, names, root, run, threads, device, on_round, lock, server_sites, behaviours)

@@ -1,4 +1,4 @@
-"""One site's round, wherever it runs: receive, report, train, reply; and its memory on disk.
+"""One site's round, wherever it runs: receive, report, train, reply; and its memory and log on disk.
 
 The memory of round t is one file, written when the round is done and kept until round t+1 is. A process that
 is killed, swapped out or replaced loses nothing, and a round can be repeated.
@@ -21,6 +21,7 @@ from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
 from fedmerit.messages import LOST_MEMORY, Evaluated, Evaluation, Failure, Patch, Reply, Task, rounded
 from fedmerit.plan import Plan
+from fedmerit.site_log import SiteLog
 from fedmerit.training import (
     Overlap,
     build_network,
@@ -70,10 +71,15 @@ class Site:
         self.folder, self.plan, self.memory = folder, plan, memory
         self.device = pick_device(device, folder.name)
         self.method = plan.build_method()
+        self.name = folder.name
 
     @cached_property
     def _network(self) -> torch.nn.Module:
         return build_network(self.plan.network, self.device)
+
+    @cached_property
+    def _log(self) -> SiteLog:
+        return SiteLog(self.memory, self.name)
 
     @cached_property
     def _slices(self) -> Slices:
@@ -97,6 +103,7 @@ class Site:
         after = self._validate(learned.trained, learned.buffers) if self.plan.training.validate_trained else ()
         remembered = Memory(received.clone(), learned.trained, learned.buffers)  # a view would save all it views
         self._remember(task.round, remembered)
+        self._log.trained(task, received, learned.update)
         return Reply(
             round=task.round,
             update=learned.update,
@@ -117,14 +124,15 @@ class Site:
         trained = flat.get_parameters(self._network)
         return Learned(trained - received, trained, flat.get_buffers(self._network), loss)
 
-    def sent(self, round: int, update: Tensor) -> None:
-        """Remember ``update`` (d,) as what this site trained in ``round``: a privacy filter changed it on its way out.
+    def sent(self, task: Task, update: Tensor) -> None:
+        """Remember ``update`` (d,) as what this site trained for ``task``: a privacy filter changed it on its way out.
 
         What the others hold of the site is what was sent; its share of the next model is told from that.
         """
-        memory = self._recall(round)
+        memory = self._recall(task.round)
         if memory is not None:
-            self._remember(round, replace(memory, trained=memory.received + update))
+            self._remember(task.round, replace(memory, trained=memory.received + update))
+            self._log.trained(task, memory.received, update)
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Dice, and where asked for losses, of some models on one split."""
@@ -136,6 +144,7 @@ class Site:
                 else "prepare the site again"
             )
             raise BadInput(f"site {self.folder.name}: its {task.split} split is empty; {way_out}")
+        self._log.evaluated(task)
         return evaluate_models(self._network, cases, task, self.plan)
 
     @property

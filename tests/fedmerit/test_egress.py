@@ -18,7 +18,7 @@ from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import ERRORS
 from fedmerit.flare.messages import answer_to_model, model_to_evaluated, model_to_reply
 from fedmerit.ledger import Ledger
-from fedmerit.messages import DECIMALS, REASONS, Evaluated, Failure, Reply, rounded
+from fedmerit.messages import DECIMALS, REASONS, Evaluated, Failure, Reply, failed_with, rounded
 from fedmerit.plan import TASKS, make_plan
 from fedmerit.results import read_results
 from fedmerit.training import Overlap, initial_network
@@ -143,7 +143,7 @@ def test_an_update_of_another_kind_is_withheld(update):
 
 
 def test_reasons_are_those_of_the_list(network):
-    for reason in REASONS:
+    for reason in (*REASONS, failed_with(ValueError(PATIENT)).reason):
         assert FLModelUtils.from_shareable(leave(Failure(reason), network)).meta["failure"] == reason
     told = FLModelUtils.from_shareable(leave(Failure(f"/data/{PATIENT}.npy: not readable"), network))
     assert told.meta["failure"] == OTHER_REASON

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, generator, over_the_wire, play, replies, tiny_plan
 
 from fedmerit import flat
 from fedmerit.data import SERVER_SPLIT
@@ -22,17 +22,10 @@ from fedmerit.flare.messages import (
 )
 from fedmerit.inspection import fault_of_evaluated
 from fedmerit.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Patch, Reply, Task, payload
-from fedmerit.plan import TASKS, Plan, make_plan
 from fedmerit.registry import METHODS
 from fedmerit.results import read_results
 from fedmerit.server import Federation, require_sites
-from fedmerit.training import Overlap, initial_network
-
-SITES = ("Alder", "Birch", "Cedar")
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from fedmerit.training import Overlap
 
 
 def bits(vector: torch.Tensor) -> torch.Tensor:
@@ -202,19 +195,6 @@ def test_evaluation_that_cannot_be_used(spoiled):
 # NVFlare's messages
 
 
-def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> Plan:
-    network = {"width": 2, "depth": 2, "residual_units": 0}
-    return make_plan(method, "prostate", rounds, 0, TASKS["prostate"], network | parameters)
-
-
-NETWORK = initial_network(tiny_plan().network, 0)
-SIZE = flat.get_parameters(NETWORK).numel()
-
-
-def over_the_wire(model):
-    return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
-
-
 def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(
         one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
@@ -301,36 +281,6 @@ def test_answer_of_the_other_kind_is_a_failure():
 
 
 # A federation whose sites only pretend
-
-
-def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, Reply | Failure]:
-    """Small updates, alike but for Cedar's, which has few images and goes the other way."""
-    common = 0.01 * torch.randn(SIZE, generator=generator(federation.round))
-    answers: dict[str, Reply | Failure] = {site: Failure("asleep") for site in without}
-    for place, site in enumerate(SITES):
-        if site not in without:
-            update = common + 0.001 * torch.randn(SIZE, generator=generator(100 * place + federation.round))
-            buffers = {name: value + 1 for name, value in federation.tasks()[site].buffers.items()}
-            overlaps = (Overlap("000", "prostate", 5, 2, 1),)
-            update, images = (-update, 2) if site == "Cedar" else (update, 10)
-            answers[site] = Reply(federation.round, update, buffers, images, overlaps)
-    return answers
-
-
-def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated:
-    """True positives that tell site, model and case apart, of references of 100 voxels."""
-    task = federation.tasks()[site]
-    place = SITES.index(site)
-    found = [[1 + place + 3 * model + case for case in range(cases)] for model in range(len(task.mixtures))]
-    overlaps = tuple(
-        tuple(Overlap(f"{case:03d}", "prostate", tp, 0, 100 - tp) for case, tp in enumerate(of_model))
-        for of_model in found
-    )
-    return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
-
-
-def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Evaluated | Failure]:
-    return {site: evaluated(federation, site) for site in federation.tasks()} | other
 
 
 def quantities(run, name: str) -> dict[tuple[int, str], float]:
@@ -431,12 +381,6 @@ def test_no_evaluation_at_all_ends_the_run_with_every_reason(run):
     for words in ("Alder: evaluation: out of memory", "Birch: evaluation: no reply", "Cedar: asleep"):
         assert words in str(caught.value)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-
-
-def play(federation: Federation, exchanges: int = 99) -> None:
-    while federation.work and exchanges:
-        federation.take(replies(federation) if federation.work == TRAIN else evaluations(federation))
-        exchanges -= 1
 
 
 @pytest.mark.parametrize("method", ["cffl", "fedci"])

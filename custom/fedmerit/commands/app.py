@@ -27,6 +27,7 @@ class Engine(StrEnum):
 
     sim = "sim"
     local = "local"
+    poc = "poc"
 
 
 Settings = Annotated[
@@ -49,6 +50,10 @@ Privacy = Annotated[
 Track = Annotated[
     list[str] | None,
     typer.Option(metavar="tensorboard|mlflow[:uri=URL]", help="Show the rounds' scalars live, at the server."),
+]
+RoundTimeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="To wait for a site in a round before going on without it; 0: no limit."),
 ]
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")]
 

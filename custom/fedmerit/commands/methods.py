@@ -7,7 +7,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedmerit.commands.app import Privacy, Settings, Track, app, assignments, console, reports_bad_input
+from fedmerit.commands.app import (
+    Privacy,
+    RoundTimeout,
+    Settings,
+    Track,
+    app,
+    assignments,
+    console,
+    reports_bad_input,
+)
 from fedmerit.errors import BadInput
 from fedmerit.files import folder_digest
 from fedmerit.plan import TASKS, make_plan
@@ -41,10 +50,14 @@ def export(
     out: Annotated[Path, typer.Option(help="Job folder to write.")],
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
-    min_sites: Annotated[int, typer.Option(help="Sites that have to be there for the job to start.")] = 2,
+    min_sites: Annotated[
+        int, typer.Option(help="Sites that have to be there for the job to start, and answer for a round to end.")
+    ] = 2,
+    round_timeout: RoundTimeout = 0,
     settings: Settings = None,
     privacy: Privacy = None,
     track: Track = None,
+    byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
     from fedmerit.flare.recipe import export_job
@@ -52,6 +65,9 @@ def export(
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
     plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
-    filters = require_privacy(privacy or [], method, plan.build_method())
-    export_job(plan, out, min_sites, filters, require_tracking(track or [], "prod"))
+    filters, trackers = (
+        require_privacy(privacy or [], method, plan.build_method()),
+        require_tracking(track or [], "prod"),
+    )
+    export_job(plan, out, min_sites, byoc, round_timeout, filters, trackers)
     console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(out)}", soft_wrap=True)

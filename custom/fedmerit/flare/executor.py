@@ -23,8 +23,8 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_reply, model_to_task
-from fedmerit.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Reply, Task
-from fedmerit.place import behaviour_of, device_of, run_folder, site_folder
+from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Reply, Task, failed_with
+from fedmerit.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
@@ -47,7 +47,7 @@ class MeritExecutor(Executor):
         super().__init__()
         self.plan = plan
         self._site: Site | Misbehaving | None = None
-        self._answer: Reply | Evaluated | Failure | None = None  # to the task at hand
+        self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
 
     @cached_property
     def _network(self) -> torch.nn.Module:
@@ -58,19 +58,22 @@ class MeritExecutor(Executor):
         if self._site is None:
             plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
             torch.set_num_threads(plan.training.cpu_threads)
+            follow_manifest(Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()), name)
             site = Site(site_folder(name), plan, _own_folder(fl_ctx), device_of(name))
             self._site = behaving(site, behaviour_of(name))
         return self._site
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """One task. The server learns of an error that there was one."""
-        self._answer = None
+        self._trained = None
         if task_name not in READERS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
-            self._answer = self._open(fl_ctx).answer(task)
-            return FLModelUtils.to_shareable(answer_to_model(self._answer, self._network))
+            answer = self._open(fl_ctx).answer(task)
+            if isinstance(task, Task) and isinstance(answer, Reply):
+                self._trained = task, answer
+            return FLModelUtils.to_shareable(answer_to_model(answer, self._network))
         except Exception as error:
             print(f"ERROR: round failed at {fl_ctx.get_identity_name()}: {error}", file=sys.stderr, flush=True)
             folder = _own_folder(fl_ctx)
@@ -78,15 +81,16 @@ class MeritExecutor(Executor):
             with (folder / ERRORS).open("a") as log:
                 traceback.print_exc(file=log)
             self.log_error(fl_ctx, f"round failed at this site ({type(error).__name__}); its own {ERRORS} says why")
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+            return FLModelUtils.to_shareable(answer_to_model(failed_with(error), self._network))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Where a filter, the job's or the site's, changed the update on its way out, the site remembers what left."""
         super().handle_event(event_type, fl_ctx)
-        if event_type == EventType.AFTER_TASK_RESULT_FILTER and isinstance(self._answer, Reply) and self._site:
-            left = model_to_reply(FLModelUtils.from_shareable(fl_ctx.get_prop(FLContextKey.TASK_RESULT)), self._network)
-            if isinstance(left, Reply) and not torch.equal(left.update, self._answer.update):
-                self._site.sent(left.round, left.update)
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
+            (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+            left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
+            if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
+                self._site.sent(task, left.update)
 
 
 def _own_folder(fl_ctx: FLContext) -> Path:

@@ -46,6 +46,7 @@ def task_to_model(task: Task | Evaluation, network: nn.Module, rounds: int) -> F
                 "shares": task.shares.numpy(),
                 "buffers": [_arrays(buffers) for buffers in task.buffers],
                 "bins": task.bins,
+                "ledger": task.ledger,
             },
         )
     patched = isinstance(task.parameters, Patch)
@@ -55,7 +56,12 @@ def task_to_model(task: Task | Evaluation, network: nn.Module, rounds: int) -> F
         params=_arrays(params),
         current_round=task.round,
         total_rounds=rounds,
-        meta={"buffers": _arrays(task.buffers), "weight": task.weight, "data_share": task.data_share},
+        meta={
+            "buffers": _arrays(task.buffers),
+            "weight": task.weight,
+            "data_share": task.data_share,
+            "ledger": task.ledger,
+        },
     )
 
 
@@ -69,6 +75,7 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
         buffers=_tensors(model.meta["buffers"]),
         weight=model.meta["weight"],
         data_share=model.meta["data_share"],
+        ledger=model.meta["ledger"],
     )
 
 
@@ -84,6 +91,7 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation:
         buffers=tuple(_tensors(buffers) for buffers in model.meta["buffers"]),
         shares=torch.from_numpy(np.array(model.meta["shares"])),
         bins=model.meta["bins"],
+        ledger=model.meta["ledger"],
     )
 
 
@@ -105,7 +113,26 @@ def answer_to_model(answer: Reply | Evaluated | Failure, network: nn.Module) -> 
     )
 
 
-UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+
+
+def _number(value: object) -> float:
+    """A number as it is; neither text nor a truth value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{type(value).__name__} in the place of a number")
+    return float(value)
+
+
+def _overlaps(value: object) -> tuple[Overlap, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{type(value).__name__} in the place of a list")
+    return tuple(Overlap(**overlap) for overlap in value)
+
+
+def _round(model: FLModel) -> int:
+    if type(model.current_round) is not int:
+        raise TypeError(f"{type(model.current_round).__name__} in the place of a round")
+    return int(model.current_round)
 
 
 def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
@@ -114,24 +141,26 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
     try:
         if "failure" in model.meta:
             return Failure(str(model.meta["failure"]))
+        if model.params_type != ParamsType.DIFF:
+            return Failure("a model in the place of an update")
         params = _tensors(model.params)
         if set(params) != set(parts):
             return Failure("update with other parameter names than the model's")
         for name, value in params.items():
-            if value.shape != parts[name].shape:
-                shapes = f"{tuple(value.shape)}, expected {tuple(parts[name].shape)}"
-                return Failure(f"update of {name} has shape {shapes}")
+            if (value.shape, value.dtype) != (parts[name].shape, parts[name].dtype):
+                kinds = f"{tuple(value.shape)} and {value.dtype}, expected {tuple(parts[name].shape)}"
+                return Failure(f"update of {name} of shape {kinds} and {parts[name].dtype}")
         meta = model.meta
         return Reply(
-            round=int(model.current_round),
+            round=_round(model),
             update=flat.flatten(params, list(parts)),
             buffers=_tensors(meta["buffers"]),
             num_samples=meta["num_samples"],
-            overlaps=tuple(Overlap(**overlap) for overlap in meta["overlaps"]),
-            values={name: float(value) for name, value in meta["values"].items()},
-            train_loss=float(meta["train_loss"]),
-            seconds=float(meta["seconds"]),
-            trained_overlaps=tuple(Overlap(**overlap) for overlap in meta["trained_overlaps"]),
+            overlaps=_overlaps(meta["overlaps"]),
+            values={name: _number(value) for name, value in meta["values"].items()},
+            train_loss=_number(meta["train_loss"]),
+            seconds=_number(meta["seconds"]),
+            trained_overlaps=_overlaps(meta["trained_overlaps"]),
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
@@ -142,10 +171,10 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Failur
     try:
         meta = model.meta
         return Evaluated(
-            round=int(model.current_round),
-            overlaps=tuple(tuple(Overlap(**overlap) for overlap in of_model) for of_model in meta["overlaps"]),
+            round=_round(model),
+            overlaps=tuple(_overlaps(of_model) for of_model in meta["overlaps"]),
             losses=torch.from_numpy(np.array(meta["losses"], dtype=np.float64)),
-            seconds=float(meta["seconds"]),
+            seconds=_number(meta["seconds"]),
         )
     except UNREADABLE as error:
         return Failure(f"evaluation cannot be read ({type(error).__name__})")

@@ -1,5 +1,6 @@
 """A plan as an NVFlare recipe: the job of controller, aggregator and executor."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 from nvflare.recipe.spec import Recipe
 
+import fedmerit
 from fedmerit.errors import BadInput
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import MeritController
@@ -29,17 +31,24 @@ class MeritRecipe(Recipe):
     Args:
         plan: the run.
         name: of the job.
-        min_sites: sites that have to be there for the job to start.
+        min_sites: sites that have to be there for the job to start, and whose answers end a round.
+        round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
         privacy: specs of `fedmerit.privacy`, applied at every site to what it sends, in this order.
         track: specs of `fedmerit.tracking`.
     """
 
     def __init__(
-        self, plan: Plan, name: str, min_sites: int = 2, privacy: Sequence[str] = (), track: Sequence[str] = ()
+        self,
+        plan: Plan,
+        name: str,
+        min_sites: int = 2,
+        round_timeout: float = 0,
+        privacy: Sequence[str] = (),
+        track: Sequence[str] = (),
     ):
         job = FedJob(name=name, min_clients=min_sites)
         job.set_app_packages(["fedmerit"])
-        job.to_server(MeritController())
+        job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))
         job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
         job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, EVALUATE])
         for filter in (*map(privacy_filter, privacy), EgressFilter()):
@@ -61,16 +70,34 @@ def site_policy(track: bool = False) -> dict[str, Any]:
 
 
 def export_job(
-    plan: Plan, out: Path, min_sites: int = 2, privacy: Sequence[str] = (), track: Sequence[str] = ()
+    plan: Plan,
+    out: Path,
+    min_sites: int = 2,
+    byoc: bool = False,
+    round_timeout: float = 0,
+    privacy: Sequence[str] = (),
+    track: Sequence[str] = (),
 ) -> None:
     """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
+
+    Args:
+        plan: the run.
+        out: the job folder.
+        min_sites: sites that have to be there for the job to start, and whose answers end a round.
+        byoc: the job brings this package's code, for machines that allow it and do not have the package.
+        round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
 
     Raises:
         BadInput: ``out`` exists and is no such job folder.
     """
     if min_sites < 1:
         raise BadInput(f"min_sites={min_sites}: expected 1 or more")
+    if not 0 <= round_timeout < float("inf"):
+        raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
     try:
-        MeritRecipe(plan, out.name, min_sites, privacy, track).export(str(out.parent))
+        MeritRecipe(plan, out.name, min_sites, round_timeout, privacy, track).export(str(out.parent))
+        if byoc:
+            code = Path(fedmerit.__path__[0])
+            shutil.copytree(code, out / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))
     except (RuntimeError, OSError) as error:
         raise BadInput(f"{out}: cannot be written ({error})") from error

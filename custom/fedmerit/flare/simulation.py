@@ -55,14 +55,7 @@ def run_simulator(
     Raises:
         RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.
     """
-    ledger, seen = Ledger(run / "ledger.jsonl"), 0
-
-    def follow() -> int:
-        records = ledger.records[seen:]
-        for record in records:
-            on_round(record)
-        return seen + len(records)
-
+    follow = Ledger(run / "ledger.jsonl").follower(on_round)
     if not is_finished(run, plan.rounds):
         log, workspace = run / "nvflare.log", run / "nvflare"
         here = {
@@ -79,7 +72,7 @@ def run_simulator(
             )
         try:
             while process.poll() is None:
-                seen = follow()
+                follow()
                 time.sleep(POLL)
         finally:
             _end(process)
@@ -111,7 +104,7 @@ def main(run: str, workspace: str, threads: str, *sites: str) -> None:
     """The child process: where images and the run lie stands in its environment."""
     info = read_json(Path(run) / "run.json")
     privacy, track = info.get("privacy", []), info.get("track", [])
-    recipe = MeritRecipe(Plan.from_dict(info["plan"]), "job", len(sites), privacy, track)
+    recipe = MeritRecipe(Plan.from_dict(info["plan"]), "job", len(sites), privacy=privacy, track=track)
     write_json(Path(workspace) / recipe.name / "local" / "resources.json", site_policy(track=bool(track)))
     recipe.execute(SimEnv(clients=list(sites), num_threads=int(threads), workspace_root=str(Path(workspace).resolve())))
 

@@ -26,7 +26,8 @@ class Euclidean(Method):
     """Downloads in proportion to closeness; weights are sample shares.
 
     Xu et al. 2021 make downloads "proportional to the negative distance" d_i; the score here is positive,
-    (1 - d_i / Σ d) / (N - 1), and sums to 1 over the N sites present. A site alone has score 1.
+    (1 - d_i / Σ d) / (N - 1), and sums to 1 over the N sites present. A site alone has score 1. Absent ones
+    keep their model.
     """
 
     def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> EuclideanState:

@@ -41,6 +41,9 @@ class FedCEState:
 class FedCE(Method):
     """FedCE's server half, and with `report` its site half.
 
+    Weights are shared among the sites present; absent ones keep what they have accumulated. A site that is back has no
+    part in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
+
     Raises:
         ValueError: a parameter is none of its choices.
     """

@@ -27,6 +27,8 @@ class QFedAvgState:
 class QFedAvg(Method):
     """q-FedAvg's server half, and with `report` its site half; F_i is the soft Dice loss at site i.
 
+    Weights are shared among the sites present; nothing is remembered of any.
+
     ``rule="exact"`` divides by Σ h_i, whose term q F^(q-1) ‖LΔ‖² is that of SGD with step 1/L. After Adam on millions
     of parameters ‖Δ‖² is far from the squared step times a gradient's, and L = 1/lr would shrink a round's step some
     10⁵-fold; L is therefore a parameter of its own, and ``rule="weights"`` drops the term.

@@ -1,0 +1,109 @@
+"""A job reads nothing but its site's own folder, and only the folder that the machine's manifest names."""
+
+import json
+import os
+
+import pytest
+
+from fedmerit import place
+from fedmerit.data import SiteFolder
+from fedmerit.errors import BadInput
+
+
+@pytest.fixture
+def site(own_sites):
+    return own_sites / "site1"
+
+
+def spoil(site, field, entry, split="training"):
+    lists = json.loads((site / "datalist.json").read_text())
+    lists[split][0][field] = str(entry)
+    (site / "datalist.json").write_text(json.dumps(lists))
+
+
+@pytest.mark.parametrize("field", ["image", "label"])
+@pytest.mark.parametrize("split", ["training", "testing"])
+@pytest.mark.parametrize("entry", ["../site2/site.json", "/etc/hostname", "a/../../site2/site.json", "..", "~/../.."])
+def test_listed_path_that_leaves_the_folder(site, field, split, entry):
+    spoil(site, field, entry, split)
+    with pytest.raises(BadInput, match="outside the site folder") as told:
+        SiteFolder(site)
+    assert "datalist.json" in str(told.value)
+    assert entry in str(told.value)
+
+
+@pytest.mark.parametrize("target", ["file", "folder", "itself"])
+def test_symbolic_link_that_leaves_the_folder(site, target):
+    lists = json.loads((site / "datalist.json").read_text())
+    listed = site / lists["training"][0]["image"]
+    other = site.parent / "site2" / listed.relative_to(site)
+    assert other.is_file()
+    if target == "folder":
+        (site / "link").symlink_to(other.parent)
+        spoil(site, "image", f"link/{listed.name}")
+    else:
+        listed.unlink()
+        listed.symlink_to(other if target == "file" else listed)
+    with pytest.raises(BadInput, match="outside the site folder"):
+        SiteFolder(site)
+
+
+def test_symbolic_links_to_and_within_the_folder_are_followed(site, tmp_path):
+    lists = json.loads((site / "datalist.json").read_text())
+    listed = site / lists["training"][0]["image"]
+    listed.rename(site / "elsewhere.npy")
+    listed.symlink_to(site / "elsewhere.npy")
+    (tmp_path / "link").symlink_to(site)
+    assert SiteFolder(tmp_path / "link").cases("training")[0].image.shape[1] == 1
+
+
+@pytest.fixture
+def local(tmp_path, monkeypatch):
+    """An empty local/ folder of a kit; the environment is put back behind the test."""
+    for variable in (place.SITES, *place.MANIFEST_SETTINGS.values()):
+        monkeypatch.setenv(variable, "told by someone")
+    return tmp_path
+
+
+def test_the_manifest_goes_before_the_environment(local, site):
+    manifest = {"site": "site1", "site_folder": str(site), "device": "cpu"}
+    (local / place.MANIFEST).write_text(json.dumps(manifest))
+    place.follow_manifest(local, "site1")
+    assert place.site_folder("site1").path == site
+    assert place.device_of("site1") == "cpu"
+    assert place.behaviour_of("site1") is None
+    assert place.server_sites() == []
+    assert place.run_folder(local / "job") == local / "job" / place.RUN_NAME
+
+
+def test_jobs_have_run_folders_of_their_own(local, site, tmp_path):
+    (local / place.MANIFEST).write_text(json.dumps({"site": "server", "runs": str(tmp_path / "runs")}))
+    place.follow_manifest(local, place.SERVER)
+    assert place.run_folder(local / "job1") == tmp_path / "runs" / "job1"
+    assert place.run_folder(local / "job2") == tmp_path / "runs" / "job2"
+
+
+def test_without_a_manifest_the_environment_decides(local):
+    place.follow_manifest(local, "site1")
+    assert os.environ[place.SITES] == "told by someone"
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ({"site": "site2", "site_folder": "/x"}, "site2"),
+        ({"site_folder": "/x"}, "None"),
+        ({"site": "site1", "folder": "/x"}, "not a manifest"),
+        ([], "not a manifest"),
+    ],
+)
+def test_manifest_of_another_site_is_refused(local, content, word):
+    (local / place.MANIFEST).write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=word):
+        place.follow_manifest(local, "site1")
+
+
+def test_folder_of_another_site_is_refused(local, site, monkeypatch):
+    monkeypatch.setenv(place.SITE_FOLDER, str(site))
+    with pytest.raises(BadInput, match="site2"):
+        place.site_folder("site2")
