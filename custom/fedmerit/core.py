@@ -105,6 +105,11 @@ class Method(Protocol):
         return True
 
     @property
+    def sums_only(self) -> bool:
+        """Whether a weighted sum of the updates, by weights that depend on no update, is all that the server needs."""
+        return False
+
+    @property
     def asks(self) -> tuple[str, ...]:
         """What `report` returns: keys of `Reports.values`, named in `RANGES`."""
         return ()

@@ -60,6 +60,11 @@ class Gaussian:
 
 
 KINDS: Mapping[str, type[Any]] = {"percentile": Percentile, "svt": SparseVector, "gaussian": Gaussian}
+HE = "he"  # homomorphic encryption is asked for, so that its refusal says why
+NO_SERVER_FOR_IT = (
+    "the server keeps its model in the clear, which it could not; see docs/privacy.md, Homomorphic encryption"
+)
+SINGLE = "its server half needs single updates or the model in the clear, which a server that adds ciphertexts has not"
 Filter = Percentile | SparseVector | Gaussian
 
 
@@ -71,6 +76,10 @@ def parse(spec: str) -> Filter:
 
 def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str]:
     """The specs, complete; `BadInput` where one is none, or the method called ``name`` cannot work with filters."""
+    if HE in specs:
+        raise BadInput(
+            f"--privacy {HE}: {NO_SERVER_FOR_IT if method.sums_only else f'not with method {name}: {SINGLE}'}"
+        )
     complete = [options.text_of(parse(spec), KINDS) for spec in specs]
     if complete and method.unfilterable:
         raise BadInput(f"--privacy {complete[0]}: not with method {name}: {method.unfilterable}")

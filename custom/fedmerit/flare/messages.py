@@ -170,6 +170,8 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Failur
     """What the server makes of an evaluation, likewise."""
     try:
         meta = model.meta
+        if "failure" in meta:
+            return Failure(str(meta["failure"]))
         return Evaluated(
             round=_round(model),
             overlaps=tuple(_overlaps(of_model) for of_model in meta["overlaps"]),
