@@ -19,7 +19,7 @@ from torch import Tensor
 from fedmerit.data import Case, SiteFolder, Slices
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit.messages import Evaluated, Evaluation, Failure, Reply, Task
+from fedmerit.messages import Answer, Reply, Task, Work
 from fedmerit.site import Learned, Memory, Site
 from fedmerit.training import random_seed
 
@@ -436,7 +436,7 @@ class Misbehaving:
     def __init__(self, site: Site, behaviour: Behaviour):
         self._honest, self._acting, self._first = site, _Acting(site, behaviour), behaviour.first
 
-    def answer(self, task: Task | Evaluation) -> Reply | Evaluated | Failure:
+    def answer(self, task: Work) -> Answer:
         """Whatever the server asks for."""
         return (self._acting if task.round >= self._first else self._honest).answer(task)
 

@@ -4,15 +4,29 @@ n sites, d trainable parameters. Rows are in site-name order, always; reductions
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 BLOCK = 1 << 15  # entries at a time in float64: they stay in the cache, and the stack is never copied
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the vector of trainable parameters is made up."""
+
+    tensor_sizes: tuple[int, ...]  # elements of each tensor in the vector, in order; they sum to d
+    owners: Tensor  # (d,) int32: the neuron that each parameter belongs to, -1: none
+
+    @classmethod
+    def of(cls, *tensor_sizes: int) -> "Layout":
+        """Tensors without neurons."""
+        return cls(tensor_sizes, torch.full((sum(tensor_sizes),), -1, dtype=torch.int32))
 
 
 @dataclass(frozen=True)
@@ -23,6 +37,7 @@ class Reports:
     present: Tensor  # (n,) bool: whose update counts this round
     values: Mapping[str, Tensor] = field(default_factory=dict)  # what the method asked for, (n,); NaN: not available
     trials: "TrialResults | None" = None  # of the method's `trials`, where it has any
+    pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) what row says of column; NaN: nothing
 
     @property
     def data_share(self) -> Tensor:
@@ -39,6 +54,17 @@ class Outcome:
     weights: Tensor  # (n,) aggregation weights, sum to 1, zero allowed
     models: Tensor  # (d,) one global model, or (n, d) one per site: where each starts the next round
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) each; further columns for results.csv
+    pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) likewise, what row holds of column; NaN: nothing
+    statistics: str | None = None  # of BatchNorm: "shared", "own" or "initial"; None: as the method's `shares_buffers`
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A model whose neurons have to be weighed before a round, on the server validation set."""
+
+    model: Tensor  # (d,)
+    order: str  # "exact": the loss without each neuron; "taylor": to first order
+    images: int  # at most so many of every site; 0: on none, all neurons weigh nothing
 
 
 @dataclass(frozen=True)
@@ -80,11 +106,47 @@ class SiteView:
     own: OwnPart | None = None  # where its own update of the round before is part of w_t
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """Whose predictions reach whom in the coming round, of methods whose sites learn from each other."""
+
+    probability: Tensor  # (n, n) float64: that row shares with column, 0 to 1
+    weights: Tensor  # (n, n) float64: λ that row has given the distillation loss of column; NaN: none yet
+
+
+ExtraLoss = Callable[[Tensor, Tensor], Tensor]  # of images and a network's logits of them, added to the loss
+
+
+@dataclass(frozen=True)
+class PeerView:
+    """What site n holds when it is about to learn from its peers.
+
+    ``predict`` is the interface behind which the exchange lies: whatever brings a peer's predictions on the site's
+    images. It is None where they are not available.
+    """
+
+    round: int
+    weights: Mapping[str, float]  # λ_(n,k) so far of each peer k that shares this round; NaN: none yet
+    predict: Callable[[str, Tensor], Tensor | None]  # logits, without gradient, of a peer for (batch, channels, h, w)
+    network: nn.Module  # θ_n, in eval mode
+    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # so many of images and masks, the same in every round
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a site takes from its peers into a round's training."""
+
+    loss: ExtraLoss
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of peers, by quantity, name
+
+
 RANGES: Mapping[str, tuple[float, float]] = {  # of `Reports.values`; "loss_bin" of loss_bin_0, loss_bin_1, ...
     "cosine": (-1.0, 1.0),
     "minus_error": (0.0, 1.0),
     "loss": (0.0, 1.0),
     "loss_bin": (0.0, 1e9),
+    "misalignment": (0.0, 1.0),
+    "available": (0.0, 1.0),
 }
 
 
@@ -114,18 +176,48 @@ class Method(Protocol):
         """What `report` returns: keys of `Reports.values`, named in `RANGES`."""
         return ()
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> Any:
+    @property
+    def least_rounds(self) -> int:
+        """The fewest rounds in which the method comes to anything."""
+        return 1
+
+    @property
+    def asks_of_peers(self) -> tuple[str, ...]:
+        """What a site says of those that shared with it: keys of `Reports.pairs`, named in `RANGES`.
+
+        "available" is 1 where a peer's predictions could be used; every other quantity is one of `learn_from`.
+        """
+        return ()
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
         """The state before round 0, a frozen dataclass of tensors and numbers.
 
         Args:
             model: (d,) where all sites start.
             num_sites: n.
-            tensor_sizes: elements of each tensor in the vector, in order; they sum to d.
+            layout: of that vector.
 
         Raises:
             ValueError: the method cannot work with so many sites.
         """
         ...
+
+    def survey(self, state: Any) -> Survey | None:
+        """The model whose neurons have to be weighed before the next round goes out."""
+        return None
+
+    def allocate(self, state: Any, importance: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """The submodels of the next rounds, after a `survey`.
+
+        Args:
+            state: as that had it.
+            importance: (H,) float64, what the loss rises by without each neuron, the mean over images; signed.
+
+        Returns:
+            The state, (n, d) models to start from, and (n, H) bool, the neurons that each site holds. What it does
+            not hold is zero in its model, and stays so in training.
+        """
+        raise RuntimeError(f"{type(self).__name__} has no survey")
 
     def trials(self, state: Any, updates: Tensor, reports: Reports) -> Trials | None:
         """What has to be evaluated on the server validation set before `round`, whose arguments these are."""
@@ -138,6 +230,14 @@ class Method(Protocol):
     def report(self, view: SiteView) -> dict[str, float]:
         """The site half: the quantities named in `asks`, those of them that are available."""
         return {}
+
+    def sharing(self, state: Any) -> Sharing | None:
+        """Who shares with whom in the round that ``state`` is the state before; None: nobody with anybody."""
+        return None
+
+    def learn_from(self, view: PeerView) -> Lesson:
+        """The site half where `sharing` has peers reach the site; by default it takes nothing from them."""
+        return Lesson(lambda images, own: own.new_zeros(()))
 
 
 def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -221,6 +321,17 @@ def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
 def quota_counts(quotas: Tensor, size: int) -> list[int]:
     """floor(size * quota) entries for each quota in [0, 1]; the 1e-9 keeps 0.3 * 10 at 3 whatever rounding does."""
     return [min(size, math.floor(size * max(0.0, float(quota)) + 1e-9)) for quota in quotas]
+
+
+def owned(neurons: Tensor, owners: Tensor) -> Tensor:
+    """(..., d) bool: the parameters of the ``neurons`` (..., H) that are held; those of no neuron always are.
+
+    Args:
+        neurons: bool.
+        owners: (d,) as in `Layout`.
+    """
+    always = neurons.new_ones(*neurons.shape[:-1], 1)  # which the owner -1 finds at the end
+    return torch.cat([neurons, always], dim=-1)[..., owners.long()]
 
 
 def histogram(losses: Tensor, bins: int) -> Tensor:
@@ -313,6 +424,44 @@ def trained_models(models: Tensor, updates: Tensor, present: Tensor) -> Tensor:
     """(k, d) ``models``, (d,) or one per site (n, d), plus the ``updates`` (n, d) of the present sites."""
     result = updates[present]  # a copy
     return result.add_(models if models.ndim == 1 else models[present])
+
+
+def divergence(own: Tensor, peer: Tensor, temperature: float, kl: str) -> Tensor:
+    """() KL divergence of two predictions of the same pixels, mean over pixels, labels and images.
+
+    Predictions are p = sigmoid(z / T), each label's on its own. No factor T² makes up for the temperature.
+
+    Args:
+        own: (batch, labels, h, w) logits z_n.
+        peer: likewise z_k.
+        temperature: T.
+        kl: "own_peer", KL(p_n || p_k); or "peer_own", KL(p_k || p_n).
+    """
+    first, second = (own, peer) if kl == "own_peer" else (peer, own)
+    first, second = first.float() / temperature, second.float() / temperature
+    probability = first.sigmoid()
+    shown = probability * (logsigmoid(first) - logsigmoid(second))
+    absent = (1 - probability) * (logsigmoid(-first) - logsigmoid(-second))
+    return (shown + absent).mean()
+
+
+DIRECTIONS = ("own_peer", "peer_own")  # of `divergence`
+
+
+def distillation(
+    predict: Callable[[str, Tensor], Tensor | None], weights: Mapping[str, float], temperature: float, kl: str
+) -> ExtraLoss:
+    """Σ_k λ_(n,k) L_DL(n,k) (Eq. 2, Tastan et al. 2025); the term of a peer that is not available is 0."""
+
+    def loss(images: Tensor, own: Tensor) -> Tensor:
+        total = own.new_zeros((), dtype=torch.float32)
+        for peer, weight in weights.items():
+            logits = predict(peer, images)
+            if logits is not None:
+                total = total + weight * divergence(own, logits, temperature, kl)
+        return total
+
+    return loss
 
 
 MOST_COALITION_SITES = 12  # 4096 evaluations a round

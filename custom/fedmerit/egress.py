@@ -20,7 +20,10 @@ LISTED: Mapping[str, str] = {
     "num_samples": "how many training images there are",
     "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models",
     "trained_overlaps": "likewise of the model it trained, where the plan asks for that",
-    "values": f"numbers the method asks for: {', '.join(RANGES)}",
+    "values": f"numbers the method asks for, some of {', '.join(RANGES)}",
+    "pairs": "numbers the method asks a site to say of others, by their names",
+    "increases": "what the loss rises by without each neuron of a model, summed over images",
+    "images": "over how many images",
     "losses": "how many images have a loss in each bin of a histogram",
     "train_loss": "mean loss of the round",
     "seconds": "how long the round took",
@@ -80,6 +83,14 @@ def _values(value: Mapping[str, Any], decimals: int) -> dict[str, float]:
     return {name: _number(one, decimals) for name, one in value.items()}
 
 
+def _pairs(value: Mapping[str, Any], decimals: int) -> dict[str, dict[str, float]]:
+    if any(not NAME.fullmatch(site) for of_sites in value.values() for site in _bounded(of_sites, "pairs")):
+        raise Withheld("pairs: something else than names of sites")
+    numbers = {name: [_number(one, decimals) for one in of_sites.values()] for name, of_sites in value.items()}
+    _values(dict.fromkeys(value, 0.0), decimals)
+    return {name: dict(zip(value[name], numbers[name], strict=True)) for name in value}
+
+
 def _number(value: Any, decimals: int) -> float:
     if isinstance(value, str | bytes):
         raise Withheld("text in the place of a number")
@@ -118,6 +129,10 @@ def _losses(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     return counts
 
 
+def _increases(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return _bounded(np.array(value, dtype=np.float64), "increases")  # type: ignore[no-any-return]
+
+
 def _reason(value: Any, decimals: int) -> str:
     return value if value in REASONS or FAILED.fullmatch(str(value)) else OTHER_REASON
 
@@ -134,6 +149,9 @@ _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "overlaps": _overlaps,
     "trained_overlaps": _overlaps,
     "values": _values,
+    "pairs": _pairs,
+    "increases": _increases,
+    "images": _count,
     "losses": _losses,
     "train_loss": _number,
     "seconds": _number,

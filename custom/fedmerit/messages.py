@@ -46,6 +46,15 @@ class Patch:
 
 
 @dataclass(frozen=True)
+class PeerModel:
+    """What a site gets of another that shares with it."""
+
+    parameters: Tensor  # (d,) float32
+    buffers: Buffers
+    weight: float  # of its distillation loss, as the receiver has it from the rounds before; NaN: none yet
+
+
+@dataclass(frozen=True)
 class Task:
     """Train: the model to start round ``round`` from, and the site's part in it."""
 
@@ -54,6 +63,8 @@ class Task:
     buffers: Buffers
     weight: float | None = None  # of its last update in this model; None: it has no part in it
     data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
+    neurons: Tensor | None = None  # (H,) bool, those it holds: the others are zero and stay so; None: all
+    peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
     ledger: str = GENESIS  # hash of the ledger's last record: the server's word on all rounds before
 
 
@@ -70,6 +81,7 @@ class Reply:
     train_loss: float = float("nan")
     seconds: float = 0.0
     trained_overlaps: tuple[Overlap, ...] = ()  # of what it trained, on the same cases, where the plan asks for them
+    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,29 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Weighing:
+    """Say what each neuron of a model is worth on one split."""
+
+    round: int
+    split: str
+    model: Tensor  # (d,) float32
+    buffers: Buffers
+    order: str  # "exact" or "taylor", as in `fedmerit.core.Survey`
+    images: int  # at most, evenly spaced over the split
+    ledger: str = GENESIS  # as in `Task`
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What the neurons are worth. Nothing else leaves the site."""
+
+    round: int
+    increases: Tensor  # (H,) float64, what the soft Dice loss rises by without each neuron, summed over images
+    images: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Failure:
     """In place of an answer: why a site sent none."""
 
@@ -108,24 +143,36 @@ def failed_with(error: Exception) -> Failure:
     return Failure(f"failed with {type(error).__name__}; the site's own log says more")
 
 
-Answers = Mapping[str, Reply | Evaluated | Failure]
+Work = Task | Evaluation | Weighing
+Answer = Reply | Evaluated | Weighed | Failure
+Answers = Mapping[str, Answer]
 
 
-def rounded(answer: Reply | Evaluated) -> Reply | Evaluated:
-    """The answer with its numbers rounded to `DECIMALS`; update, statistics and counts stay as they are."""
+def rounded(answer: Reply | Evaluated | Weighed) -> Reply | Evaluated | Weighed:
+    """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay as they are."""
     answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
-    if isinstance(answer, Evaluated):
+    if not isinstance(answer, Reply):
         return answer
-    values = {name: round(value, DECIMALS) for name, value in answer.values.items()}
-    return replace(answer, values=values, train_loss=round(answer.train_loss, DECIMALS))
+    pairs = {name: _rounded(values) for name, values in answer.pairs.items()}
+    return replace(answer, values=_rounded(answer.values), pairs=pairs, train_loss=round(answer.train_loss, DECIMALS))
 
 
-def payload(message: Task | Reply | Evaluation) -> int:
-    """Bytes of the models and statistics in a message."""
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, DECIMALS) for name, value in values.items()}
+
+
+def payload(message: Work | Reply) -> int:
+    """Bytes of the models and statistics in a message; a bit for each neuron that may be held or not."""
     if isinstance(message, Evaluation):
         tensors = [message.models, *(value for buffers in message.buffers for value in buffers.values())]
+    elif isinstance(message, Weighing):
+        tensors = [message.model, *message.buffers.values()]
     else:
         vector = message.parameters if isinstance(message, Task) else message.update
         parts = [vector.indices, vector.values] if isinstance(vector, Patch) else [vector]
         tensors = [*parts, *message.buffers.values()]
+        if isinstance(message, Task) and message.neurons is not None:
+            tensors.append(torch.empty(-(-len(message.neurons) // 8), dtype=torch.uint8))
+        for peer in message.peers.values() if isinstance(message, Task) else ():
+            tensors += [peer.parameters, *peer.buffers.values()]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -100,6 +100,10 @@ class Plan:
         if self.seed < 0:
             raise BadInput(f"seed={self.seed}: expected 0 or more")
         method = build(METHODS[self.method].method, self.parameters, f"method {self.method}")
+        if self.rounds < method.least_rounds:
+            raise BadInput(
+                f"rounds={self.rounds}: method {self.method} with these parameters needs {method.least_rounds} or more"
+            )
         return Plan(**vars(self) | {"parameters": asdict(method)})
 
 
@@ -131,8 +135,15 @@ def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
     unknown = set(values) - {part.name for part in fields(kind)}
     if unknown:
         raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")
+    kinds = get_type_hints(kind)
+    values = {  # a list in a text: 0.5,0.25
+        name: [part for part in value.split(",") if part]
+        if isinstance(value, str) and get_origin(kinds[name]) is tuple
+        else value
+        for name, value in values.items()
+    }
     try:
-        return TypeAdapter(kind).validate_python(dict(values))
+        return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "value_error":  # raised by the dataclass itself, which names parameter and choices

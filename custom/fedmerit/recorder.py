@@ -150,9 +150,19 @@ class Recorder:
             rows += [
                 self._row(round, site, name, None if math.isnan(value) else value) for name, value in quantities.items()
             ]
+            rows += self._pair_rows(round, row, outcome.pairs)
             rows += self._overlap_rows(round, site, "validation", reply.overlaps)
             rows += self._overlap_rows(round, site, "validation_trained", reply.trained_overlaps)
         return rows
+
+    def _pair_rows(self, round: int, row: int, pairs: Mapping[str, Tensor]) -> list[Row]:
+        """What the site at ``row`` holds of the others: under their names, its own as the coalition."""
+        return [
+            self._row(round, other, name, float(value), coalition=self.sites[row])
+            for name, values in pairs.items()
+            for other, value in zip(self.sites, values[row], strict=True)
+            if not value.isnan()
+        ]
 
     def _record(
         self,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fedmerit.core import Method
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cgsv import CGSV
+from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.data_weighted import DataWeighted
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.euclidean import Euclidean
@@ -13,10 +14,12 @@ from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.round_robin import RoundRobin
 from fedmerit.methods.standalone import Standalone
+from fedmerit.methods.vpdl import VPDL
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,14 @@ METHODS: Mapping[str, Entry] = {
         "training, losses of training images, evaluation of the sites' models",
         "Wang et al. 2024",
     ),
+    "fedsac": Entry(
+        FedSAC,
+        "server validation Dice of a model trained alone, or given",
+        "equal, of every neuron among those who hold it",
+        "global model without the most important neurons, beyond its reputation",
+        "training of a submodel, importance of neurons",
+        "Wang et al. 2024 (FedSAC)",
+    ),
     "qfedavg": Entry(
         QFedAvg,
         "training loss to the power q",
@@ -114,5 +125,21 @@ METHODS: Mapping[str, Entry] = {
         "own model, plus the largest entries by contribution",
         "training, evaluation of the sites' models",
         "Song et al. 2019",
+    ),
+    "cycle": Entry(
+        CYCle,
+        "alignment of cross-entropy and distillation gradients at the peers",
+        "none: every site keeps its own model",
+        "own model, and the models of peers that share by reputation",
+        "training with distillation from peers, gradients of both losses",
+        "Tastan et al. 2025",
+    ),
+    "vpdl": Entry(
+        VPDL,
+        "none",
+        "none: every site keeps its own model",
+        "own model, and the models of all peers",
+        "training with distillation from peers",
+        "baseline of Tastan et al. 2025",
     ),
 }

@@ -23,6 +23,10 @@ QUANTITIES: Mapping[str, str] = {
     "weight": "aggregation weight of the round, 0 to 1, sums to 1 over sites",
     "contribution": "the method's estimate for the round, signed, higher is better",
     "reputation": "contribution remembered over rounds",
+    "peer_reputation": "reputation that the site has with the one under coalition, 0 to 1",
+    "misalignment": "(1 - cosine) / 2 of the gradients of cross-entropy at the one under coalition and of distillation "
+    "from the site, 0 to 1",
+    "available": "1 where the site shared with the one under coalition, 0 where what it shared could not be used",
     "cosine": "cosine of the site's update and the mean of the others' (FedCE) or of all (CGSV, RFFL), -1 to 1",
     "minus_error": "1 - validation Dice of the model without the site, 0 to 1",
     "norm": "Euclidean norm of the site's update",
@@ -31,6 +35,7 @@ QUANTITIES: Mapping[str, str] = {
     "largest_pair_cosine": "cosine of the site's update and the nearest of the others' of the round, -1 to 1",
     "repeated": "1 where this very update, bit for bit, was sent before, or by another site in the same round",
     "quota": "fraction of the aggregated update that the site earned, 0 to 1",
+    "held": "fraction of the model's neurons that the site holds, 0 to 1",
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",

@@ -16,7 +16,7 @@ from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
 from fedmerit.privacy import require_privacy
 from fedmerit.results import read_run
-from fedmerit.server import needs_server_set, require_sites
+from fedmerit.server import needs_server_set, require_patience, require_sites
 from fedmerit.site import pick_device
 from fedmerit.tracking import require_tracking
 from fedmerit.training import build_network, check_image_size
@@ -50,14 +50,17 @@ def create(
     server_sites: Path | str | None = None,
     only: Sequence[str] | None = None,
     behaviours: Mapping[str, str] | None = None,
+    min_sites: int = 1,
+    round_timeout: float = 0,
     privacy: Sequence[str] = (),
     track: Sequence[str] = (),
 ) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
     The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``behaviours``
-    names follow a spec of `fedmerit.behaviours` in the place of honest rounds. What sites send passes the filters
-    ``privacy`` (specs of `fedmerit.privacy`); ``track`` holds specs of `fedmerit.tracking`.
+    names follow a spec of `fedmerit.behaviours` in the place of honest rounds. On NVFlare a round ends when all sites
+    have answered, or after ``round_timeout`` seconds, if any, once ``min_sites`` have. What sites send passes the
+    filters ``privacy`` (specs of `fedmerit.privacy`); ``track`` holds specs of `fedmerit.tracking`.
 
     Raises:
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
@@ -78,6 +81,7 @@ def create(
     names = [folder.name for folder in folders]
     require_sites(plan, names)
     check_image_size(plan.network, first.image_size)
+    require_patience(min_sites, round_timeout, len(names))
     require_known(device, names)
     specs = require_possible(behaviours or {}, names)
     filters, trackers = require_privacy(privacy, method, plan.build_method()), require_tracking(track, engine)
@@ -96,6 +100,8 @@ def create(
             "behaviours": specs,
             "privacy": filters,
             "track": trackers,
+            "min_sites": min_sites,
+            "round_timeout": round_timeout,
             "image_size": list(first.image_size),
             "sites_folder": str(Path(sites).resolve()),
             "server_sites": server_sites and str(Path(server_sites).resolve()),
@@ -137,7 +143,8 @@ def _info(run: Path) -> dict[str, Any]:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
-    recorded = {"only": None, "behaviours": {}, "privacy": [], "track": []} | info | {"sites": info["sites_folder"]}
+    defaults = {"only": None, "behaviours": {}, "min_sites": 1, "round_timeout": 0, "privacy": [], "track": []}
+    recorded = defaults | info | {"sites": info["sites_folder"]}
     for name, value in options.items():
         if name in ("sites", "server_sites"):
             value = str(Path(value).resolve())
@@ -188,7 +195,8 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
         if info["engine"] == "poc":
             from fedmerit.flare.poc import run_poc  # NVFlare takes seconds to import
 
-            run_poc(plan, folders, run, device, on_round, lock, server_sites, behaviours)
+            waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
+            run_poc(plan, folders, run, device, on_round, lock, server_sites, behaviours, *waiting)
         else:
             from fedmerit.flare.simulation import run_simulator
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedmerit import flat
-from fedmerit.core import Method, Reports, TrialResults, Trials
+from fedmerit import flat, neurons
+from fedmerit.core import Layout, Method, Reports, TrialResults, Trials
 from fedmerit.data import SERVER_SPLIT, SiteFolder
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence import evidence_of
 from fedmerit.files import write_atomically
-from fedmerit.inspection import fault_of_evaluated, fault_of_reply
+from fedmerit.inspection import fault_of_evaluated, fault_of_reply, fault_of_weighed
 from fedmerit.ledger import digest
 from fedmerit.messages import (
     EVALUATE,
@@ -26,14 +26,19 @@ from fedmerit.messages import (
     Evaluation,
     Failure,
     Patch,
+    PeerModel,
     Reply,
     Task,
+    Weighed,
+    Weighing,
+    Work,
     payload,
 )
+from fedmerit.peers import givers
 from fedmerit.plan import Plan
 from fedmerit.recorder import Recorder, Replies, or_none
 from fedmerit.signing import Signer
-from fedmerit.site import evaluate_models, pick_device, require_fit
+from fedmerit.site import evaluate_models, pick_device, require_fit, weigh_neurons
 from fedmerit.training import build_network, initial_network, mean_dice, save_network
 
 CHECKPOINT = "checkpoint.pt"
@@ -100,8 +105,10 @@ class Federation:
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
         self.models = flat.get_parameters(self.network)  # (d,), or (n, d)
-        sizes = [parameter.numel() for parameter in flat.trainable(self.network).values()]
-        self.state = self.method.start(self.models, len(self.sites), sizes)
+        sizes = tuple(parameter.numel() for parameter in flat.trainable(self.network).values())
+        layout = Layout(sizes, neurons.owners(self.network))
+        self.state = self.method.start(self.models, len(self.sites), layout)
+        self.neurons: Tensor | None = None  # (n, H) bool: which neurons each site holds; None: all
         self.buffers: list[flat.Buffers] = [flat.get_buffers(self.network)] * len(self.sites)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
@@ -111,7 +118,10 @@ class Federation:
         self._sent: dict[str, Task] | None = None  # this round's training tasks
         self._refused: dict[str, str] = {}  # by name, why messages of this exchange were not taken for answers
         self._pending: tuple[_Round, Evaluation] | None = None  # waits for what the sites say of the method's trials
+        self._weighing: Weighing | None = None  # waits for what the sites say of neurons
+        self._weighed: tuple[int, dict[str, str]] = 0, {}  # bytes sent to each site for it, and who gave no answer
         self._resume(checkpoint)
+        self._survey()
 
     @property
     def training(self) -> bool:
@@ -128,12 +138,14 @@ class Federation:
         """What the sites have to do now: `TRAIN`, `EVALUATE`, or nothing more."""
         if self.finished:
             return None
-        return TRAIN if self.training and self._pending is None else EVALUATE
+        return TRAIN if self.training and self._pending is None and self._weighing is None else EVALUATE
 
-    def tasks(self) -> Mapping[str, Task | Evaluation]:
+    def tasks(self) -> Mapping[str, Work]:
         """What each site that is asked receives now."""
         if self.work == TRAIN:
             return self._training_tasks
+        if self._weighing is not None:
+            return dict.fromkeys(self.sites, self._weighing)
         if self._pending is None:
             return dict.fromkeys(self.sites, self._final_test())
         played, trials = self._pending
@@ -144,7 +156,12 @@ class Federation:
         task = self.tasks().get(site)
         if task is None:
             return FOREIGN
-        fault = self._fault(site, answer) if isinstance(task, Task) else self._fault_of_evaluated(answer, task)
+        if isinstance(task, Task):
+            fault = self._fault(site, answer)
+        elif isinstance(task, Weighing):
+            fault = self._fault_of_weighed(answer, task)
+        else:
+            fault = self._fault_of_evaluated(answer, task)
         return fault and fault[:LONGEST_REASON]
 
     def enough(self, usable: int) -> bool:
@@ -164,6 +181,8 @@ class Federation:
         self._refused = {name: reason[:LONGEST_REASON] for name, reason in (refused or {}).items()}
         if self.work == TRAIN:
             self.aggregate(answers)
+        elif self._weighing is not None:
+            self._weigh(answers, self._weighing)
         elif self._pending is None:
             self.finish(answers)
         else:
@@ -181,9 +200,8 @@ class Federation:
         elif not self.server_cases:
             self._pending = played, self._evaluation(trials, replies)
         else:
-            network = build_network(self.plan.network, pick_device(self.device, "the server"))
-            evaluated = evaluate_models(network, self.server_cases, self._evaluation(trials, replies), self.plan)
-            self._end_round(played, _pooled([evaluated]))
+            task = self._evaluation(trials, replies)
+            self._end_round(played, _pooled([evaluate_models(self._own_network(), self.server_cases, task, self.plan)]))
 
     def finish(self, answers: Answers) -> None:
         """End the run: record the test Dice of the final models and save them."""
@@ -213,9 +231,24 @@ class Federation:
                 buffers=self.buffers[row],
                 weight=_known(self.weights, row),
                 data_share=_known(self.data_share, row),
+                neurons=None if self.neurons is None else self.neurons[row],
+                peers=self._peers(row),
                 ledger=self.recorder.ledger.last_hash,
             )
             for row, site in enumerate(self.sites)
+        }
+
+    def _peers(self, row: int) -> dict[str, PeerModel]:
+        """The models of those who share with the site at ``row``; whoever missed the last round has none to share."""
+        sharing = self.method.sharing(self.state)
+        if sharing is None:
+            return {}
+        missed = self.weights.isnan().tolist() if self.weights is not None else [False] * len(self.sites)
+        models = self.models.expand(len(self.sites), -1)
+        return {
+            self.sites[peer]: PeerModel(models[peer], self.buffers[peer], float(sharing.weights[row, peer]))
+            for peer in givers(sharing, self.plan.seed, self.sites, row, self.round)
+            if not missed[peer]
         }
 
     def _download(self, row: int) -> Tensor | Patch:
@@ -237,12 +270,52 @@ class Federation:
             self.round, SERVER_SPLIT, trials.models, trials.mixtures, buffers, shares[:, used], trials.bins, told
         )
 
+    def _own_network(self) -> nn.Module:
+        """To evaluate on the server's own images."""
+        return build_network(self.plan.network, pick_device(self.device, "the server"))
+
     def _final_test(self) -> Evaluation:
         """Every site tests every final model, its own among them: on all test splits together stands the union."""
         models = self.models.reshape(-1, self.models.shape[-1])
         each = torch.eye(len(models), dtype=torch.float64)
         told = self.recorder.ledger.last_hash
         return Evaluation(self.round, "testing", models, each, tuple(self.buffers[: len(models)]), each, ledger=told)
+
+    def _survey(self) -> None:
+        """Before a round, have the neurons weighed that the method wants to know the importance of."""
+        survey = self.method.survey(self.state) if self.training else None
+        if survey is None:
+            return
+        told = self.recorder.ledger.last_hash
+        task = Weighing(self.round, SERVER_SPLIT, survey.model, self.buffers[0], survey.order, survey.images, told)
+        if not survey.images:
+            self._allocate(torch.zeros(neurons.count(self.network), dtype=torch.float64))
+        elif self.server_cases:
+            self._allocate(_mean_increases([weigh_neurons(self._own_network(), self.server_cases, task)]))
+        else:
+            self._weighing = task
+
+    def _weigh(self, answers: Answers, task: Weighing) -> None:
+        """Allocate with what the sites said of neurons."""
+        usable: list[Weighed] = []
+        faults = self._unasked(answers, self.sites)
+        for site in self.sites:
+            answer = answers.get(site, NO_REPLY)
+            fault = self._fault_of_weighed(answer, task)
+            if fault and not (answer is NO_REPLY and site in faults):
+                faults[site] = fault[:LONGEST_REASON]
+            if isinstance(answer, Weighed) and not fault:
+                usable.append(answer)
+        faults = {site: f"importance of neurons: {fault}" for site, fault in faults.items()}
+        self._require_enough(f"round {self.round}", "importance of neurons", usable, faults)
+        self._weighing, self._weighed = None, (payload(task), faults)
+        self._allocate(_mean_increases(usable))
+
+    def _allocate(self, importance: Tensor) -> None:
+        """Submodels from now on; none of them is what a site received before."""
+        self.state, self.models, self.neurons = self.method.allocate(self.state, importance)
+        self.changed = None
+        self._checkpoint()
 
     def _try(self, answers: Answers, played: _Round, trials: Evaluation) -> None:
         """End a round with what the sites said of the method's trials."""
@@ -273,7 +346,8 @@ class Federation:
     def _fault(self, site: str, answer: object) -> str | None:
         """Why the reply of ``site`` cannot be used, or None."""
         model = self.models if self.models.ndim == 1 else self.models[0]
-        fault = fault_of_reply(answer, self.round, model, self.buffers[0], self.plan.network.labels, self.method)
+        labels, others = self.plan.network.labels, [other for other in self.sites if other != site]
+        fault = fault_of_reply(answer, self.round, model, self.buffers[0], labels, self.method, others)
         if fault or not isinstance(answer, Reply):
             return fault
         first = self.num_samples.get(site, answer.num_samples)
@@ -281,6 +355,9 @@ class Federation:
 
     def _fault_of_evaluated(self, answer: object, task: Evaluation) -> str | None:
         return fault_of_evaluated(answer, task, self.plan.network.labels)
+
+    def _fault_of_weighed(self, answer: object, task: Weighing) -> str | None:
+        return fault_of_weighed(answer, task, neurons.count(self.network))
 
     def _usable_evaluations(
         self, answers: Answers, task: Evaluation, sites: Sequence[str]
@@ -318,7 +395,7 @@ class Federation:
         self.models = outcome.models
         self.weights = outcome.weights.masked_fill(absent, math.nan)
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
-        self._update_buffers(played.replies, reports)
+        self._update_buffers(played.replies, reports, outcome.statistics)
         for site, reply in zip(self.sites, played.replies, strict=True):
             if reply:
                 self.num_samples.setdefault(site, reply.num_samples)
@@ -326,11 +403,14 @@ class Federation:
         self.mean_update, evidence = evidence_of(updates, outcome.weights, reports.present, self.mean_update)
         outcome = replace(outcome, quantities={**outcome.quantities, **evidence})
 
-        received = [payload(task) + trial_bytes for task in played.tasks.values()]
-        self.recorder.training_round(self.round, played.replies, played.rejected, received, began, updates, outcome)
-        self.round, self._sent = self.round + 1, None
+        weighing_bytes, faults = self._weighed
+        received = [payload(task) + trial_bytes + weighing_bytes for task in played.tasks.values()]
+        rejected = faults | played.rejected
+        self.recorder.training_round(self.round, played.replies, rejected, received, began, updates, outcome)
+        self.round, self._sent, self._weighed = self.round + 1, None, (0, {})
         self._checkpoint()
         self.on_round(self.recorder.ledger.records[-1])
+        self._survey()
 
     def _digests(self) -> list[str]:
         """Of the model that each site begins the round with."""
@@ -341,21 +421,34 @@ class Federation:
     def _stack(self, replies: Replies) -> tuple[Tensor, Reports]:
         updates = torch.zeros(len(replies), self.models.shape[-1])
         values = {name: torch.full((len(replies),), math.nan, dtype=torch.float64) for name in self.method.asks}
-        samples = torch.zeros(len(replies), dtype=torch.float64)
+        n = len(replies)
+        pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in self.method.asks_of_peers}
+        samples = torch.zeros(n, dtype=torch.float64)
         for row, reply in enumerate(replies):
             if reply:
                 updates[row] = reply.update
                 samples[row] = reply.num_samples
                 for name, value in reply.values.items():
                     values[name][row] = value
+                for name, of_others in reply.pairs.items():
+                    for site, value in of_others.items():
+                        pairs[name][row, self.sites.index(site)] = value
         present = torch.tensor([reply is not None for reply in replies])
-        return updates, Reports(samples, present, values)
+        return updates, Reports(samples, present, values, pairs=pairs)
 
-    def _update_buffers(self, replies: Replies, reports: Reports) -> None:
-        if self.method.shares_buffers:
-            present = [reply for reply in replies if reply]
+    def _update_buffers(self, replies: Replies, reports: Reports, statistics: str | None) -> None:
+        statistics = statistics or ("shared" if self.method.shares_buffers else "own")
+        if statistics == "initial":
+            self.buffers = [flat.get_buffers(initial_network(self.plan.network, self.plan.seed))] * len(replies)
+        elif statistics == "shared":
+            trained = [reply.buffers for reply in replies if reply]
             shares = reports.data_share[reports.present]
-            self.buffers = [flat.average_buffers([reply.buffers for reply in present], shares)] * len(replies)
+            if self.neurons is None:
+                mean = flat.average_buffers(trained, shares)
+            else:
+                held, owners = self.neurons[reports.present], neurons.buffer_owners(self.network)
+                mean = neurons.average_buffers(trained, shares, held, owners, self.buffers[0])
+            self.buffers = [mean] * len(replies)
         else:
             self.buffers = [
                 dict(reply.buffers) if reply else own for reply, own in zip(replies, self.buffers, strict=True)
@@ -374,6 +467,8 @@ class Federation:
             "mean_update": self.mean_update,
             "num_samples": self.num_samples,
             "complete_rounds": min(self.round, self.plan.rounds),
+            "neurons": self.neurons,
+            "weighed": self._weighed,
             "results_size": self.recorder.results.size,
         }
         write_atomically(self.run / CHECKPOINT, lambda file: torch.save(content, file))
@@ -387,6 +482,7 @@ class Federation:
         self.weights, self.data_share = content["weights"], content["data_share"]
         self.mean_update = content.get("mean_update")  # checkpoints of earlier versions have none
         self.num_samples = dict(content.get("num_samples", {}))  # likewise
+        self.neurons, self._weighed = content.get("neurons"), content.get("weighed", (0, {}))
         if content["changed"] is not None:
             bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.models.shape[1])
             self.changed = torch.from_numpy(bits.astype(bool))
@@ -414,6 +510,11 @@ def _pooled(evaluated: Sequence[Evaluated]) -> TrialResults:
     return TrialResults(torch.tensor(dice, dtype=torch.float64), torch.stack([e.losses for e in evaluated]).sum(dim=0))
 
 
+def _mean_increases(weighed: Sequence[Weighed]) -> Tensor:
+    """(H,) of all sites' images as one validation set."""
+    return torch.stack([one.increases for one in weighed]).sum(dim=0) / sum(one.images for one in weighed)
+
+
 def _listed(rejected: Mapping[str, str]) -> str:
     return "; ".join(f"{site}: {reason}" for site, reason in rejected.items())
 
@@ -427,9 +528,17 @@ def require_sites(plan: Plan, sites: Sequence[str]) -> None:
             "add a site, or train alone with --method standalone"
         )
     try:
-        method.start(torch.zeros(1), len(sites), [1])
+        method.start(torch.zeros(1), len(sites), Layout.of(1))
     except ValueError as error:
         raise BadInput(f"method {plan.method}: {error}") from error
+
+
+def require_patience(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:
+    """`BadInput` where a server cannot wait so long, or for so many of its sites."""
+    if not 1 <= min_sites <= (num_sites or min_sites):
+        raise BadInput(f"min_sites={min_sites}: expected 1 to the number of sites")
+    if not 0 <= round_timeout < math.inf:
+        raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
 
 
 def needs_server_set(plan: Plan) -> bool:

@@ -4,22 +4,39 @@ The memory of round t is one file, written when the round is done and kept until
 is killed, swapped out or replaced loses nothing, and a round can be repeated.
 """
 
+import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
 
 from fedmerit import flat
-from fedmerit.core import OwnPart, SiteView, histogram
+from fedmerit.core import Lesson, OwnPart, PeerView, SiteView, histogram
 from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
-from fedmerit.messages import LOST_MEMORY, Evaluated, Evaluation, Failure, Patch, Reply, Task, rounded
+from fedmerit.messages import (
+    LOST_MEMORY,
+    Answer,
+    Evaluated,
+    Evaluation,
+    Failure,
+    Patch,
+    Reply,
+    Task,
+    Weighed,
+    Weighing,
+    Work,
+    rounded,
+)
+from fedmerit.neurons import held_parameters, loss_increases
+from fedmerit.peers import ModelExchange
 from fedmerit.plan import Plan
 from fedmerit.site_log import SiteLog
 from fedmerit.training import (
@@ -27,11 +44,14 @@ from fedmerit.training import (
     build_network,
     check_image_size,
     evaluate,
+    fixed_batches,
     image_losses,
     mean_dice,
     random_seed,
     train,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,6 +62,7 @@ class Learned:
     trained: Tensor  # (d,)
     buffers: Buffers  # after training
     loss: float  # mean of the batches
+    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it found of its peers
 
 
 @dataclass(frozen=True)
@@ -85,9 +106,11 @@ class Site:
     def _slices(self) -> Slices:
         return Slices(self.folder.cases("training"))
 
-    def answer(self, task: Task | Evaluation) -> Reply | Evaluated | Failure:
+    def answer(self, task: Work) -> Answer:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
         try:
+            if isinstance(task, Weighing):
+                return rounded(self.weigh(task))
             return rounded(self.train(task) if isinstance(task, Task) else self.evaluate(task))
         except MemoryLost as error:
             return Failure(str(error))
@@ -114,15 +137,36 @@ class Site:
             values=values,
             train_loss=learned.loss,
             seconds=time.perf_counter() - started,
+            pairs=learned.pairs,
         )
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before."""
         flat.load(self._network, received, task.buffers)
         seed = random_seed(self.plan.seed, self.folder.name, task.round)
-        loss = train(self._network, self._slices, self.plan.training, seed)
+        held = None if task.neurons is None else held_parameters(self._network, task.neurons)
+        if task.peers:
+            exchange = ModelExchange(task.peers, self._network, self.plan.network)
+            lesson = self._lesson(task, exchange)
+            loss = train(self._network, self._slices, self.plan.training, seed, held, lesson.loss)
+            for peer, fault in exchange.faults.items():
+                log.warning("round %d: %s is not available: %s", task.round, peer, fault)
+            available = {peer: float(peer not in exchange.faults) for peer in task.peers}
+            pairs = {**lesson.values, "available": available}
+        else:
+            loss, pairs = train(self._network, self._slices, self.plan.training, seed, held), {}
         trained = flat.get_parameters(self._network)
-        return Learned(trained - received, trained, flat.get_buffers(self._network), loss)
+        return Learned(trained - received, trained, flat.get_buffers(self._network), loss, pairs)
+
+    def _lesson(self, task: Task, exchange: ModelExchange) -> Lesson:
+        """What the method takes from the peers, with the network as it was received."""
+
+        def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
+            return fixed_batches(self._slices, count, self.plan.training.batch_size, self.device)
+
+        weights = {peer: model.weight for peer, model in task.peers.items() if peer not in exchange.faults}
+        view = PeerView(task.round, weights, exchange.predict, self._network.eval(), batches)
+        return self.method.learn_from(view)
 
     def sent(self, task: Task, update: Tensor) -> None:
         """Remember ``update`` (d,) as what this site trained for ``task``: a privacy filter changed it on its way out.
@@ -136,16 +180,27 @@ class Site:
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Dice, and where asked for losses, of some models on one split."""
-        cases = self.folder.cases(task.split)
+        evaluated = evaluate_models(self._network, self._cases(task.split), task, self.plan)
+        self._log.evaluated(task, task.models)
+        return evaluated
+
+    def weigh(self, task: Weighing) -> Weighed:
+        """What each neuron of a model is worth on one split."""
+        weighed = weigh_neurons(self._network, self._cases(task.split), task)
+        self._log.evaluated(task, task.model)
+        return weighed
+
+    def _cases(self, split: str) -> tuple[Case, ...]:
+        """The cases of a split; `BadInput` where there is none."""
+        cases = self.folder.cases(split)
         if not cases:
             way_out = (
                 "prepare with --server-share, or give the server a folder of its own with --server-sites"
-                if task.split == SERVER_SPLIT
+                if split == SERVER_SPLIT
                 else "prepare the site again"
             )
-            raise BadInput(f"site {self.folder.name}: its {task.split} split is empty; {way_out}")
-        self._log.evaluated(task)
-        return evaluate_models(self._network, cases, task, self.plan)
+            raise BadInput(f"site {self.folder.name}: its {split} split is empty; {way_out}")
+        return cases
 
     @property
     def _labels(self) -> tuple[str, ...]:
@@ -218,6 +273,17 @@ def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation,
             of_images = image_losses(network, Slices(cases), plan.training.amp)
             losses[row] = histogram(of_images, task.bins)
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
+
+
+def weigh_neurons(network: nn.Module, cases: Sequence[Case], task: Weighing) -> Weighed:
+    """The neurons of the model of ``task`` on images evenly spaced over ``cases``."""
+    started = time.perf_counter()
+    flat.load(network, task.model, task.buffers)
+    slices = Slices(cases)
+    number = min(task.images, len(slices))
+    chosen = Subset(slices, [place * len(slices) // number for place in range(number)])
+    increases = loss_increases(network, chosen, task.order)
+    return Weighed(task.round, increases, number, time.perf_counter() - started)
 
 
 def require_fit(plan: Plan, folder: SiteFolder) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedmerit.ledger import Ledger, digest
-from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Task
+from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Task, Weighing, Work
 
 SITE_LOG = "site_log.jsonl"
 
@@ -31,11 +31,11 @@ class SiteLog:
         """Write down a round's training: digests of the model (d,) it began with and of the update (d,) that leaves."""
         self._append(TRAIN, task, received, {"update": digest(update)})
 
-    def evaluated(self, task: Evaluation) -> None:
-        """Write down that the models of ``task`` were evaluated."""
-        self._append(EVALUATE, task, task.models, {"split": task.split})
+    def evaluated(self, task: Evaluation | Weighing, models: Tensor) -> None:
+        """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated, or their neurons weighed."""
+        self._append(EVALUATE, task, models, {"split": task.split})
 
-    def _append(self, work: str, task: Task | Evaluation, received: Tensor, more: dict[str, object]) -> None:
+    def _append(self, work: str, task: Work, received: Tensor, more: dict[str, object]) -> None:
         self._chain.path.parent.mkdir(parents=True, exist_ok=True)
         self._chain.append(
             {

@@ -1,7 +1,7 @@
 """Network, loss, local training and Dice: MONAI's, put together for one site."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ from monai.transforms import (
 )
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
+from fedmerit.core import ExtraLoss
 from fedmerit.data import Case, Slices
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_atomically, write_json
@@ -138,7 +139,22 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
         return torch.as_tensor(result["image"]), torch.as_tensor(result["label"])
 
 
-def train(network: nn.Module, slices: Slices, training: Training, seed: int) -> float:
+def fixed_batches(slices: Slices, count: int, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """At most ``count`` batches of ``size`` images and masks, spread evenly over the slices, as they are."""
+    images = min(len(slices), count * size)
+    chosen = Subset(slices, [place * len(slices) // images for place in range(images)])
+    for batch, masks in DataLoader(chosen, batch_size=size):
+        yield batch.to(device), masks.to(device)
+
+
+def train(
+    network: nn.Module,
+    slices: Slices,
+    training: Training,
+    seed: int,
+    held: Mapping[nn.Parameter, Tensor] | None = None,
+    extra_loss: ExtraLoss | None = None,
+) -> float:
     """Train in place for one round, on the device the network is on; the mean loss of its batches.
 
     Args:
@@ -146,10 +162,14 @@ def train(network: nn.Module, slices: Slices, training: Training, seed: int) -> 
         slices: the site's training images.
         training: loss, optimiser and batches.
         seed: of the order of images and the augmentation.
+        held: by parameter, bool in its shape: what the site holds of it; the rest is zero after every step. None: all.
+        extra_loss: added to the plan's, of the batch as it is trained on.
     """
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
     optimizer = torch.optim.Adam(network.parameters(), lr=training.lr, betas=(0.9, 0.99))
+    if held is not None:  # without it β of a BatchNorm would move, and all by momentum
+        optimizer.register_step_post_hook(lambda *_: _drop(held))
     loader = DataLoader(
         Augmented(slices, seed) if training.augment else slices,
         batch_size=training.batch_size,
@@ -166,12 +186,21 @@ def train(network: nn.Module, slices: Slices, training: Training, seed: int) -> 
             images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
             optimizer.zero_grad(set_to_none=True)
             with _autocast(device, precision):
-                loss = loss_function(network(images), masks)
+                logits = network(images)
+                loss = loss_function(logits, masks)
+                if extra_loss:
+                    loss = loss + extra_loss(images, logits)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
             total += loss.detach()
     return float(total) / (len(loader) * training.epochs)
+
+
+@torch.no_grad()
+def _drop(held: Mapping[nn.Parameter, Tensor]) -> None:
+    for parameter, mask in held.items():
+        parameter.mul_(mask)
 
 
 def _precision(device: torch.device, amp: bool) -> torch.dtype | None:
@@ -240,24 +269,28 @@ def evaluate(network: nn.Module, cases: Sequence[Case], labels: Sequence[str], a
 
 @torch.inference_mode()
 def image_losses(network: nn.Module, slices: Slices, amp: bool = False) -> Tensor:
-    """(images,) soft Dice loss of each image in eval mode, 0 to 1, the mean over labels; float64 on the CPU.
-
-    Where the reference of a label is empty, it is 0 if the prediction is empty too, else 1.
-    """
+    """(images,) `soft_dice_losses` of each image in eval mode; float64 on the CPU."""
     device = next(network.parameters()).device
     precision = _precision(device, amp)
-    soft_dice = DiceLoss(sigmoid=True, reduction="none")
     network.eval()
     losses = []
     for images, masks in DataLoader(slices, batch_size=EVALUATION_BATCH):
         images, masks = images.to(device), masks.to(device)
         with _autocast(device, precision):
             logits = network(images)
-        loss = soft_dice(logits.float(), masks).flatten(start_dim=1)  # (batch, labels)
-        predicted = (logits > 0).flatten(start_dim=2).any(dim=2)
-        absent = ~masks.bool().flatten(start_dim=2).any(dim=2)
-        losses.append(loss.where(~absent, predicted.float()).mean(dim=1))
+        losses.append(soft_dice_losses(logits.float(), masks))
     return torch.cat(losses).double().clamp(0, 1).cpu()
+
+
+def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
+    """(batch,) soft Dice loss of logits and masks (batch, labels, h, w), 0 to 1, the mean over labels.
+
+    Where the reference of a label is empty, it is 0 if the prediction is empty too, else 1.
+    """
+    loss: Tensor = DiceLoss(sigmoid=True, reduction="none")(logits, masks).flatten(start_dim=1)  # (batch, labels)
+    predicted = (logits > 0).flatten(start_dim=2).any(dim=2)
+    absent = ~masks.bool().flatten(start_dim=2).any(dim=2)
+    return loss.where(~absent, predicted.float()).mean(dim=1)
 
 
 @torch.inference_mode()

@@ -21,6 +21,7 @@ from evaluation.evaluate import evaluate
 from evaluation.pool import execute_all, images_of
 from evaluation.truth.games import Coalition, text_of
 from fedmerit import runs
+from fedmerit.core import Layout
 from fedmerit.data import Slices, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json, write_text
@@ -127,7 +128,7 @@ def _require_same_study(out: Path, asked: Mapping[str, Any], sites: Sequence[str
 def require_one_model(plan: Plan) -> None:
     """`BadInput` where every site gets a model of its own, as the method's state shows: one left out has none."""
     sites, size = 3, 7
-    state = plan.build_method().start(torch.zeros(size), sites, [size])
+    state = plan.build_method().start(torch.zeros(size), sites, Layout.of(size))
     if any(isinstance(value, torch.Tensor) and value.shape == (sites, size) for value in vars(state).values()):
         way = "add --set reward=global, or " if "reward" in plan.parameters else ""
         raise BadInput(

@@ -5,7 +5,7 @@ import math
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import OwnPart, SiteView
+from fedmerit.core import Layout, OwnPart, SiteView
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE, minus_model
 
@@ -27,7 +27,7 @@ def stand_in_dice(centre):
 def check_fedce_at_sites(content, combine):
     """Every round: the sites' claims from what they hold, then the server's weights and model."""
     config, method = content["config"], FedCE(combine=combine)
-    state = method.start(tensor(config["w0"]), len(config["n"]), [len(config["w0"])])
+    state = method.start(tensor(config["w0"]), len(config["n"]), Layout.of(len(config["w0"])))
     received, before, trained = tensor(config["w0"]), None, None
     for round, updates in zip(content[combine], content["updates"], strict=True):
         what = f"round {round['round']}"
@@ -58,7 +58,7 @@ def check_fedce_at_sites(content, combine):
 def check_fedce_at_server(content, entry):
     """The rule of NVFlare 2.9's aggregator; nobody has a minus model in round 0."""
     config, method = content["config"], FedCE(combine=entry.removeprefix("nvflare_2_9_"), estimate="server")
-    state = method.start(tensor(config["w0"]), len(config["n"]), [len(config["w0"])])
+    state = method.start(tensor(config["w0"]), len(config["n"]), Layout.of(len(config["w0"])))
     received, trained = tensor(config["w0"]), None
     for round, updates in zip(content[entry], content["updates"], strict=True):
         what = f"round {round['round']}"
@@ -80,7 +80,7 @@ def check_fedce_at_server(content, entry):
 
 def check_fedavg(content, _):
     method = FedAvg()
-    state = method.start(tensor(content["w0"]), len(content["n"]), [len(content["w0"])])
+    state = method.start(tensor(content["w0"]), len(content["n"]), Layout.of(len(content["w0"])))
     _, outcome = method.round(state, tensor(content["delta"]), reports(content["n"]))
     assert_equal(outcome.weights, content["p"], "weights")
     assert_equal(outcome.models, content["FedAvg"]["server_w"], "model")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import cosine_to_sum, gram, keep_largest, quota_counts, remember, shapley
+from fedmerit.core import Layout, cosine_to_sum, gram, keep_largest, quota_counts, remember, shapley
 from fedmerit.methods.cgsv import CGSV, cosine_game
 from fedmerit.methods.data_weighted import DataWeighted
 from fedmerit.methods.euclidean import Euclidean, distances_to_sum
@@ -16,13 +16,13 @@ from fedmerit.methods.round_robin import RoundRobin
 def alone(method, update):
     """What one site gets in one round of its own, from 0."""
     update = tensor([update])
-    state = method.start(torch.zeros_like(update[0]), 1, [update.shape[1]])
+    state = method.start(torch.zeros_like(update[0]), 1, Layout.of(update.shape[1]))
     return method.round(state, update, everyone([1.0]))[1].models.flatten()
 
 
 def started(method, config):
     sizes = [stop - start for start, stop in config["layers"]]
-    return method.start(tensor(config["w0"]), len(config["n"]), sizes)
+    return method.start(tensor(config["w0"]), len(config["n"]), Layout.of(*sizes))
 
 
 def check_cgsv(content, mode):
@@ -88,7 +88,7 @@ def check_exact_instances(content, entry):
         updates, weights = arrays["delta"], arrays["r"]
         assert_equal(weights, expected["r"], name)
         method = CGSV(contribution="exact", reward="global", gamma=content["Gamma"])
-        state = method.start(torch.zeros_like(updates[0]), len(updates), [updates.shape[1]])
+        state = method.start(torch.zeros_like(updates[0]), len(updates), Layout.of(updates.shape[1]))
         _, outcome = method.round(state, updates, everyone(weights.tolist()))
         phi, psi = outcome.contribution, outcome.quantities["cosine"]
         for values, key in ((phi, "phi"), (psi, "psi")):
@@ -151,7 +151,7 @@ def check_rffl(content, mode):
 
 
 def one_round(method, content):
-    state = method.start(tensor(content["w0"]), len(content["n"]), [len(content["w0"])])
+    state = method.start(tensor(content["w0"]), len(content["n"]), Layout.of(len(content["w0"])))
     return method.round(state, tensor(content["delta"]), everyone(content["n"]))[1]
 
 
@@ -186,7 +186,7 @@ def check_euclidean(content, entry):
 def check_round_robin(content, entry):
     assert_equal(one_round(RoundRobin(), content).models, content[entry]["rr_a"], "rr_a")
     method = RoundRobin(turns="one")
-    state = method.start(tensor(content["w0"]), len(content["n"]), [len(content["w0"])])
+    state = method.start(tensor(content["w0"]), len(content["n"]), Layout.of(len(content["w0"])))
     for round in content[entry]["rr_b"]:
         state, outcome = method.round(state, tensor(content["delta"]), everyone(content["n"]))
         what = f"rr_b, round {round['round']}"

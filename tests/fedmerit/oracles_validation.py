@@ -3,7 +3,7 @@
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import TrialResults, histogram, quota_counts
+from fedmerit.core import Layout, TrialResults, histogram, quota_counts
 from fedmerit.methods.cffl import CFFL, largest_entries
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE, distribution, divergence
@@ -31,7 +31,7 @@ def check_cffl(content, mode):
         alpha_growth=config["T"] if "growing" in mode else 0,
         keep_own=True,
     )
-    state = method.start(tensor(config["w0"]), config["N"], [size])
+    state = method.start(tensor(config["w0"]), config["N"], Layout.of(size))
     for round, updates, accuracy in zip(content[mode], content["deltas"], content["acc"], strict=True):
         what, updates = f"round {round['round']}", tensor(updates)
         reports = everyone(config["n"], trials=dice(accuracy))
@@ -66,7 +66,9 @@ def check_fedave(content, form):
         smoothing=config["eps"],
         floor=config["clamp_min"],
     )
-    state = method.start(tensor(config["w0"]), config["N"], [end - start for start, end in config["layers"]])
+    state = method.start(
+        tensor(config["w0"]), config["N"], Layout.of(*(end - start for start, end in config["layers"]))
+    )
     given = zip(content["L_own"], content["L_val"], content["acc"], content["deltas"], strict=True)
     for round, (own, validation, accuracy, updates) in zip(content[form], given, strict=True):
         what, updates = f"round {round['round']}", tensor(updates)
@@ -103,7 +105,7 @@ def check_qfedavg(content, rule):
     reports = everyone([1.0] * len(updates), {"loss": tensor(content["F"])})
     for q, numbers in content["by_q"].items():
         method = QFedAvg(float(q), rule, L=1 / content["lr"])
-        state = method.start(received, len(updates), [len(received)])
+        state = method.start(received, len(updates), Layout.of(len(received)))
         _, outcome = method.round(state, updates, reports)
         assert_equal(outcome.weights, numbers["effective_weights"], q)
         assert_equal(outcome.contribution, numbers["effective_weights"], q)
@@ -123,7 +125,7 @@ def utilities(round, sites):
 
 def check_fedci(content, _):
     config, method = content["config"], FedCI()
-    state = method.start(tensor(config["w0"]), config["N"], [config["D"]])
+    state = method.start(tensor(config["w0"]), config["N"], Layout.of(config["D"]))
     for round, updates in zip(content["rounds"], content["updates"], strict=True):
         what, updates = f"round {round['round']}", tensor(updates)
         assert_equal(state.model, round["w_received"], what)
@@ -141,7 +143,7 @@ def check_fedci(content, _):
 
 def check_eci(content, _):
     config, size, method = content["config"], content["config"]["D"], ECI()
-    state = method.start(tensor(config["w0"]), config["N"], [size])
+    state = method.start(tensor(config["w0"]), config["N"], Layout.of(size))
     for round, updates in zip(content["rounds"], content["updates"], strict=True):
         what, before = f"round {round['round']}", state
         reports = everyone(config["n"], trials=utilities(round, config["N"]))

@@ -6,8 +6,8 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit import flat
-from fedmerit.messages import TRAIN, Evaluated, Failure, Reply
+from fedmerit import flat, neurons
+from fedmerit.messages import TRAIN, Evaluated, Failure, Reply, Weighed, Weighing
 from fedmerit.plan import TASKS, Plan, make_plan
 from fedmerit.server import Federation
 from fedmerit.training import Overlap, initial_network
@@ -19,9 +19,12 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+SOONER = {"fedsac": {"standalone_rounds": 1}}  # than with the default: these rounds are few
+
+
 def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> Plan:
     network = {"width": 2, "depth": 2, "residual_units": 0}
-    return make_plan(method, "prostate", rounds, 0, TASKS["prostate"], network | parameters)
+    return make_plan(method, "prostate", rounds, 0, TASKS["prostate"], network | SOONER.get(method, {}) | parameters)
 
 
 NETWORK = initial_network(tiny_plan().network, 0)
@@ -46,9 +49,11 @@ def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, 
     return answers
 
 
-def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated:
-    """True positives that tell site, model and case apart, of references of 100 voxels."""
+def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | Weighed:
+    """True positives that tell site, model and case apart, of references of 100 voxels; neurons worth as they come."""
     task = federation.tasks()[site]
+    if isinstance(task, Weighing):
+        return Weighed(task.round, torch.linspace(0, 0.5, neurons.count(federation.network), dtype=torch.float64), 1)
     place = SITES.index(site)
     found = [[1 + place + 3 * model + case for case in range(cases)] for model in range(len(task.mixtures))]
     overlaps = tuple(
@@ -58,7 +63,7 @@ def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated:
     return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
 
 
-def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Evaluated | Failure]:
+def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Evaluated | Weighed | Failure]:
     return {site: evaluated(federation, site) for site in federation.tasks()} | other
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fedmerit.core import Outcome, OwnPart, Reports, SiteView, TrialResults
+from fedmerit.core import Layout, Outcome, OwnPart, Reports, SiteView, TrialResults, gram, norms, owned
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,38 @@ def make_rounds(seed=0, n=4, d=12, rounds=4, absences=False, dtype=torch.float32
     )
 
 
+def layout(d):
+    """Of (d,) parameters: every sixth belongs to no neuron, the others to five in turn."""
+    return Layout((d,), (torch.arange(d) % 6 - 1).to(torch.int32))
+
+
+def allocated(method, state, models):
+    """State and models that a round begins with: submodels, where the method has neurons weighed before it."""
+    survey = method.survey(state)
+    if survey is None:
+        return state, models
+    owners = layout(len(survey.model)).owners.long()
+    importance = torch.zeros(int(owners.max()) + 1, dtype=torch.float64)
+    if survey.images:
+        terms = (survey.model.double() + 0.1) * torch.arange(1, len(owners) + 1)
+        importance.index_add_(0, owners[owners >= 0], terms[owners >= 0])
+    state, models, neurons = method.allocate(state, importance)
+    assert not models[~owned(neurons, owners)].any()
+    return state, models
+
+
 def play(method, rounds, states=None, stop=None):
     """Every round's (reports, outcome): the sites report as `site.py` has them report.
 
     Args:
         method: of the run.
         rounds: what the sites do.
-        states: is given the state after each round.
+        states: is given the state after each round, as the next one begins with it.
         stop: the number of rounds, where it is not all of them.
     """
     count, n, d = rounds.updates.shape
     models = torch.zeros(d, dtype=rounds.updates.dtype)
-    state = method.start(models, n, [d])
+    state, models = allocated(method, method.start(models, n, layout(d)), models)
     before, weights, history = None, None, []
     for number in range(count if stop is None else stop):
         present = rounds.present[number]
@@ -86,14 +106,32 @@ def play(method, rounds, states=None, stop=None):
                     own = OwnPart(row(before, i), trained, float(weights[i]), rounds.dice(i))
                 for name, value in method.report(SiteView(received, rounds.losses(i, received), own)).items():
                     values[name][i] = value
-        reports = Reports(rounds.samples.where(present, 0.0), present, values)
+        before_now = rounds.present[number - 1] if number else torch.ones(n, dtype=torch.bool)
+        pairs = said_of_peers(method, state, rounds.updates[number], present, before_now)
+        reports = Reports(rounds.samples.where(present, 0.0), present, values, pairs=pairs)
         reports = replace(reports, trials=rounds.evaluate(method.trials(state, rounds.updates[number], reports)))
         state, outcome = method.round(state, rounds.updates[number], reports)
-        before, models, weights = models, outcome.models, outcome.weights
+        before, weights = models, outcome.weights
+        state, models = allocated(method, state, outcome.models)
         history.append((reports, outcome))
         if states is not None:
             states.append(state)
     return history
+
+
+def said_of_peers(method, state, updates, present, present_before):
+    """What sites say of those that shared with them: as misaligned as their updates, and available."""
+    n = len(updates)
+    nothing = torch.full((n, n), math.nan, dtype=torch.float64)
+    sharing = method.sharing(state)
+    if sharing is None:
+        return dict.fromkeys(method.asks_of_peers, nothing)
+    reached = (sharing.probability > 0.5).T & present[:, None] & present_before & ~torch.eye(n, dtype=torch.bool)
+    products = gram(updates)
+    scale = norms(products)[:, None] * norms(products)
+    cosine = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0).clamp(-1, 1)
+    said = {"available": torch.ones_like(nothing), "misalignment": (1 - cosine) / 2}
+    return {name: said[name].where(reached, nothing) for name in method.asks_of_peers}
 
 
 def row(models, i):
@@ -105,7 +143,7 @@ def columns(outcome):
     """Everything (n,) in an outcome, and models that are one per site."""
     per_site = {"models": outcome.models} if outcome.models.ndim == 2 else {}
     named = {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
-    del named["models"], named["quantities"]
+    del named["models"], named["quantities"], named["statistics"], named["pairs"]
     return named | dict(outcome.quantities) | per_site
 
 

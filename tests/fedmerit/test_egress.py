@@ -19,7 +19,7 @@ from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import ERRORS
 from fedmerit.flare.messages import answer_to_model, model_to_evaluated, model_to_reply
 from fedmerit.ledger import Ledger
-from fedmerit.messages import DECIMALS, REASONS, Evaluated, Failure, Reply, failed_with, rounded
+from fedmerit.messages import DECIMALS, REASONS, Evaluated, Failure, Reply, Weighed, failed_with, rounded
 from fedmerit.plan import TASKS, make_plan
 from fedmerit.training import Overlap, initial_network
 
@@ -56,7 +56,7 @@ def leave(answer, network, decimals=DECIMALS, **planted):
 
 
 def test_every_field_of_an_answer_is_listed():
-    parts = {field.name for kind in (Reply, Evaluated) for field in fields(kind)} - {"round"} | {"failure"}
+    parts = {field.name for kind in (Reply, Evaluated, Weighed) for field in fields(kind)} - {"round"} | {"failure"}
     assert parts == set(LISTED)
     told = (Path(__file__).parents[2] / "docs/privacy.md").read_text()
     assert [name for name in LISTED if f"`{name}`" not in told] == []
@@ -114,6 +114,11 @@ def test_headers_are_made_anew(reply, network):
         ("values", {PATIENT: 1.0}),
         ("values", {"cosine": PATIENT}),
         ("values", {"cosine": "0.5"}),
+        ("pairs", {"available": {f"{PATIENT} 1": 1.0}}),
+        ("pairs", {PATIENT: {"A": 1.0}}),
+        ("pairs", {"available": {"A": PATIENT}}),
+        ("increases", [PATIENT]),
+        ("images", PATIENT),
         ("train_loss", PATIENT),
         ("seconds", None),
         ("losses", [[0.5]]),

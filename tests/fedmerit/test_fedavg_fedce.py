@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from rounds import as_numbers, few, outcomes, play, random_rounds
 
-from fedmerit.core import Reports
+from fedmerit.core import Layout, Reports
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE
 
@@ -47,7 +47,7 @@ def test_an_ablation_does_not_see_the_other_term(combine, other, estimate):
     method, updates = FedCE(combine, estimate), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     shares = []
     for changed in (0.2, 0.9):
-        state = method.start(torch.zeros(2), 3, [2])
+        state = method.start(torch.zeros(2), 3, Layout.of(2))
         own = torch.tensor([changed, 0.5, 0.5], dtype=torch.float64)
         for number in range(2):
             now = updates.clone()

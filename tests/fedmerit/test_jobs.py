@@ -21,7 +21,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_one_job_per_method_and_task():
     assert set(FOLDERS) == {
-        f"{method}_{task}" for method in ("cffl", "cgsv", "fedavg", "fedce") for task in ("fundus", "prostate")
+        f"{method}_{task}" for method in ("cffl", "cgsv", "cycle", "fedavg", "fedce") for task in ("fundus", "prostate")
     }
 
 

@@ -6,19 +6,22 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from rounds import Rounds, assert_same, columns, make_rounds, outcomes, play
+from rounds import Rounds, allocated, assert_same, columns, layout, make_rounds, outcomes, play, said_of_peers
 
-from fedmerit.core import Reports, allowed
+from fedmerit.core import Layout, Reports, allowed
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cgsv import CGSV
+from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.data_weighted import DataWeighted
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.round_robin import RoundRobin
+from fedmerit.methods.vpdl import VPDL
 from fedmerit.registry import METHODS
 
 NAN = math.nan
@@ -34,6 +37,8 @@ VARIANTS = [
     QFedAvg(q=2.0, rule="exact"),
     FedCI(truncation=0.01),
     ECI(truncation=0.01),
+    FedSAC(standalone_rounds=1, beta=2.0, importance_interval=1, aggregation="share"),
+    FedSAC(standalone_rounds=2, beta=20.0, importance="equal", aggregation="plain"),
     CGSV(contribution="exact"),
     CGSV(reward="global"),
     CGSV(alpha=0.5, beta=3.0, gamma=0.5, floor=0.0, mask="per_tensor"),
@@ -41,8 +46,12 @@ VARIANTS = [
     RFFL(gamma=0.5, coef=0.9, warmup=0, boost=False, keep_own=True, mask="per_tensor"),
     DataWeighted(ratio="share"),
     RoundRobin(turns="one"),
+    CYCle(warmup=0, R=2),
+    CYCle(warmup=1, R=1, alpha=0.0, kl="peer_own"),
+    VPDL(warmup=0),
 ]
-EVERY = [entry.method() for entry in METHODS.values()] + VARIANTS
+SOONER = {"fedsac": {"standalone_rounds": 1}}  # than with the default: these rounds are few
+EVERY = [entry.method(**SOONER.get(name, {})) for name, entry in METHODS.items()] + VARIANTS
 every_method = pytest.mark.parametrize(
     "method", EVERY, ids=lambda method: " ".join([type(method).__name__, *map(str, asdict(method).values())])
 )
@@ -68,6 +77,8 @@ def test_weights_sum_to_one_and_shapes_are_those_of_the_contract(method, absence
         assert outcome.reputation.isfinite().all()
         for value in outcome.quantities.values():
             assert value.shape == (n,)
+        for value in outcome.pairs.values():
+            assert value.shape == (n, n)
 
 
 @every_method
@@ -96,6 +107,7 @@ def test_the_order_of_sites_does_not_matter(method, absences):
     order = torch.tensor([2, 0, 3, 1])
     for ours, theirs in zip(outcomes(method, rounds), outcomes(method, rounds.of_sites(order)), strict=True):
         assert_same({name: value[order] for name, value in columns(ours).items()}, columns(theirs), atol=1e-6)
+        assert_same({name: value[order][:, order] for name, value in ours.pairs.items()}, theirs.pairs, atol=1e-6)
         assert torch.allclose(ours.weights[order], theirs.weights, rtol=0, atol=1e-9)
         if ours.models.ndim == 1:
             assert torch.allclose(ours.models, theirs.models, rtol=0, atol=1e-5)
@@ -132,13 +144,21 @@ def test_a_round_changes_none_of_its_inputs(method):
         if not number:
             continue
         state, updates = states[number - 1], rounds.updates[number]
-        given = {**vars(state), **reports.values, "n": reports.num_samples, "p": reports.present, "u": updates}
+        given = {
+            **vars(state),
+            **reports.values,
+            **reports.pairs,
+            "n": reports.num_samples,
+            "p": reports.present,
+            "u": updates,
+        }
         kept = {name: value.clone() for name, value in given.items()}
         method.round(state, updates, reports)
         assert_same(given, kept)
     model = torch.ones(3)
-    state, updates = method.start(model, 2, [len(model)]), torch.ones(2, 3)
-    reports = Reports(torch.ones(2), torch.tensor([True, True]), reports_of(method, 2))
+    state, updates = method.start(model, 2, Layout.of(len(model))), torch.ones(2, 3)
+    pairs = said_of_peers(method, state, updates, torch.ones(2).bool(), torch.ones(2).bool())
+    reports = Reports(torch.ones(2), torch.tensor([True, True]), reports_of(method, 2), pairs=pairs)
     trials = make_rounds(n=2, d=3).evaluate(method.trials(state, updates, reports))
     method.round(state, updates, replace(reports, trials=trials))
     assert model.tolist() == [1, 1, 1]
@@ -164,7 +184,7 @@ def test_a_saved_and_loaded_state_continues_bit_for_bit(method, absences):
         before = (
             states[number - 1]
             if number
-            else method.start(torch.zeros(rounds.updates.shape[2]), 4, [rounds.updates.shape[2]])
+            else method.start(torch.zeros(rounds.updates.shape[2]), 4, layout(rounds.updates.shape[2]))
         )
         file = io.BytesIO()
         torch.save(vars(before), file)
@@ -173,6 +193,7 @@ def test_a_saved_and_loaded_state_continues_bit_for_bit(method, absences):
         state, again = method.round(loaded, rounds.updates[number], reports)
         assert_same(columns(again), columns(outcome))
         assert torch.equal(again.models, outcome.models)
+        state, _ = allocated(method, state, again.models)
         assert_same(vars(state), vars(states[number]))
 
 
@@ -186,7 +207,8 @@ def test_what_an_absent_site_says_does_not_matter(method):
         for junk in (0.0, NAN, math.inf, -1e30, 0.5):
             values = {name: value.where(reports.present, junk) for name, value in reports.values.items()}
             samples = reports.num_samples.where(reports.present, junk)
-            spoilt = replace(reports, num_samples=samples, values=values)
+            pairs = {name: value.where(reports.present[:, None], junk) for name, value in reports.pairs.items()}
+            spoilt = replace(reports, num_samples=samples, values=values, pairs=pairs)
             trials = method.trials(states[number - 1], rounds.updates[number], spoilt)
             assert_same_trials(trials, method.trials(states[number - 1], rounds.updates[number], reports))
             _, again = method.round(states[number - 1], rounds.updates[number], spoilt)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_opt.pt.fedce import FedCEConstants, FedCEModelAggregator
 
-from fedmerit.core import Reports
+from fedmerit.core import Layout, Reports
 from fedmerit.methods.fedce import FedCE
 
 NAMES = ("a.weight", "b.bias", "c.weight", "d.bias")  # sorted, as NVFlare flattens
@@ -82,7 +82,7 @@ def our_rounds(case, combine):
     """The same of FedCE."""
     method = FedCE(combine=combine, estimate="server")
     _, n, d = case.updates.shape
-    state = method.start(torch.zeros(d, dtype=torch.float64), n, [d])
+    state = method.start(torch.zeros(d, dtype=torch.float64), n, Layout.of(d))
     everyone, nothing = torch.ones(n, dtype=torch.bool), torch.full((n,), math.nan, dtype=torch.float64)
     for number, updates in enumerate(case.updates):
         values = {"cosine": nothing, "minus_error": case.minus_errors[number] if number else nothing}

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import oracles_cycle
 import oracles_fedce
 import oracles_rewards
 import oracles_validation
@@ -23,13 +24,16 @@ for name, content in CONTENTS.items():  # arrays that belong to a file lie besid
     if (arrays := (FOLDER / name).with_suffix(".npz")).exists():
         content["npz"] = dict(np.load(arrays))
 READERS = [
+    *oracles_cycle.READERS,
     *oracles_fedce.READERS,
     *oracles_rewards.READERS,
     *oracles_validation.READERS,
 ]
 
 
-NAMED_OTHERWISE = {"qfedavg": "qffl", "eci": "fedci"} | dict.fromkeys(("fedavg", "dw", "eu", "rr"), "baselines")
+NAMED_OTHERWISE = {"qfedavg": "qffl", "eci": "fedci", "vpdl": "cycle"} | dict.fromkeys(
+    ("fedavg", "dw", "eu", "rr"), "baselines"
+)
 OF_THE_EVALUATION = {"metrics.json"}  # read by tests/evaluation/test_fairness.py
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rounds import Rounds, as_numbers, few, make_rounds, outcomes, play, random_rounds
 
 from fedmerit.core import (
+    Layout,
     Reports,
     cosine_to_sum,
     gram,
@@ -539,7 +540,7 @@ def test_cosine_to_sum_is_zero_where_a_vector_is_zero_and_stays_within_one():
 
 @pytest.mark.parametrize("method", [CGSV(), CGSV(contribution="exact"), RFFL(), DataWeighted(), Euclidean()])
 def test_a_round_in_which_nobody_moved_changes_no_model(method):
-    state = method.start(torch.arange(5.0), 3, [5])
+    state = method.start(torch.arange(5.0), 3, Layout.of(5))
     reports = Reports(torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor([True, True, True]))
     _, outcome = method.round(state, torch.zeros(3, 5), reports)
     assert torch.equal(outcome.models, torch.arange(5.0).repeat(3, 1))

@@ -8,7 +8,7 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_opt.pt.fedce import FedCEConstants, FedCEModelAggregator
 
-from fedmerit.core import Reports, gram, shapley
+from fedmerit.core import Layout, Reports, gram, shapley
 from fedmerit.methods.cgsv import CGSV, cosine_game
 from fedmerit.methods.fedce import FedCE
 
@@ -45,7 +45,9 @@ def our_seconds(method, updates):
     everyone = torch.ones(SITES, dtype=torch.bool)
     values = {name: torch.full((SITES,), 0.5, dtype=torch.float64) for name in method.asks}
     reports = Reports(torch.full((SITES,), 10.0, dtype=torch.float64), everyone, values)
-    state = method.start(torch.zeros(PARAMETERS), SITES, [len(part) for part in updates[0].tensor_split(TENSORS)])
+    state = method.start(
+        torch.zeros(PARAMETERS), SITES, Layout.of(*(len(part) for part in updates[0].tensor_split(TENSORS)))
+    )
     state, _ = method.round(state, updates, reports)
     started = time.perf_counter()
     _, outcome = method.round(state, updates, reports)

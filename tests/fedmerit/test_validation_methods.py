@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.core import Reports, SiteView, TrialResults, Trials, histogram, trained_models
+from fedmerit.core import Layout, Reports, SiteView, TrialResults, Trials, histogram, trained_models
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE, divergence
@@ -93,7 +93,7 @@ def with_dice(method, state, dice, updates, samples=None):
 
 def test_a_site_that_cffl_removed_trains_alone():
     method, updates = CFFL(coef=0.5), torch.ones(3, 4).double()
-    state = method.start(torch.zeros(4).double(), 3, [4])
+    state = method.start(torch.zeros(4).double(), 3, Layout.of(4))
     state, outcome = with_dice(method, state, [0.9, 0.8, 0.05], updates)
     assert outcome.quantities["removed"].tolist() == [0, 0, 1]
     assert outcome.reputation[2] == 0
@@ -105,7 +105,7 @@ def test_a_site_that_cffl_removed_trains_alone():
 
 def test_cffl_removes_nobody_where_nobody_would_remain():
     method = CFFL(coef=10.0)
-    state = method.start(torch.zeros(4), 3, [4])
+    state = method.start(torch.zeros(4), 3, Layout.of(4))
     for _ in range(3):
         state, outcome = with_dice(method, state, [0.9, 0.1, 0.4], torch.ones(3, 4))
         assert not outcome.quantities["removed"].any()
@@ -113,7 +113,7 @@ def test_cffl_removes_nobody_where_nobody_would_remain():
 
 def test_cffl_takes_removed_sites_back_where_only_they_come():
     method = CFFL(coef=0.5)
-    state, _ = with_dice(method, method.start(torch.zeros(4), 2, [4]), [0.9, 0.01], torch.ones(2, 4))
+    state, _ = with_dice(method, method.start(torch.zeros(4), 2, Layout.of(4)), [0.9, 0.01], torch.ones(2, 4))
     assert state.removed.tolist() == [False, True]
     trials = TrialResults(torch.tensor([0.1]).double(), torch.zeros(1, 0))
     reports = Reports(torch.ones(2), torch.tensor([False, True]), {}, trials)
@@ -131,7 +131,7 @@ def test_released_cffl_expels_all_but_the_best_of_six_near_equal_sites_and_the_r
         ("tamed", CFFL(alpha=4.0, reputation="released")),
         ("resolved", CFFL()),
     ):
-        state = method.start(torch.zeros(5), 6, [5])
+        state = method.start(torch.zeros(5), 6, Layout.of(5))
         for _ in range(60):
             state, outcome = with_dice(method, state, dice, updates)
         remaining[name] = int(6 - outcome.quantities["removed"].sum())
@@ -141,7 +141,7 @@ def test_released_cffl_expels_all_but_the_best_of_six_near_equal_sites_and_the_r
 def test_cffl_evaluates_what_every_present_site_trained_with_its_own_statistics():
     rounds = make_rounds(n=4, absences=True, seed=3)
     method = CFFL()
-    state = method.start(torch.zeros(12), 4, [12])
+    state = method.start(torch.zeros(12), 4, Layout.of(12))
     for updates, present in zip(rounds.updates, rounds.present, strict=True):
         trials = method.trials(state, updates, Reports(rounds.samples, present))
         sites = present.nonzero().flatten()
@@ -196,7 +196,7 @@ def test_the_divergence_of_worked_numbers():
 
 def test_fedave_evaluates_trained_models_then_received_ones():
     method, updates = FedAVE(), torch.arange(1.0, 9.0).view(2, 4)
-    state = method.start(torch.ones(4), 2, [4])
+    state = method.start(torch.ones(4), 2, Layout.of(4))
     trials = method.trials(state, updates, Reports(torch.ones(2), torch.tensor([True, True])))
     assert torch.equal((trials.mixtures @ trials.models.double())[:2], 1 + updates.double())
     assert torch.equal((trials.mixtures @ trials.models.double())[2:], torch.ones(2, 4).double())
@@ -225,7 +225,7 @@ def test_qfedavg_is_the_reference(q, rule, rounds):
 
 def test_a_site_without_a_loss_counts_with_the_mean_of_the_others():
     method = QFedAvg()
-    state = method.start(torch.zeros(2), 4, [2])
+    state = method.start(torch.zeros(2), 4, Layout.of(2))
     losses = torch.tensor([0.2, math.nan, 0.4, 0.9], dtype=torch.float64)
     reports = Reports(torch.ones(4), torch.tensor([True, True, True, False]), {"loss": losses})
     _, outcome = method.round(state, torch.zeros(4, 2), reports)
@@ -235,7 +235,7 @@ def test_a_site_without_a_loss_counts_with_the_mean_of_the_others():
 def test_a_large_q_finds_the_worst_served_site_without_underflow():
     method = QFedAvg(q=1000.0)
     reports = Reports(torch.ones(2), torch.tensor([True, True]), {"loss": torch.tensor([0.1, 0.2]).double()})
-    _, outcome = method.round(method.start(torch.zeros(2), 2, [2]), torch.zeros(2, 2), reports)
+    _, outcome = method.round(method.start(torch.zeros(2), 2, Layout.of(2)), torch.zeros(2, 2), reports)
     assert outcome.weights.tolist() == pytest.approx([0, 1])
 
 
@@ -277,7 +277,7 @@ def test_the_shapley_values_of_a_round_sum_to_what_all_gain_over_nobody(method):
 def test_coalitions_are_means_by_images_and_so_are_their_statistics():
     method, updates = FedCI(), torch.tensor([[1.0, 0.0], [9.0, 9.0], [0.0, 4.0]])
     reports = Reports(torch.tensor([10.0, 99.0, 30.0]).double(), torch.tensor([True, False, True]))
-    trials = method.trials(method.start(torch.ones(2), 3, [2]), updates, reports)
+    trials = method.trials(method.start(torch.ones(2), 3, Layout.of(2)), updates, reports)
     assert (trials.mixtures @ trials.models.double()).tolist() == [[1, 1], [2, 1], [1, 5], [1.25, 4]]
     assert trials.shares.tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 1], [0.25, 0, 0.75]]
     assert trials.mixtures.sum(dim=1).tolist() == [1, 1, 1, 1]
@@ -285,9 +285,9 @@ def test_coalitions_are_means_by_images_and_so_are_their_statistics():
 
 @pytest.mark.parametrize("method", [FedCI(), ECI()], ids=["fedci", "eci"])
 def test_more_than_twelve_sites_are_refused(method):
-    method.start(torch.zeros(2), 12, [2])
+    method.start(torch.zeros(2), 12, Layout.of(2))
     with pytest.raises(ValueError, match=r"13 sites.*merge sites"):
-        method.start(torch.zeros(2), 13, [2])
+        method.start(torch.zeros(2), 13, Layout.of(2))
 
 
 # All

@@ -52,8 +52,8 @@ Track = Annotated[
     typer.Option(metavar="tensorboard|mlflow[:uri=URL]", help="Show the rounds' scalars live, at the server."),
 ]
 RoundTimeout = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", help="To wait for a site in a round before going on without it; 0: no limit."),
+    float | None,
+    typer.Option(metavar="SECONDS", help="To wait for a site in a round before it goes on.", show_default="no limit"),
 ]
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")]
 

@@ -53,7 +53,7 @@ def export(
     min_sites: Annotated[
         int, typer.Option(help="Sites that have to be there for the job to start, and answer for a round to end.")
     ] = 2,
-    round_timeout: RoundTimeout = 0,
+    round_timeout: RoundTimeout = None,
     settings: Settings = None,
     privacy: Privacy = None,
     track: Track = None,
@@ -65,9 +65,7 @@ def export(
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
     plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
-    filters, trackers = (
-        require_privacy(privacy or [], method, plan.build_method()),
-        require_tracking(track or [], "prod"),
-    )
-    export_job(plan, out, min_sites, byoc, round_timeout, filters, trackers)
+    filters = require_privacy(privacy or [], method, plan.build_method())
+    trackers = require_tracking(track or [], "prod")
+    export_job(plan, out, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
     console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(out)}", soft_wrap=True)

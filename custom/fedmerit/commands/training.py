@@ -12,6 +12,7 @@ from fedmerit.commands.app import (
     Device,
     Engine,
     Privacy,
+    RoundTimeout,
     ServerSites,
     Settings,
     SitesFolder,
@@ -29,7 +30,8 @@ from fedmerit.registry import METHODS
 
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only"), str),
-    **dict.fromkeys(("rounds", "seed", "threads"), int),
+    **dict.fromkeys(("rounds", "seed", "threads", "min_sites"), int),
+    "round_timeout": float,
     "set": dict,
     "behaviours": dict,
     "privacy": list,
@@ -61,6 +63,10 @@ def run(
     ] = None,
     privacy: Privacy = None,
     track: Track = None,
+    min_sites: Annotated[
+        int | None, typer.Option(help="Sites that have to answer for a round to end.", show_default="1")
+    ] = None,
+    round_timeout: RoundTimeout = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file of these options; the command line goes first.")
     ] = None,
@@ -83,6 +89,8 @@ def run(
         "behaviours": assignments(behave, "--behave") or None,
         "privacy": privacy or None,
         "track": track or None,
+        "min_sites": min_sites,
+        "round_timeout": round_timeout,
     }
     options = _with_config({name: value for name, value in given.items() if value is not None}, config, settings)
     if "out" not in options:

@@ -9,7 +9,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from fedmerit.flare.messages import model_to_evaluated, model_to_reply, task_to_model
-from fedmerit.messages import TRAIN, Evaluated, Failure, Reply
+from fedmerit.messages import TRAIN, Answer
 from fedmerit.place import SERVER, device_of, server_sites
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
@@ -102,5 +102,5 @@ class MeritAggregator(ModelAggregator):
 
     def reset_stats(self) -> None:
         """Forget the answers of the last exchange."""
-        self._answers: dict[str, Reply | Evaluated | Failure] = {}
+        self._answers: dict[str, Answer] = {}
         self._refused: dict[str, str] = {}

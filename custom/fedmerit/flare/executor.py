@@ -23,14 +23,14 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_reply, model_to_task
-from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Reply, Task, failed_with
+from fedmerit.messages import EVALUATE, TRAIN, Reply, Task, Work, failed_with
 from fedmerit.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
 
 ERRORS = "errors.log"  # in the site's own folder of the run
-READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Task | Evaluation]] = {
+READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
     TRAIN: model_to_task,
     EVALUATE: model_to_evaluation,
 }

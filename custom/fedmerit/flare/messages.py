@@ -14,7 +14,19 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.messages import Evaluated, Evaluation, Failure, Patch, Reply, Task
+from fedmerit.messages import (
+    Answer,
+    Evaluated,
+    Evaluation,
+    Failure,
+    Patch,
+    PeerModel,
+    Reply,
+    Task,
+    Weighed,
+    Weighing,
+    Work,
+)
 from fedmerit.training import Overlap
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -28,8 +40,22 @@ def _tensors(arrays: Arrays) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
-def task_to_model(task: Task | Evaluation, network: nn.Module, rounds: int) -> FLModel:
+def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
     """What the server sends one site."""
+    if isinstance(task, Weighing):
+        return FLModel(
+            params_type=ParamsType.FULL,
+            params=_arrays(flat.named(network, task.model)),
+            current_round=task.round,
+            total_rounds=rounds,
+            meta={
+                "split": task.split,
+                "buffers": _arrays(task.buffers),
+                "order": task.order,
+                "images": task.images,
+                "ledger": task.ledger,
+            },
+        )
     if isinstance(task, Evaluation):
         return FLModel(
             params_type=ParamsType.FULL,
@@ -51,9 +77,15 @@ def task_to_model(task: Task | Evaluation, network: nn.Module, rounds: int) -> F
         )
     patched = isinstance(task.parameters, Patch)
     params = vars(task.parameters) if isinstance(task.parameters, Patch) else flat.named(network, task.parameters)
+    of_peers = {
+        f"{peer}/{name}": array
+        for peer, model in task.peers.items()
+        for name, array in _arrays(flat.named(network, model.parameters)).items()
+    }
+    peers = {peer: {"buffers": _arrays(model.buffers), "weight": model.weight} for peer, model in task.peers.items()}
     return FLModel(
         params_type=ParamsType.DIFF if patched else ParamsType.FULL,
-        params=_arrays(params),
+        params=_arrays(params) | of_peers,
         current_round=task.round,
         total_rounds=rounds,
         meta={
@@ -61,27 +93,51 @@ def task_to_model(task: Task | Evaluation, network: nn.Module, rounds: int) -> F
             "weight": task.weight,
             "data_share": task.data_share,
             "ledger": task.ledger,
+            "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
+            "peers": peers,
         },
     )
 
 
 def model_to_task(model: FLModel, network: nn.Module) -> Task:
     """What the site makes of a training task."""
-    params = _tensors(model.params)
+    params, names = _tensors(model.params), list(flat.trainable(network))
+    peers = {
+        peer: PeerModel(
+            flat.flatten(params, [f"{peer}/{name}" for name in names]), _tensors(told["buffers"]), told["weight"]
+        )
+        for peer, told in model.meta["peers"].items()
+    }
     whole = model.params_type == ParamsType.FULL
+    neurons = None
+    if model.meta["neurons"] is not None:
+        bits, count = model.meta["neurons"]
+        neurons = torch.from_numpy(np.unpackbits(bits, count=count).astype(bool))
     return Task(
         round=model.current_round,
-        parameters=flat.flatten(params, list(flat.trainable(network))) if whole else Patch(**params),
+        parameters=flat.flatten(params, names) if whole else Patch(params["indices"], params["values"]),
         buffers=_tensors(model.meta["buffers"]),
         weight=model.meta["weight"],
         data_share=model.meta["data_share"],
         ledger=model.meta["ledger"],
+        neurons=neurons,
+        peers=peers,
     )
 
 
-def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation:
-    """What the site makes of an evaluation."""
+def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Weighing:
+    """What the site makes of an evaluation, of models or of neurons."""
     params, names = _tensors(model.params), list(flat.trainable(network))
+    if "order" in model.meta:
+        return Weighing(
+            round=model.current_round,
+            split=model.meta["split"],
+            model=flat.flatten(params, names),
+            buffers=_tensors(model.meta["buffers"]),
+            order=model.meta["order"],
+            images=model.meta["images"],
+            ledger=model.meta["ledger"],
+        )
     count = len(params) // len(names)
     return Evaluation(
         round=model.current_round,
@@ -95,15 +151,18 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation:
     )
 
 
-def answer_to_model(answer: Reply | Evaluated | Failure, network: nn.Module) -> FLModel:
+def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     """What a site sends back."""
     if isinstance(answer, Failure):
         return FLModel(params_type=ParamsType.DIFF, params={}, meta={"failure": answer.reason})
+    if isinstance(answer, Weighed):
+        meta = {"increases": answer.increases.numpy(), "images": answer.images, "seconds": answer.seconds}
+        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
-    parts = ("num_samples", "values", "train_loss", "seconds")
+    parts = ("num_samples", "values", "train_loss", "seconds", "pairs")
     tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
     return FLModel(
         params_type=ParamsType.DIFF,
@@ -121,6 +180,10 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{type(value).__name__} in the place of a number")
     return float(value)
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {str(name): _number(value) for name, value in values.items()}
 
 
 def _overlaps(value: object) -> tuple[Overlap, ...]:
@@ -157,21 +220,29 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             buffers=_tensors(meta["buffers"]),
             num_samples=meta["num_samples"],
             overlaps=_overlaps(meta["overlaps"]),
-            values={name: _number(value) for name, value in meta["values"].items()},
+            values=_numbers(meta["values"]),
             train_loss=_number(meta["train_loss"]),
             seconds=_number(meta["seconds"]),
             trained_overlaps=_overlaps(meta["trained_overlaps"]),
+            pairs={str(name): _numbers(values) for name, values in meta["pairs"].items()},
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
 
 
-def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Failure:
+def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Weighed | Failure:
     """What the server makes of an evaluation, likewise."""
     try:
         meta = model.meta
         if "failure" in meta:
             return Failure(str(meta["failure"]))
+        if "increases" in meta:
+            return Weighed(
+                round=_round(model),
+                increases=torch.from_numpy(np.array(meta["increases"], dtype=np.float64)),
+                images=meta["images"],
+                seconds=_number(meta["seconds"]),
+            )
         return Evaluated(
             round=_round(model),
             overlaps=tuple(_overlaps(of_model) for of_model in meta["overlaps"]),

@@ -21,6 +21,7 @@ from fedmerit.flare.privacy import FILTERS, privacy_filter
 from fedmerit.flare.tracking import RECEIVERS, receiver
 from fedmerit.messages import EVALUATE, TRAIN
 from fedmerit.plan import Plan
+from fedmerit.server import require_patience
 
 
 class MeritRecipe(Recipe):
@@ -33,6 +34,7 @@ class MeritRecipe(Recipe):
         name: of the job.
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
+        start_sites: sites that have to be there for the job to start, where others than ``min_sites``.
         privacy: specs of `fedmerit.privacy`, applied at every site to what it sends, in this order.
         track: specs of `fedmerit.tracking`.
     """
@@ -43,10 +45,11 @@ class MeritRecipe(Recipe):
         name: str,
         min_sites: int = 2,
         round_timeout: float = 0,
+        start_sites: int | None = None,
         privacy: Sequence[str] = (),
         track: Sequence[str] = (),
     ):
-        job = FedJob(name=name, min_clients=min_sites)
+        job = FedJob(name=name, min_clients=start_sites or min_sites)
         job.set_app_packages(["fedmerit"])
         job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))
         job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
@@ -75,6 +78,7 @@ def export_job(
     min_sites: int = 2,
     byoc: bool = False,
     round_timeout: float = 0,
+    start_sites: int | None = None,
     privacy: Sequence[str] = (),
     track: Sequence[str] = (),
 ) -> None:
@@ -86,16 +90,14 @@ def export_job(
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         byoc: the job brings this package's code, for machines that allow it and do not have the package.
         round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
+        start_sites: sites that have to be there for the job to start, where others than ``min_sites``.
 
     Raises:
         BadInput: ``out`` exists and is no such job folder.
     """
-    if min_sites < 1:
-        raise BadInput(f"min_sites={min_sites}: expected 1 or more")
-    if not 0 <= round_timeout < float("inf"):
-        raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
+    require_patience(min_sites, round_timeout)
     try:
-        MeritRecipe(plan, out.name, min_sites, round_timeout, privacy, track).export(str(out.parent))
+        MeritRecipe(plan, out.name, min_sites, round_timeout, start_sites, privacy, track).export(str(out.parent))
         if byoc:
             code = Path(fedmerit.__path__[0])
             shutil.copytree(code, out / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -4,13 +4,13 @@ The server evaluates what every site trained on its own validation set and remem
 punishing. Sites of high reputation download most of the aggregate, those below a threshold are removed.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedmerit.core import (
+    Layout,
     Method,
     Outcome,
     Reports,
@@ -87,7 +87,7 @@ class CFFL(Method):
         """A mean of statistics fits a model that all have, and none of several that differ."""
         return self.reward == "global" or self.statistics == "shared"
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> CFFLState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> CFFLState:
         """The state before round 0; ``model`` is (d,)."""
         models = model if self.reward == "global" else model.repeat(num_sites, 1)
         zeros = torch.zeros(num_sites, dtype=torch.float64)

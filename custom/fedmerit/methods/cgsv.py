@@ -5,13 +5,13 @@ approximates the site's Shapley value). The better its reputation, the more entr
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedmerit.core import (
+    Layout,
     Method,
     Outcome,
     Reports,
@@ -76,13 +76,13 @@ class CGSV(Method):
         if self.permutations < 2:
             raise ValueError(f"permutations={self.permutations}: expected at least 2")
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> CGSVState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
         """The state before round 0; ``model`` is (d,)."""
         return CGSVState(
             models=model if self.reward == "global" else model.repeat(num_sites, 1),
             reputation=torch.zeros(num_sites, dtype=torch.float64),
             round=torch.tensor(0),
-            tensor_sizes=torch.tensor(tensor_sizes),
+            tensor_sizes=torch.tensor(layout.tensor_sizes),
         )
 
     def round(self, state: CGSVState, updates: Tensor, reports: Reports) -> tuple[CGSVState, Outcome]:

@@ -3,13 +3,12 @@
 The global update is FedAvg's; the more training images a site has, the more entries of it the site downloads.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, aggregate, require_choice, reward
+from fedmerit.core import Layout, Method, Outcome, Reports, aggregate, require_choice, reward
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class DataWeighted(Method):
     def __post_init__(self) -> None:
         require_choice("ratio", self.ratio, ("max", "share"))
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> DataWeightedState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> DataWeightedState:
         """All sites start from one model (d,)."""
         return DataWeightedState(model.repeat(num_sites, 1))
 

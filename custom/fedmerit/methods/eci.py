@@ -4,13 +4,13 @@ The baseline of Xu et al. 2021: the index is that of FedCI, valued at the server
 large a part of the aggregate as its index is of the best site's.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedmerit.core import (
+    Layout,
     Method,
     Outcome,
     Reports,
@@ -49,7 +49,7 @@ class ECI(Method):
         if not self.truncation >= 0:
             raise ValueError(f"truncation={self.truncation}: expected 0 or more")
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> ECIState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> ECIState:
         """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""
         require_coalitions(num_sites)
         return ECIState(model, model.repeat(num_sites, 1), torch.zeros(num_sites, dtype=torch.float64))

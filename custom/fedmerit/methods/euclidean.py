@@ -3,13 +3,12 @@
 The global update is FedAvg's; the closer a site's update is to it, the more entries of it the site downloads.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, aggregate, gram, reward, share
+from fedmerit.core import Layout, Method, Outcome, Reports, aggregate, gram, reward, share
 
 COINCIDES = 1e-12  # a squared distance this small beside its terms is rounding
 
@@ -30,7 +29,7 @@ class Euclidean(Method):
     keep their model.
     """
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> EuclideanState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> EuclideanState:
         """All sites start from one model (d,)."""
         return EuclideanState(model.repeat(num_sites, 1))
 

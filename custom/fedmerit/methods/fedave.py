@@ -4,13 +4,13 @@ A site's data are worth the validation Dice of what it trained, the more the nea
 server's. Its download grows with the reputation that remembers this and with that nearness.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedmerit.core import (
+    Layout,
     Method,
     Outcome,
     Reports,
@@ -80,10 +80,10 @@ class FedAVE(Method):
         """Images of the site by the loss of the model it received, bin by bin."""
         return tuple(f"loss_bin_{number}" for number in range(self.bins))
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedAVEState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAVEState:
         """The state before round 0; ``model`` is (d,)."""
         reputation = torch.zeros(num_sites, dtype=torch.float64)
-        return FedAVEState(model.repeat(num_sites, 1), reputation, torch.tensor(list(tensor_sizes)))
+        return FedAVEState(model.repeat(num_sites, 1), reputation, torch.tensor(layout.tensor_sizes))
 
     def trials(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Trials:
         """What the k present sites trained, for their Dice, then what they received, for its losses: 2k models."""

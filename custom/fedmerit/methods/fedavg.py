@@ -3,12 +3,11 @@
 Every site's update is weighted by its share of the training images.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, aggregate
+from fedmerit.core import Layout, Method, Outcome, Reports, aggregate
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class FedAvg(Method):
         """Weights are shares of images."""
         return True
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedAvgState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
         """The state before round 0; ``model`` is (d,)."""
         return FedAvgState(model)
 

@@ -5,14 +5,25 @@ as the model without it errs on its images (data space, Eq. 3). Both leave-one-o
 aggregation that made w_t, so a site computes them when it receives w_t.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, cosine_to_others, gram, require_choice, share
+from fedmerit.core import (
+    Layout,
+    Method,
+    Outcome,
+    Reports,
+    SiteView,
+    aggregate,
+    cosine_to_others,
+    gram,
+    require_choice,
+    share,
+)
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.
@@ -62,7 +73,7 @@ class FedCE(Method):
         """With both terms from the sites, if their claims go unchecked."""
         return self.estimate == "site"
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedCEState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCEState:
         """The state before round 0; ``model`` is (d,)."""
         zeros = torch.zeros(num_sites, dtype=torch.float64)
         unknown = torch.full_like(zeros, torch.nan)

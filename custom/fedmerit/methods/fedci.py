@@ -4,13 +4,13 @@ A site's index is the sum over rounds of its exact Shapley value in the game who
 a coalition's aggregate; as aggregation weights it is a baseline of Jiang et al. 2023.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedmerit.core import (
+    Layout,
     Method,
     Outcome,
     Reports,
@@ -47,7 +47,7 @@ class FedCI(Method):
         if not self.truncation >= 0:
             raise ValueError(f"truncation={self.truncation}: expected 0 or more")
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> FedCIState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCIState:
         """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""
         require_coalitions(num_sites)
         return FedCIState(model, torch.zeros(num_sites, dtype=torch.float64))

@@ -4,14 +4,13 @@ A site weighs as much as the model it received errs on its training images, to t
 well served; what they contribute is no part of it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, SiteView, aggregate, gram, require_choice, share
+from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, aggregate, gram, require_choice, share
 
 EPSILON = 1e-10  # added to every loss
 
@@ -50,7 +49,7 @@ class QFedAvg(Method):
         if not self.L > 0:
             raise ValueError(f"L={self.L}: expected above 0")
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> QFedAvgState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> QFedAvgState:
         """The state before round 0; ``model`` is (d,)."""
         return QFedAvgState(model)
 

@@ -6,13 +6,13 @@ whose reputation falls below a fraction of the mean is expelled for good.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedmerit.core import (
+    Layout,
     Method,
     Outcome,
     Reports,
@@ -74,14 +74,14 @@ class RFFL(Method):
         if self.warmup < 0:
             raise ValueError(f"warmup={self.warmup}: expected a number of rounds")
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> RFFLState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> RFFLState:
         """The state before round 0; ``model`` is (d,)."""
         return RFFLState(
             models=model.repeat(num_sites, 1),
             reputation=torch.zeros(num_sites, dtype=torch.float64),
             removed=torch.zeros(num_sites, dtype=torch.bool),
             rounds=torch.zeros(num_sites, dtype=torch.long),
-            tensor_sizes=torch.tensor(tensor_sizes),
+            tensor_sizes=torch.tensor(layout.tensor_sizes),
         )
 
     def round(self, state: RFFLState, updates: Tensor, reports: Reports) -> tuple[RFFLState, Outcome]:

@@ -4,13 +4,12 @@ Sites take turns in a fixed order: each one's turn ends with a download of the w
 contribution.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports, aggregate, require_choice
+from fedmerit.core import Layout, Method, Outcome, Reports, aggregate, require_choice
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class RoundRobin(Method):
     def __post_init__(self) -> None:
         require_choice("turns", self.turns, ("pass", "one"))
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> RoundRobinState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> RoundRobinState:
         """All start from one model (d,)."""
         return RoundRobinState(model, model.repeat(num_sites, 1), torch.zeros(num_sites, dtype=torch.long))
 

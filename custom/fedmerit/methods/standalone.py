@@ -1,13 +1,12 @@
 """Standalone: every site trains alone, on its own images. What every fairness figure compares with."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Method, Outcome, Reports
+from fedmerit.core import Layout, Method, Outcome, Reports
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Standalone(Method):
         """No: everything stays at its site."""
         return False
 
-    def start(self, model: Tensor, num_sites: int, tensor_sizes: Sequence[int]) -> StandaloneState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> StandaloneState:
         """All sites start from one model (d,)."""
         return StandaloneState(model.repeat(num_sites, 1))
 

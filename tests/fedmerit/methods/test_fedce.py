@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedmerit import flat
-from fedmerit.core import OwnPart, Reports, SiteView
+from fedmerit.core import Layout, OwnPart, Reports, SiteView
 from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE, cosine_to_mean_of_others, minus_model
 
 NAN = math.nan
@@ -35,7 +35,9 @@ def received(model, previous, trained, weight, dice):
 
 def after_round_0(method, n=4, d=50):
     unknown = [NAN] * n
-    return method.round(method.start(torch.zeros(d), n, [d]), updates_of(0, n, d), reports(unknown, unknown))[0]
+    return method.round(method.start(torch.zeros(d), n, Layout.of(d)), updates_of(0, n, d), reports(unknown, unknown))[
+        0
+    ]
 
 
 ERRORS = [0.2, 0.3, 0.4, 0.5]
@@ -62,7 +64,7 @@ def test_two_sites_worked_by_hand():
 
     method = FedCE(combine="times")
     model = torch.zeros(2, dtype=torch.float64)
-    state = method.start(model, 2, [2])
+    state = method.start(model, 2, Layout.of(2))
     first = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     state, outcome = method.round(state, first, reports([NAN, NAN], [NAN, NAN], [3, 1]))
     assert outcome.weights.tolist() == [0.75, 0.25]
@@ -122,7 +124,7 @@ def test_a_lie_too_small_to_be_flagged_gains_nothing(spread):
     random = torch.Generator().manual_seed(0)
     updates = torch.randn(50, generator=random) + spread * torch.randn(4, 50, generator=random)
     unknown = [NAN] * 4
-    state, _ = method.round(method.start(torch.zeros(50), 4, [50]), updates, reports(unknown, unknown))
+    state, _ = method.round(method.start(torch.zeros(50), 4, Layout.of(50)), updates, reports(unknown, unknown))
     said = state.cosine.clone()
     said[2] -= 0.99 * CLAIM_TOLERANCE
     honest = method.round(state, updates, reports(state.cosine, ERRORS))[1]
@@ -155,7 +157,9 @@ def test_the_cosine_a_float32_site_finds_is_not_flagged():
     model = torch.randn(10_000, generator=random)
     trained = model + 1e-3 * (torch.randn(10_000, generator=random) + torch.randn(3, 10_000, generator=random))
     unknown = [NAN] * 3
-    state, outcome = method.round(method.start(model, 3, [len(model)]), trained - model, reports(unknown, unknown))
+    state, outcome = method.round(
+        method.start(model, 3, Layout.of(len(model))), trained - model, reports(unknown, unknown)
+    )
     claims = [
         cosine_to_mean_of_others(outcome.models, model, own, float(weight))
         for own, weight in zip(trained, outcome.weights, strict=True)

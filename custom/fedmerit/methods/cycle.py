@@ -1,0 +1,185 @@
+"""CYCle: Tastan et al., CYCle: Choosing Your Collaborators Wisely to Enhance Collaborative Fairness, 2025.
+
+Every site n keeps its own model. It learns from the predictions of peer k as far as learning from them points where
+its own masks point (Eq. 4), which makes the reputation r_(n,k) (Eq. 5), and shares its own predictions with k with
+probability r_(n,k) (Section 4.2). Whoever is of no use to a site gets nothing from it.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
+
+from fedmerit.core import (
+    DIRECTIONS,
+    Layout,
+    Lesson,
+    Method,
+    Outcome,
+    PeerView,
+    Reports,
+    Sharing,
+    distillation,
+    divergence,
+    require_choice,
+)
+
+ROUNDING = 1e-6  # of a distillation gradient, relative to that of cross-entropy
+
+
+@dataclass(frozen=True)
+class CYCleState:
+    """What the sites have and hold of each other."""
+
+    models: Tensor  # (n, d)
+    reputation: Tensor  # (n, n) r_(n,k), row n; NaN where n has never scored k
+    estimate: Tensor  # (n, n) r̃_(n,k) of the last time n scored k
+    round: Tensor  # () the coming round
+
+
+@dataclass(frozen=True)
+class CYCle(Method):
+    """CYCle, of which a site does `learn_from` and the one that keeps the reputations the rest.
+
+    Scoring is due in the first collaborative round and every R rounds after it. Everybody shares for it, and so does
+    whoever holds no reputation of a peer yet, with that peer.
+
+    Raises:
+        ValueError: a parameter is out of its range.
+    """
+
+    alpha: float = 0.5  # of r = α r + (1-α) r̃
+    tau_opt: float = 0.25  # misalignment up to which r̃ is 1
+    tau_max: float = 0.75  # misalignment from which r̃ is 0
+    R: int = 5  # collaborative rounds from one scoring to the next; not given in the paper
+    lambda0: float = 25.0  # λ0: T², as the divergence is a mean over pixels without that factor; the paper: 50
+    T: float = 5.0  # temperature, of CaPriDe; not given in the paper
+    warmup: int = 8  # rounds of local training before; a quarter of 30, as the paper's 25 of 100
+    kl: str = "own_peer"  # KL(own || peer), or "peer_own": KL(peer || own)
+    score_batches: int = 8  # batches of training images to score on
+
+    asks_of_peers: ClassVar[tuple[str, ...]] = ("available", "misalignment")
+
+    def __post_init__(self) -> None:
+        require_choice("kl", self.kl, DIRECTIONS)
+        if not 0 <= self.alpha < 1:
+            raise ValueError(f"alpha={self.alpha}: expected 0 or more, less than 1")
+        if not 0 <= self.tau_opt < self.tau_max <= 1:
+            raise ValueError(f"tau_opt={self.tau_opt}, tau_max={self.tau_max}: expected 0 <= tau_opt < tau_max <= 1")
+        if not (self.lambda0 >= 0 and self.T > 0 and self.warmup >= 0):
+            raise ValueError("lambda0, T, warmup: expected 0 or more, more than 0, and 0 or more")
+        if self.R < 1 or self.score_batches < 1:
+            raise ValueError(f"R={self.R}, score_batches={self.score_batches}: expected 1 or more")
+
+    @property
+    def shares_buffers(self) -> bool:
+        """No: a site's statistics belong to its own model."""
+        return False
+
+    def scores(self, round: int) -> bool:
+        """Whether everybody scores everybody in a round: t mod R = 0, t counted from the end of the warm-up."""
+        return round >= self.warmup and (round - self.warmup) % self.R == 0
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> CYCleState:
+        """All sites start from one model (d,)."""
+        unknown = torch.full((num_sites, num_sites), torch.nan, dtype=torch.float64)
+        return CYCleState(model.repeat(num_sites, 1), unknown, unknown, torch.tensor(0))
+
+    def sharing(self, state: CYCleState) -> Sharing | None:
+        """Adaptive sharing (Algorithm 1, lines 13 to 21, with the r_(n,k) that the text gives n)."""
+        if state.round < self.warmup:
+            return None
+        r = state.reputation
+        return Sharing(sharing_probability(r, self.scores(int(state.round))), weights=r)
+
+    def round(self, state: CYCleState, updates: Tensor, reports: Reports) -> tuple[CYCleState, Outcome]:
+        """``updates`` (n, d): θ_n ← θ_n + Δ_n, and the reputations of what the sites found this round."""
+        models, present = state.models + updates, reports.present
+        due = state.reputation.isnan() | self.scores(int(state.round))
+        s = reports.pairs["misalignment"].where(due & present[:, None], torch.nan).fill_diagonal_(torch.nan)
+        now = current_reputation(s, self.tau_opt, self.tau_max)
+        r = remembered(state.reputation, now, self.alpha)
+        estimate = now.where(now.isfinite(), state.estimate)
+        outcome = Outcome(
+            contribution=mean_of_holders(estimate).where(present, torch.nan),
+            reputation=mean_of_holders(r),
+            weights=reports.data_share,
+            models=models,
+            pairs={"peer_reputation": r, "misalignment": s, "available": reports.pairs["available"]},
+        )
+        return CYCleState(models, r, estimate, state.round + 1), outcome
+
+    def learn_from(self, view: PeerView) -> Lesson:
+        """Reputation scoring where it is due (Algorithm 1, lines 2 to 12), then λ0 Σ_k r_(n,k) L_DL(n,k)."""
+        before = torch.tensor(list(view.weights.values()), dtype=torch.float64)
+        all_due = self.scores(view.round)
+        due = [peer for peer, r in view.weights.items() if all_due or r != r]  # NaN: never scored
+        s = misalignments(view, due, self.score_batches, self.T, self.kl) if due else {}
+        found = torch.tensor([s.get(peer, torch.nan) for peer in view.weights], dtype=torch.float64)
+        r = remembered(before, current_reputation(found, self.tau_opt, self.tau_max), self.alpha).tolist()
+        weights = {peer: self.lambda0 * value for peer, value in zip(view.weights, r, strict=True) if value > 0}
+        return Lesson(distillation(view.predict, weights, self.T, self.kl), {"misalignment": s})
+
+
+def current_reputation(misalignment: Tensor, tau_opt: float, tau_max: float) -> Tensor:
+    """r̃ = h(s), 0 to 1, of ``misalignment`` s, 0 to 1 (Eq. 5); NaN stays NaN."""
+    return ((misalignment - tau_max) / (tau_opt - tau_max)).clamp(0, 1)
+
+
+def remembered(reputation: Tensor, now: Tensor, alpha: float) -> Tensor:
+    """r = α r + (1-α) r̃; r̃ where there was none, r where ``now`` r̃ is NaN: not scored, or not available."""
+    updated = torch.where(reputation.isnan(), now, alpha * reputation + (1 - alpha) * now)
+    return torch.where(now.isnan(), reputation, updated)
+
+
+def sharing_probability(reputation: Tensor, forced: bool) -> Tensor:
+    """(n, n) that row shares with column: r_(n,k); 1 where forced, and where n holds none of k yet."""
+    return torch.ones_like(reputation) if forced else reputation.nan_to_num(1.0)
+
+
+def mean_of_holders(values: Tensor) -> Tensor:
+    """(n,) mean of each column of (n, n), NaN left out; 0 where there is nothing else."""
+    return values.nanmean(dim=0).nan_to_num(0.0)
+
+
+def misalignment(own: Tensor, peer: Tensor) -> float:
+    """s = (1 - cos) / 2, 0 to 1, of the gradients (d,) of cross-entropy and of distillation (Eq. 4).
+
+    A zero gradient has a cosine of 0, and so has what float32 leaves of one: that of a peer of the same predictions.
+    """
+    own, peer = own.double(), peer.double()
+    own_norm, peer_norm = float(own.norm()), float(peer.norm())
+    known = peer_norm > ROUNDING * own_norm > 0
+    cosine = float(own @ peer) / (own_norm * peer_norm) if known else 0.0
+    return (1 - min(1.0, max(-1.0, cosine))) / 2
+
+
+def misalignments(
+    view: PeerView, peers: Collection[str], batches: int, temperature: float, kl: str
+) -> dict[str, float]:
+    """s_(n,k) of each peer, at θ_n as it is; peers that are not available are left out.
+
+    Both gradients are of the mean over all images of ``batches`` batches, summed in float64.
+    """
+    parameters = [parameter for parameter in view.network.parameters() if parameter.requires_grad]
+    size = sum(parameter.numel() for parameter in parameters)
+    sums = {peer: torch.zeros(size, dtype=torch.float64) for peer in peers}
+    own_sum = torch.zeros(size, dtype=torch.float64)
+
+    def gradient(loss: Tensor, images: Tensor) -> Tensor:
+        parts = torch.autograd.grad(loss * len(images), parameters, retain_graph=True)
+        return torch.cat([part.reshape(-1) for part in parts]).cpu().double()
+
+    for images, masks in view.batches(batches):
+        own = view.network(images)
+        own_sum += gradient(cross_entropy(own, masks), images)
+        for peer in list(sums):
+            logits = view.predict(peer, images)
+            if logits is None:
+                del sums[peer]
+            else:
+                sums[peer] += gradient(divergence(own, logits, temperature, kl), images)
+    return {peer: misalignment(own_sum, total) for peer, total in sums.items()}

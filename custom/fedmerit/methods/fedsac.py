@@ -1,0 +1,214 @@
+"""FedSAC: Wang et al., FedSAC: Dynamic Submodel Allocation for Collaborative Fairness in FL, KDD 2024.
+
+What a site reaches alone is its contribution. The better that is, the more of the model's important neurons it gets:
+a site trains, and in the end keeps, a submodel from which the neurons beyond its reputation are missing. The server
+averages every neuron over those sites that hold it.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import (
+    BLOCK,
+    Layout,
+    Method,
+    Outcome,
+    Reports,
+    Survey,
+    Trials,
+    owned,
+    require_choice,
+    share,
+    to_sites,
+    trained_models,
+)
+
+WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
+TOLERANCE = 1e-9  # percent, of a sum of importances
+
+
+@dataclass(frozen=True)
+class FedSACState:
+    """What FedSAC remembers."""
+
+    model: Tensor  # (d,) θ_g
+    models: Tensor  # (n, d) θ_i, where each site starts the next round
+    contribution: Tensor  # (n,) c, fractions; NaN until it is known
+    neurons: Tensor  # (n, H) bool, those that each site holds
+    owners: Tensor  # (d,) int32, the neuron of each parameter; -1: none
+    round: Tensor  # () int64, t
+    allocated: Tensor  # () int64, the last round that submodels were allocated for; -1: none yet
+
+
+@dataclass(frozen=True)
+class FedSAC(Method):
+    """FedSAC's server half.
+
+    Without ``contributions`` the sites first train alone for ``standalone_rounds``, each its own model with its own
+    BatchNorm statistics; c is what these reach on the server validation set. Then all start anew from the first model.
+    A site absent from the last of those rounds counts as the worst of those present.
+
+    Raises:
+        ValueError: a parameter is outside its range or none of its choices, or there is not one contribution per site.
+    """
+
+    beta: float = 5.0  # β of the reputations, 0 to 1000: the larger, the less do sites below the best get
+    contributions: tuple[float, ...] = ()  # c, standalone Dice in [0, 1] or the like, in the order of site names
+    standalone_rounds: int = 10  # that find them out, where they are not given
+    importance: str = "exact"  # of a neuron: the loss without it; "taylor": to first order; "equal": all the same
+    importance_interval: int = 10  # rounds from one allocation to the next
+    validation_images: int = 16  # of every site's server split that neurons are weighed on, at most
+    aggregation: str = "count"  # Eq. 9; or "share": by images among the holders; or "plain": by images, as FedAvg
+
+    def __post_init__(self) -> None:
+        require_choice("importance", self.importance, ("exact", "taylor", "equal"))
+        require_choice("aggregation", self.aggregation, ("count", "share", "plain"))
+        if not 0 <= self.beta <= 1000:
+            raise ValueError(f"beta={self.beta}: expected 0 to 1000")
+        for name in ("standalone_rounds", "importance_interval", "validation_images"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+        if not all(0 <= c <= 1 for c in self.contributions):
+            raise ValueError(f"contributions={self.contributions}: expected fractions from 0 to 1")
+
+    @property
+    def alone(self) -> int:
+        """Rounds in which every site trains alone."""
+        return 0 if self.contributions else self.standalone_rounds
+
+    @property
+    def least_rounds(self) -> int:
+        """One together."""
+        return self.alone + 1
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedSACState:
+        """The state before round 0; ``model`` is (d,)."""
+        if self.contributions and len(self.contributions) != num_sites:
+            raise ValueError(f"contributions: {len(self.contributions)} of them for {num_sites} sites")
+        count = int(layout.owners.max()) + 1
+        known = self.contributions or (torch.nan,) * num_sites
+        return FedSACState(
+            model=model,
+            models=model.repeat(num_sites, 1),
+            contribution=torch.tensor(known, dtype=torch.float64),
+            neurons=torch.ones(num_sites, count, dtype=torch.bool),
+            owners=layout.owners,
+            round=torch.tensor(0),
+            allocated=torch.tensor(-1),
+        )
+
+    def survey(self, state: FedSACState) -> Survey | None:
+        """θ_g, every `importance_interval` rounds from the first round together on."""
+        together = int(state.round) - self.alone
+        if together < 0 or together % self.importance_interval or state.allocated == state.round:
+            return None
+        return Survey(state.model, self.importance, 0 if self.importance == "equal" else self.validation_images)
+
+    def allocate(self, state: FedSACState, importance: Tensor) -> tuple[FedSACState, Tensor, Tensor]:
+        """Eqs. 4 to 7: what each site's reputation pays for, the least important neurons first."""
+        if self.importance == "equal":  # an order of its own, that says nothing of their place in the network
+            generator = torch.Generator().manual_seed(int(state.round))
+            order = torch.randperm(len(importance), generator=generator)
+        else:
+            order = importance.argsort(stable=True)
+        neurons = submodels(percentages(importance), order, reputations(state.contribution, self.beta))
+        models = state.model.where(owned(neurons, state.owners), 0.0)
+        state = replace(state, models=models, neurons=neurons, allocated=state.round)
+        return state, models, neurons
+
+    def trials(self, state: FedSACState, updates: Tensor, reports: Reports) -> Trials | None:
+        """In the last round alone, what every present site trained, with its own BatchNorm statistics."""
+        if int(state.round) != self.alone - 1:
+            return None
+        own = torch.eye(len(updates), dtype=torch.float64)[reports.present]
+        trained = trained_models(state.models, updates, reports.present)
+        return Trials(trained, torch.eye(len(trained), dtype=torch.float64), own)
+
+    def round(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
+        """``updates`` (n, d): the sum over the sites that hold a parameter, by how many they are; then submodels."""
+        if int(state.round) < self.alone:
+            return self._alone(state, updates, reports)
+        present, n = reports.present, len(updates)
+        held = owned(state.neurons, state.owners) & present[:, None]
+        amounts = present.double() if self.aggregation == "count" else reports.data_share
+        model, weights = state.model.clone(), torch.zeros(n, dtype=torch.float64)
+        for start in range(0, len(model), BLOCK):
+            part = slice(start, start + BLOCK)
+            masks = held[:, part].double() * amounts[:, None]
+            total = masks.sum(dim=0)  # that of Eq. 9's denominator, with "count"
+            weights += (masks / total.where(total > 0, 1.0)).sum(dim=1)
+            divisor = torch.ones_like(total) if self.aggregation == "plain" else total
+            trained = (state.models[:, part].double() + updates[:, part].double()).where(held[:, part], 0.0)
+            mean = (masks * trained).sum(dim=0) / divisor.where(total > 0, 1.0)
+            model[part] = mean.to(model.dtype).where(total > 0, model[part])  # Eq. 9
+
+        if self.aggregation == "plain":
+            weights = amounts
+        models = model.where(owned(state.neurons, state.owners), 0.0)  # θ_i
+        state = replace(state, model=model, models=models, round=state.round + 1)
+        fraction = state.neurons.double().sum(dim=1) / max(state.neurons.shape[1], 1)
+        return state, self._outcome(state, reports, share(weights, present), "shared", {"held": fraction})
+
+    def _alone(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
+        """Every site's own; after the last such round what they contribute is known, and all start anew."""
+        state = replace(state, models=state.models + updates, round=state.round + 1)
+        if reports.trials is None:
+            return state, self._outcome(state, reports, reports.data_share, "own", {})
+        dice = to_sites(reports.trials.dice, reports.present)
+        contribution = dice.where(reports.present, dice.nan_to_num(torch.inf).min())
+        state = replace(state, models=state.model.repeat(len(updates), 1), contribution=contribution)
+        return state, self._outcome(state, reports, reports.data_share, "initial", {"utility": dice})
+
+    def _outcome(
+        self, state: FedSACState, reports: Reports, weights: Tensor, statistics: str, quantities: dict[str, Tensor]
+    ) -> Outcome:
+        return Outcome(
+            contribution=state.contribution.where(reports.present, torch.nan),
+            reputation=reputations(state.contribution.nan_to_num(0.0), self.beta) / WHOLE,
+            weights=weights,
+            models=state.models,
+            quantities=quantities,
+            statistics=statistics,
+        )
+
+
+def reputations(contributions: Tensor, beta: float) -> Tensor:
+    """(n,) r in (0, 100], 100 for the largest contribution (Eqs. 5 and 6): e^{cβ} of differences, never too large.
+
+    Args:
+        contributions: (n,) c, fractions.
+        beta: β.
+    """
+    return WHOLE * torch.exp(beta * (contributions - contributions.max()))
+
+
+def percentages(importance: Tensor) -> Tensor:
+    """(H,) importance in percent of that of all neurons (Eq. 4).
+
+    Neurons without which the loss falls count 0, since otherwise the sums of Eq. 7 were not monotone; where all do, all
+    neurons count the same.
+
+    Args:
+        importance: (H,) signed (Eq. 3).
+    """
+    positive = importance.clamp(min=0)
+    if positive.sum() <= 0:
+        positive = torch.ones_like(positive)
+    return WHOLE * positive / positive.sum()
+
+
+def submodels(importance: Tensor, order: Tensor, reputation: Tensor) -> Tensor:
+    """(n, H) bool: each site's longest prefix of ``order`` whose importance is at most its reputation (Eq. 7).
+
+    Args:
+        importance: (H,) in percent.
+        order: (H,) neurons from the least to the most important.
+        reputation: (n,) in percent; 100 is always worth all neurons.
+    """
+    reached = importance[order].cumsum(dim=0)  # may end at 100.0000001
+    taken = (reached <= reputation[:, None] + TOLERANCE) | (reputation[:, None] >= WHOLE)
+    result = torch.zeros_like(taken)
+    result[:, order] = taken
+    return result

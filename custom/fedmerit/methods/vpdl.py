@@ -1,0 +1,82 @@
+"""VPDL, vanilla private decentralised learning: the baseline of Tastan et al., CYCle, 2025 (Section 2.1).
+
+Every site keeps its own model and learns from all others' predictions alike: λ_(n,k) = 1 / (N - 1), everybody shares
+with everybody in every round. After CaPriDe learning (Tastan et al. 2023), without its encryption.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import (
+    DIRECTIONS,
+    Layout,
+    Lesson,
+    Method,
+    Outcome,
+    PeerView,
+    Reports,
+    Sharing,
+    distillation,
+    require_choice,
+)
+
+
+@dataclass(frozen=True)
+class VPDLState:
+    """One model per site, and the coming round."""
+
+    models: Tensor  # (n, d)
+    round: Tensor  # ()
+
+
+@dataclass(frozen=True)
+class VPDL(Method):
+    """Distillation from all peers, of equal weight.
+
+    Raises:
+        ValueError: a parameter is out of its range.
+    """
+
+    lambda0: float = 25.0  # λ0: T², as the divergence is a mean over pixels without that factor; the paper: 50
+    T: float = 5.0  # temperature, of CaPriDe
+    warmup: int = 8  # rounds of local training before; a quarter of 30, as the paper's 25 of 100
+    kl: str = "own_peer"  # KL(own || peer), or "peer_own": KL(peer || own)
+
+    asks_of_peers: ClassVar[tuple[str, ...]] = ("available",)
+
+    def __post_init__(self) -> None:
+        require_choice("kl", self.kl, DIRECTIONS)
+        if not (self.lambda0 >= 0 and self.T > 0 and self.warmup >= 0):
+            raise ValueError("lambda0, T, warmup: expected 0 or more, more than 0, and 0 or more")
+
+    @property
+    def shares_buffers(self) -> bool:
+        """No: a site's statistics belong to its own model."""
+        return False
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> VPDLState:
+        """All sites start from one model (d,)."""
+        return VPDLState(model.repeat(num_sites, 1), torch.tensor(0))
+
+    def sharing(self, state: VPDLState) -> Sharing | None:
+        """Everybody with everybody, once the warm-up is over."""
+        if state.round < self.warmup:
+            return None
+        always = torch.ones(len(state.models), len(state.models), dtype=torch.float64)
+        return Sharing(probability=always, weights=always / max(1, len(state.models) - 1))
+
+    def round(self, state: VPDLState, updates: Tensor, reports: Reports) -> tuple[VPDLState, Outcome]:
+        """``updates`` (n, d): θ_n ← θ_n + Δ_n. Nobody's contribution is known."""
+        models = state.models + updates
+        nothing = torch.zeros(len(updates), dtype=torch.float64)
+        contribution = nothing.where(reports.present, torch.nan)
+        outcome = Outcome(contribution, nothing, reports.data_share, models, pairs=dict(reports.pairs))
+        return VPDLState(models, state.round + 1), outcome
+
+    def learn_from(self, view: PeerView) -> Lesson:
+        """λ0 Σ_k λ_(n,k) L_DL(n,k), to add to the loss (Eqs. 1 and 2)."""
+        weights = {peer: self.lambda0 * weight for peer, weight in view.weights.items()}
+        return Lesson(distillation(view.predict, weights, self.T, self.kl))

@@ -1,0 +1,312 @@
+"""Sites that learn from each other: whose models reach whom, what bad ones cost, and the same from every engine."""
+
+import gc
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+from fedmerit import flat, runs
+from fedmerit.core import Sharing
+from fedmerit.data import SiteFolder
+from fedmerit.flare.messages import answer_to_model, model_to_reply, model_to_task, task_to_model
+from fedmerit.inspection import fault_of_reply
+from fedmerit.messages import Failure, PeerModel, Reply, Task, payload
+from fedmerit.methods.cycle import CYCle
+from fedmerit.methods.fedavg import FedAvg
+from fedmerit.peers import ModelExchange, givers, shares
+from fedmerit.plan import TASKS, make_plan
+from fedmerit.results import read_results
+from fedmerit.server import Federation
+from fedmerit.site import Site
+from fedmerit.training import Overlap, initial_network, random_seed
+
+SITES = ("Alder", "Birch", "Cedar")
+EARLY = ("warmup=1", "R=2")
+NAN = float("nan")
+
+
+def plan_of(method="cycle", **settings):
+    tiny = {"width": 2, "depth": 2, "residual_units": 0, "warmup": 1} | ({"R": 3} if method == "cycle" else {})
+    return make_plan(method, "prostate", 5, 0, TASKS["prostate"], tiny | settings)
+
+
+PLAN = plan_of()
+NETWORK = initial_network(PLAN.network, 0)
+MODEL, BUFFERS = flat.get_parameters(NETWORK), flat.get_buffers(NETWORK)
+
+
+def held(run, quantity):
+    """{(round, holder, site): value}"""
+    rows = read_results(run).query(f"quantity == '{quantity}'")
+    return {(row.round, row.coalition, row.site): row.value for row in rows.itertuples()}
+
+
+# Who shares with whom
+
+
+def test_sharing_is_as_probable_as_it_should_be():
+    drawn = [shares(0.3, 0, "Alder", "Birch", round) for round in range(2000)]
+    assert sum(drawn) / 2000 == pytest.approx(0.3, abs=0.04)
+    assert not any(shares(0.0, seed, "Alder", "Birch", 0) for seed in range(50))
+    assert all(shares(1.0, seed, "Alder", "Birch", 0) for seed in range(50))
+
+
+def test_each_pair_seed_and_round_draws_for_itself():
+    pairs = [("Alder", "Birch"), ("Birch", "Alder"), ("Alder", "Cedar")]
+    draws = {
+        (seed, pair): [shares(0.5, seed, *pair, round) for round in range(40)] for seed in (0, 1) for pair in pairs
+    }
+    assert len(set(map(tuple, draws.values()))) == 6
+    assert draws[0, pairs[0]] == [shares(0.5, 0, *pairs[0], round) for round in range(40)]
+
+
+def test_nobody_is_its_own_peer():
+    always = torch.ones(3, 3, dtype=torch.float64)
+    assert [givers(Sharing(always, always), 0, SITES, row, 4) for row in range(3)] == [[1, 2], [0, 2], [0, 1]]
+    one_way = torch.tensor([[0, 1, 0], [0, 0, 0], [0, 1, 0]]).double()
+    assert [givers(Sharing(one_way, always), 0, SITES, row, 4) for row in range(3)] == [[], [0, 2], []]
+
+
+# A peer's model
+
+
+SPOILED = {
+    "NaN": (lambda peer: replace(peer, parameters=peer.parameters * NAN), "NaN"),
+    "infinite": (lambda peer: replace(peer, parameters=peer.parameters + float("inf")), "infinite"),
+    "too short": (lambda peer: replace(peer, parameters=peer.parameters[:-1]), "shape"),
+    "double precision": (lambda peer: replace(peer, parameters=peer.parameters.double()), "float64"),
+    "no statistics": (lambda peer: replace(peer, buffers={}), "buffers"),
+    "NaN in the statistics": (
+        lambda peer: replace(peer, buffers={name: value * NAN for name, value in peer.buffers.items()}),
+        "buffers",
+    ),
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED)
+def test_model_that_does_not_fit_is_not_available(spoiled):
+    spoil, word = SPOILED[spoiled]
+    good = PeerModel(MODEL, BUFFERS, 0.5)
+    exchange = ModelExchange({"good": good, "bad": spoil(good)}, NETWORK, PLAN.network)
+    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert list(exchange.faults) == ["bad"]
+    assert word in exchange.faults["bad"]
+    assert exchange.predict("bad", images) is None
+    assert torch.equal(exchange.predict("good", images), NETWORK.eval()(images))
+
+
+def test_predictions_that_are_no_numbers_end_the_exchange_with_that_peer():
+    huge = PeerModel(torch.full_like(MODEL, 9e5), BUFFERS, 0.5)
+    exchange = ModelExchange({"huge": huge}, NETWORK, PLAN.network)
+    assert exchange.faults == {}
+    assert exchange.predict("huge", torch.full((1, 1, 8, 8), 1e38)) is None
+    assert exchange.faults == {"huge": "predictions with NaN or infinite entries"}
+    assert exchange.predict("huge", torch.zeros(1, 1, 8, 8)) is None
+
+
+@pytest.fixture(scope="module")
+def site(sites, tmp_path_factory):
+    """A new site each time, with nothing to remember."""
+
+    def make(method="cycle"):
+        return Site(SiteFolder(sites / "site1"), plan_of(method), tmp_path_factory.mktemp("memory"), "cpu")
+
+    return make
+
+
+def peers_of(seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return {
+        name: PeerModel(MODEL + 0.1 * torch.randn(MODEL.shape, generator=draw), BUFFERS, NAN)
+        for name in ("site2", "site3")
+    }
+
+
+@pytest.mark.parametrize("method", ["cycle", "vpdl"])
+@pytest.mark.parametrize("spoiled", SPOILED)
+def test_bad_peer_costs_its_own_exchange_alone(site, method, spoiled):
+    good = {name: replace(peer, weight=NAN if method == "cycle" else 0.5) for name, peer in peers_of().items()}
+    task = Task(1, MODEL, BUFFERS, peers=good | {"site3": SPOILED[spoiled][0](good["site3"])})
+    reply = site(method).train(task)
+    without = site(method).train(replace(task, peers={"site2": good["site2"]}))
+    assert reply.pairs["available"] == {"site2": 1.0, "site3": 0.0}
+    assert torch.equal(reply.update, without.update)
+    assert reply.pairs.get("misalignment") == without.pairs.get("misalignment")
+    assert not torch.equal(reply.update, site(method).train(replace(task, peers={})).update)
+
+
+# The server's half
+
+
+def reply_of(federation, name, spoil=lambda update: update):
+    task = federation.tasks()[name]
+    draw = torch.Generator().manual_seed(random_seed(federation.round, name))
+    misalignments = {peer: 0.2 for peer, model in task.peers.items() if task.round == 1 or model.weight != model.weight}
+    said = {"misalignment": misalignments, "available": dict.fromkeys(task.peers, 1.0)}
+    return Reply(
+        round=task.round,
+        update=spoil(0.01 * torch.randn(task.parameters.shape, generator=draw)),
+        buffers=task.buffers,
+        num_samples=10,
+        overlaps=(Overlap("000", "prostate", 5, 2, 1),),
+        pairs=said if task.peers else {},
+    )
+
+
+WAYS_TO_FAIL = {
+    "vanished": lambda federation: None,
+    "failure": lambda federation: Failure("out of memory"),
+    "NaN": lambda federation: reply_of(federation, "Birch", lambda update: update * NAN),
+    "another shape": lambda federation: reply_of(federation, "Birch", lambda update: update[:-1]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_FAIL)
+@pytest.mark.parametrize("round", [0, 1, 2])
+def test_site_that_fails_in_a_round_shares_nothing_in_the_next_and_then_goes_on(tmp_path, way, round):
+    """Before scoring, in the scoring round, after it: nobody holds it against the site, and nobody else is touched."""
+    federation = Federation(PLAN, SITES, tmp_path / "run")
+    received = []
+    while federation.training:
+        received.append({site: set(task.peers) for site, task in federation.tasks().items()})
+        answers = {site: reply_of(federation, site) for site in SITES}
+        if federation.round == round:
+            answers["Birch"] = WAYS_TO_FAIL[way](federation)
+        federation.take({site: answer for site, answer in answers.items() if answer is not None})
+    assert received[0] == {site: set() for site in SITES}
+    for number, peers in enumerate(received):
+        assert "Birch" not in peers["Alder"] | peers["Cedar"] or number != round + 1
+    reputation = held(tmp_path / "run", "peer_reputation")
+    assert {(holder, site) for number, holder, site in reputation if number == 4} == {
+        (holder, site) for holder in SITES for site in SITES if holder != site
+    }
+    assert set(reputation.values()) == {1.0}
+    shared = {(number, site) for number, _, site in held(tmp_path / "run", "available")}
+    assert shared == {(number, site) for number in (1, 2, 3, 4) for site in SITES} - {(round + 1, "Birch")}
+
+
+def test_models_that_sites_get_are_those_that_their_peers_trained(tmp_path):
+    federation = Federation(plan_of("vpdl"), SITES, tmp_path / "run")
+    sent = {site: reply_of(federation, site) for site in SITES}
+    federation.take(sent)
+    for site, task in federation.tasks().items():
+        assert set(task.peers) == set(SITES) - {site}
+        assert torch.equal(task.parameters, MODEL + sent[site].update)
+        for peer, model in task.peers.items():
+            assert torch.equal(model.parameters, MODEL + sent[peer].update)
+            assert model.weight == 0.5
+        assert payload(task) == 3 * payload(Task(0, MODEL, BUFFERS))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "word"),
+    [
+        ({"misalignment": {"Birch": 0.4}, "available": {"Cedar": 1.0}}, None),
+        ({"misalignment": {"Birch": 1.1}}, "misalignment 1.1 of Birch"),
+        ({"misalignment": {"Birch": NAN}}, "misalignment nan"),
+        ({"available": {"Alder": 1.0}}, "none of the other sites"),
+        ({"available": {"Dogwood": 1.0}}, "none of the other sites"),
+        ({"honesty": {"Birch": 1.0}}, "does not ask for"),
+    ],
+)
+def test_what_is_said_of_others_is_checked(pairs, word):
+    reply = Reply(0, MODEL, BUFFERS, 5, (), pairs=pairs)
+    fault = fault_of_reply(reply, 0, MODEL, BUFFERS, ("prostate",), CYCle(), ("Birch", "Cedar"))
+    assert fault is None if word is None else word in fault
+    assert "does not ask for" in fault_of_reply(reply, 0, MODEL, BUFFERS, ("prostate",), FedAvg(), ("Birch", "Cedar"))
+
+
+def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
+    def over_the_wire(model):
+        return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
+
+    task = Task(3, MODEL, BUFFERS, 0.25, None, peers_of())
+    arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    assert torch.equal(arrived.parameters, MODEL)
+    assert list(arrived.peers) == list(task.peers)
+    for name, peer in arrived.peers.items():
+        assert torch.equal(peer.parameters, task.peers[name].parameters)
+        assert peer.buffers.keys() == BUFFERS.keys()
+        assert peer.weight != peer.weight
+    assert payload(arrived) == payload(task)
+    reply = Reply(3, MODEL, BUFFERS, 5, (), pairs={"misalignment": {"Birch": 1 / 3}, "available": {"Birch": 1.0}})
+    assert model_to_reply(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK).pairs == reply.pairs
+
+
+# Whole runs
+
+
+def test_simulator_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of):
+    run = trained(*EARLY, method="cycle", engine="sim", threads=3)
+    assert_same_run(trained(*EARLY, method="cycle"), run)
+    assert processes_of(run) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "settings", "threads"), [("vpdl", EARLY[:1], 3), ("cycle", EARLY, 2)])
+def test_every_way_to_simulate_gives_what_the_local_engine_gives(trained, assert_same_run, method, settings, threads):
+    run = trained(*settings, method=method, engine="sim", threads=threads)
+    assert_same_run(trained(*settings, method=method), run)
+
+
+def test_reputations_are_recorded_by_holder_and_site(trained):
+    run = trained(*EARLY, method="cycle")
+    names = ["site1", "site2", "site3"]
+    pairs = {(holder, site) for holder in names for site in names if holder != site}
+    reputation, found = held(run, "peer_reputation"), held(run, "misalignment")
+    assert set(reputation) == {(round, *pair) for round in (1, 2) for pair in pairs}
+    assert set(found) == {(1, *pair) for pair in pairs}
+    for key, s in found.items():
+        assert reputation[key] == pytest.approx(min(1, max(0, (0.75 - s) / 0.5)))
+    table = read_results(run).query("quantity == 'reputation' and round == 2").set_index("site")["value"]
+    for site in names:
+        assert table[site] == pytest.approx(sum(reputation[2, holder, site] for holder in names if holder != site) / 2)
+    assert Counter(round for round, *_ in held(run, "available"))[1] == 6
+
+
+@pytest.mark.parametrize(("method", "settings"), [("cycle", ("warmup=3",)), ("vpdl", ("warmup=3",))])
+def test_until_the_warm_up_is_over_every_site_trains_alone(trained, assert_same_model, method, settings):
+    run, alone = trained(*settings, method=method), trained(method="standalone")
+    for name in ("site1", "site2", "site3"):
+        assert_same_model(run / f"models/{name}.pt", alone / f"models/{name}.pt")
+
+
+def test_what_sites_learn_from_each_other_changes_their_models(trained, model):
+    alone = model(trained(method="standalone"), "site1")
+    first = next(iter(alone))
+    runs_of = {
+        "cycle": trained(*EARLY, method="cycle"),
+        "vpdl": trained(EARLY[0], method="vpdl"),
+        "one way": trained(*EARLY, "kl=peer_own", method="cycle"),
+    }
+    learned = [alone[first], *(model(run, "site1")[first] for run in runs_of.values())]
+    assert not any(torch.equal(one, other) for i, one in enumerate(learned) for other in learned[:i])
+
+
+class Stop(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("count", [5, 8])
+def test_run_stopped_anywhere_ends_the_same(trained, fedmerit, sites, tmp_path, monkeypatch, assert_same_run, count):
+    run, calls, original = tmp_path / "run", 0, Site.train
+    settings = {"width": "4", "depth": "3", "warmup": "1", "R": "2"}
+    runs.create(run, method="cycle", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
+
+    def stopping(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            raise Stop
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Site, "train", stopping)
+        with pytest.raises(Stop):
+            runs.execute(run, lambda record: None)
+    gc.collect()
+    assert fedmerit("run", "--resume", "--out", run).exit_code == 0
+    assert_same_run(trained(*EARLY, method="cycle"), run)
