@@ -5,7 +5,7 @@ import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from evaluation import compare, formats
 from evaluation.formats import Table, file_name
 from evaluation.runs import open_run
 from fedmerit import runs
+from fedmerit.contributions import as_setting, contributions_of
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_json, write_text
@@ -35,16 +36,31 @@ class Item:
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a comparison."""
+    """One run of a comparison.
+
+    Where training alone is compared too, a method that takes contributions as given takes them from there: its run
+    can begin once the other is finished.
+    """
 
     label: str
     seed: int
     folder: Path
+    alone: Path | None = None  # the run folder of training alone that it waits for
+    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)  # options of `runs.create`, then
 
     @property
     def finished(self) -> bool:
         """Whether it is trained and tested."""
-        return is_finished(self.folder, int(read_run(self.folder)["rounds"]))
+        there = (self.folder / "run.json").exists()
+        return there and is_finished(self.folder, int(read_run(self.folder)["rounds"]))
+
+    def begin(self) -> None:
+        """Make the run folder where it could not be made before; `RunFailed` where it still cannot."""
+        if self.alone is None or (self.folder / "run.json").exists():
+            return
+        if not is_finished(self.alone, int(self.asked["rounds"])):
+            raise RunFailed(f"it needs the contributions of {self.alone}, which is not finished")
+        runs.create(self.folder, **_with_contributions(self.asked, self.alone))
 
 
 def parse_methods(text: str) -> list[Item]:
@@ -104,7 +120,7 @@ def prepare(
         options: further ones of `fedmerit.runs.create`, for every run; ``sites`` and ``rounds`` among them.
 
     Returns:
-        The runs, in the order to do them: all items for one seed, then for the next.
+        The runs: all items for one seed, then for the next.
 
     Raises:
         BadInput: a run cannot be created, or is there already with other options or sites.
@@ -118,19 +134,38 @@ def prepare(
                     raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
                 folder = out / f"{file_name(item.label)}_seed{seed}"
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **item.settings}}
+                alone = out / f"standalone_seed{seed}" if _takes_contributions(item, items) else None
+                if alone and is_finished(alone, options["rounds"]):
+                    asked, alone = _with_contributions(asked, alone), None
                 if (folder / "run.json").exists():
                     require_same(folder, asked, names)
                 elif folder.exists() and any(folder.iterdir()):
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
-                    runs.create(new / folder.name, **asked)
-                planned.append(Planned(item.label, seed, folder))
+                    stand_in = {"contributions": ",".join("1" for _ in names)} if alone else {}
+                    runs.create(new / folder.name, **asked | {"settings": stand_in | asked["settings"]})
+                    if alone:  # that was a check alone
+                        shutil.rmtree(new / folder.name)
+                planned.append(Planned(item.label, seed, folder, alone, asked))
         for folder in sorted(new.glob("*")):
             folder.rename(out / folder.name)
     asked_for = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
     places = {name: str(value.resolve()) for name, value in options.items() if isinstance(value, Path)}
     write_json(out / "compare.json", {**asked_for, **options, **places, "site_names": names})
     return planned
+
+
+def _takes_contributions(item: Item, items: Sequence[Item]) -> bool:
+    """Whether a method takes contributions as given, is given none, and training alone is among ``items``."""
+    own = {part.name for part in fields(METHODS[item.method].method)}  # type: ignore[arg-type]
+    given = {"contributions", "standalone_rounds"} & set(item.settings)
+    return "contributions" in own and not given and any(other.label == "standalone" for other in items)
+
+
+def _with_contributions(asked: Mapping[str, Any], alone: Path) -> dict[str, Any]:
+    """The options with what sites reached alone as a setting."""
+    contributions = contributions_of(alone, read_run(alone)["sites"])
+    return {**asked, "settings": {**asked["settings"], "contributions": as_setting(contributions)}}
 
 
 @contextmanager
@@ -192,9 +227,10 @@ def work_off(
         BadInput: a run cannot go on, as when another process is at work on it.
     """
     failed: dict[Planned, str] = {}
-    for run in planned:
+    for run in sorted(planned, key=lambda run: run.alone is not None):  # those that wait for others come last
         if not run.finished:
             try:
+                run.begin()
                 execute(run)
             except RunFailed as error:
                 failed[run] = str(error)

@@ -23,7 +23,7 @@ from evaluation.truth import coalitions
 from evaluation.truth.games import leave_one_out_weights, required
 from fedmerit.core import Method
 from fedmerit.data import SERVER_SPLIT, open_sites
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json, write_json
 from fedmerit.registry import METHODS
 
@@ -205,8 +205,21 @@ class Compared:
 
     def work_off(self, trainings: Sequence[Planned], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
-        left = [training.folder for training in trainings if not training.finished]
-        return execute_all(left, workers, on_end, after=freeriders.forget)
+        failed: dict[Path, str] = {}
+        for waiting in (False, True):  # for what sites reach alone
+            left = [training for training in trainings if (training.alone is not None) == waiting]
+            begun = [training.folder for training in left if not training.finished and _begins(training, failed)]
+            failed |= execute_all(begun, workers, on_end, after=freeriders.forget)
+        return failed
+
+
+def _begins(training: Planned, failed: dict[Path, str]) -> bool:
+    """Whether a run has its folder now; if not, ``failed`` is told why."""
+    try:
+        training.begin()
+    except RunFailed as error:
+        failed[training.folder] = str(error)
+    return training.folder not in failed
 
 
 @dataclass(frozen=True)

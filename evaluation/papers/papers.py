@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evaluation.formats import Table, write_tables
 from evaluation.pages import Picture, pictures, write_page
-from evaluation.papers import paper_cgsv, paper_fedave, paper_fedce
+from evaluation.papers import paper_cgsv, paper_fedave, paper_fedce, paper_fedsac
 from evaluation.papers.paper_artefacts import Artefact, Made, Paper
 from evaluation.papers.paper_runs import Compared, Need, OnEnd, Study
 from evaluation.pool import workers_for
@@ -23,9 +23,9 @@ PAPERS: Mapping[str, Paper] = {
     "fedce": paper_fedce.PAPER,
     "cgsv": paper_cgsv.PAPER,
     "fedave": paper_fedave.PAPER,
+    "fedsac": paper_fedsac.PAPER,
 }
 LACKING = {  # papers asked for, and the method each is about
-    "fedsac": "submodels of a site's own size, drawn by the importance of neurons",
     "cycle": "distillation between sites, by the alignment of their gradients",
 }
 
@@ -121,9 +121,11 @@ def produce(
     failed: dict[Path, str] = {}
     for artefact in artefacts:
         for need in artefact.needs:
+            study.prepare(need)  # what waited for others may begin
             left = [training for training in study.left(need) if training.folder not in failed]
+            there = [training.folder for training in left if (training.folder / "run.json").exists()]
             if left:
-                failed |= need.work_off(left, workers or workers_for(left[0].folder), on_end)
+                failed |= need.work_off(left, workers or (workers_for(there[0]) if there else 1), on_end)
         shown.append(_shown(artefact, study))
         write(paper, study, shown, [other for other in artefacts if other not in [one.artefact for one in shown]])
     return shown, failed

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from fedmerit.core import Layout, Outcome, OwnPart, Reports, SiteView, TrialResults, gram, norms, owned
 
+SOONER = {"fedsac": {"standalone_rounds": 1}}  # than by default: the rounds of tests are few
+
 
 @dataclass(frozen=True)
 class Rounds:

@@ -21,7 +21,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_one_job_per_method_and_task():
     assert set(FOLDERS) == {
-        f"{method}_{task}" for method in ("cffl", "cgsv", "cycle", "fedavg", "fedce") for task in ("fundus", "prostate")
+        f"{method}_{task}"
+        for method in ("cffl", "cgsv", "cycle", "fedavg", "fedce", "fedsac")
+        for task in ("fundus", "prostate")
     }
 
 

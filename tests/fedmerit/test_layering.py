@@ -67,7 +67,7 @@ def test_lower_layers_know_no_engine(name):
     assert not {module for module in imports(PACKAGE / f"{name}.py") if within(module, ENGINES)}
 
 
-@pytest.mark.parametrize("name", ["site", "server", "messages", "inspection"])
+@pytest.mark.parametrize("name", ["site", "server", "messages", "inspection", "neurons"])
 def test_sites_and_server_know_neither_engine(name):
     assert not {
         module

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from rounds import Rounds, allocated, assert_same, columns, layout, make_rounds, outcomes, play, said_of_peers
+from rounds import SOONER, Rounds, allocated, assert_same, columns, layout, make_rounds, outcomes, play, said_of_peers
 
 from fedmerit.core import Layout, Reports, allowed
 from fedmerit.methods.cffl import CFFL
@@ -50,7 +50,6 @@ VARIANTS = [
     CYCle(warmup=1, R=1, alpha=0.0, kl="peer_own"),
     VPDL(warmup=0),
 ]
-SOONER = {"fedsac": {"standalone_rounds": 1}}  # than with the default: these rounds are few
 EVERY = [entry.method(**SOONER.get(name, {})) for name, entry in METHODS.items()] + VARIANTS
 every_method = pytest.mark.parametrize(
     "method", EVERY, ids=lambda method: " ".join([type(method).__name__, *map(str, asdict(method).values())])

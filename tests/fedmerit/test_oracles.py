@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import oracles_cycle
 import oracles_fedce
+import oracles_fedsac
 import oracles_rewards
 import oracles_validation
 import pytest
@@ -26,6 +27,7 @@ for name, content in CONTENTS.items():  # arrays that belong to a file lie besid
 READERS = [
     *oracles_cycle.READERS,
     *oracles_fedce.READERS,
+    *oracles_fedsac.READERS,
     *oracles_rewards.READERS,
     *oracles_validation.READERS,
 ]

@@ -83,10 +83,28 @@ def test_a_run_has_a_round(rounds):
         plan(rounds=rounds)
 
 
+@pytest.mark.parametrize("settings", [{}, {"standalone_rounds": "2"}])
+def test_fewer_rounds_than_the_method_needs_are_named(settings):
+    least = int(settings.get("standalone_rounds", 10)) + 1
+    with pytest.raises(BadInput, match=f"rounds={least - 1}: method fedsac .* needs {least} or more"):
+        plan("fedsac", least - 1, **settings)
+    assert plan("fedsac", least, **settings).rounds == least
+    assert plan("fedsac", 1, contributions="0.5,0.25").rounds == 1
+
+
+def test_a_list_of_numbers_in_a_text():
+    made = plan("fedsac", contributions="0.5,0.25,1")
+    assert made.parameters["contributions"] == (0.5, 0.25, 1.0)
+    assert Plan.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    assert plan("fedsac", 30, contributions="").parameters["contributions"] == ()
+    with pytest.raises(BadInput, match=r"contributions\.1: .*number"):
+        plan("fedsac", contributions="0.5,high")
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_plan_survives_json(method, task):
-    made = make_plan(method, task, 7, 3, TASKS[task], {"width": "4", "lr": "0.1", "loss": "dice"})
+    made = make_plan(method, task, 30, 3, TASKS[task], {"width": "4", "lr": "0.1", "loss": "dice"})
     again = Plan.from_dict(json.loads(json.dumps(made.to_dict())))
     assert again == made
     assert again.to_dict() == made.to_dict()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rounds import SOONER
 
 from fedmerit import flat, runs
 from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
@@ -28,11 +29,11 @@ from fedmerit.training import evaluate, image_losses, initial_network, load_netw
 
 NAMES = ["site1", "site2", "site3"]
 TINY = {"width": "4", "depth": "3"}
-WITH_TRIALS = [name for name in METHODS if needs_server_set(make_plan(name, "prostate", 1, 0, TASKS["prostate"], {}))]
+WITH_TRIALS = [name for name in METHODS if needs_server_set(make_plan(name, "prostate", 30, 0, TASKS["prostate"], {}))]
 
 
 def test_methods_with_trials_are_those_that_validate_at_the_server():
-    assert WITH_TRIALS == ["cffl", "fedave", "fedci", "eci"]
+    assert WITH_TRIALS == ["cffl", "fedave", "fedsac", "fedci", "eci"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,8 @@ def finished(trained, server_sites_data):
     """A whole run of two rounds on sites that set images aside: never change it."""
 
     def build(method: str, **changes: Any) -> Path:
-        return trained(**{"method": method, "sites": server_sites_data, "rounds": 2, **changes})
+        settings = (f"{key}={value}" for key, value in SOONER.get(method, {}).items())
+        return trained(*settings, **{"method": method, "sites": server_sites_data, "rounds": 2, **changes})
 
     return build
 
@@ -143,7 +145,7 @@ def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
     assert_same_run(finished(method), finished(method, again=1, threads=1))
 
 
-FAST_ENOUGH = ("cgsv", "cffl", "fedave")
+FAST_ENOUGH = ("cgsv", "cffl", "fedave", "fedsac")
 ON_THE_SIMULATOR = [
     pytest.param(method, marks=() if method in FAST_ENOUGH else pytest.mark.slow)
     for method in METHODS

@@ -11,7 +11,7 @@ import time
 import pandas as pd
 import psutil
 import pytest
-from rounds import make_rounds, play
+from rounds import SOONER, make_rounds, play
 
 from evaluation.truth.coalitions import require_one_model
 from evaluation.truth.games import NOBODY, Sampling, coalition_utilities
@@ -255,11 +255,15 @@ def test_a_server_set_of_its_own(server_sites_data, arguments, fedmerit, tmp_pat
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [*((name, {}) for name in METHODS), ("cgsv", {"reward": "global"}), ("cffl", {"reward": "global"})],
+    [
+        *((name, SOONER.get(name, {})) for name in METHODS),
+        ("cgsv", {"reward": "global"}),
+        ("cffl", {"reward": "global"}),
+    ],
 )
 def test_methods_with_a_model_per_site_are_known(name, settings):
     """By their state before round 0, which the models they give after it bear out."""
-    plan = make_plan(name, "prostate", 1, 0, {"in_channels": 1, "labels": ["prostate"]}, settings)
+    plan = make_plan(name, "prostate", 2, 0, {"in_channels": 1, "labels": ["prostate"]}, settings)
     (_, outcome), *_ = play(plan.build_method(), make_rounds(rounds=1))
     if outcome.models.ndim == 1:
         require_one_model(plan)

@@ -55,6 +55,10 @@ RoundTimeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", help="To wait for a site in a round before it goes on.", show_default="no limit"),
 ]
+Contributions = Annotated[
+    Path | None,
+    typer.Option(metavar="RUN", help="Finished run of the same sites that says what they contribute (fedsac)."),
+]
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")]
 
 

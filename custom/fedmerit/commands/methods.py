@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedmerit.commands.app import (
+    Contributions,
     Privacy,
     RoundTimeout,
     Settings,
@@ -54,17 +55,25 @@ def export(
         int, typer.Option(help="Sites that have to be there for the job to start, and answer for a round to end.")
     ] = 2,
     round_timeout: RoundTimeout = None,
+    contributions: Contributions = None,
     settings: Settings = None,
     privacy: Privacy = None,
     track: Track = None,
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
+    from fedmerit.contributions import as_setting, contributions_of
     from fedmerit.flare.recipe import export_job
+    from fedmerit.results import read_run
 
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
-    plan = make_plan(method, task, rounds, seed, TASKS[task], assignments(settings))
+    chosen = assignments(settings)
+    if contributions:  # in the order of names, as the sites of the job will stand
+        if "contributions" in chosen:
+            raise BadInput("--contributions: also given by --set; give them once")
+        chosen["contributions"] = as_setting(contributions_of(contributions, read_run(contributions)["sites"]))
+    plan = make_plan(method, task, rounds, seed, TASKS[task], chosen)
     filters = require_privacy(privacy or [], method, plan.build_method())
     trackers = require_tracking(track or [], "prod")
     export_job(plan, out, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)

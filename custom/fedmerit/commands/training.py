@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fedmerit.commands.app import (
+    Contributions,
     Device,
     Engine,
     Privacy,
@@ -29,7 +30,7 @@ from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
 
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
-    **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only"), str),
+    **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only", "contributions"), str),
     **dict.fromkeys(("rounds", "seed", "threads", "min_sites"), int),
     "round_timeout": float,
     "set": dict,
@@ -56,6 +57,7 @@ def run(
     device: Device = None,
     server_sites: ServerSites = None,
     only: Annotated[str | None, typer.Option(metavar="SITE,SITE", help="Sites of --sites that take part.")] = None,
+    contributions: Contributions = None,
     settings: Settings = None,
     behave: Annotated[
         list[str] | None,
@@ -86,6 +88,7 @@ def run(
         "device": device,
         "server_sites": server_sites,
         "only": only,
+        "contributions": contributions,
         "behaviours": assignments(behave, "--behave") or None,
         "privacy": privacy or None,
         "track": track or None,
@@ -98,6 +101,8 @@ def run(
     folder = Path(options.pop("out"))
     if "only" in options:
         options["only"] = _names(options["only"])
+    if "contributions" in options:
+        _take_contributions(folder, options)
     if resume:
         runs.require_same(folder, options)
     else:
@@ -107,6 +112,22 @@ def run(
         runs.create(folder, **options)
     run_with_progress(folder)
     _print_runs([folder])
+
+
+def _take_contributions(folder: Path, options: dict[str, Any]) -> None:
+    """In place of the option, the setting that it stands for; the sites are those asked for, or of the run there."""
+    from fedmerit.contributions import as_setting, contributions_of
+    from fedmerit.data import open_sites
+    from fedmerit.results import read_run
+
+    source, settings = Path(options.pop("contributions")), options.setdefault("settings", {})
+    if "contributions" in settings:
+        raise BadInput("--contributions: also given by --set; give them once")
+    if "sites" in options:
+        sites = [site.name for site in open_sites(Path(options["sites"]), options.get("only"))]
+    else:
+        sites = list(read_run(folder)["sites"])
+    settings["contributions"] = as_setting(contributions_of(source, sites))
 
 
 def _names(text: str) -> list[str]:

@@ -1,0 +1,121 @@
+"""What sites contribute, taken from a finished run: by the commands run, export and compare."""
+
+import json
+import re
+
+import pytest
+
+from fedmerit.contributions import contributions_of
+from fedmerit.errors import BadInput
+from fedmerit.results import read_results, read_run
+from fedmerit.server import is_finished
+
+NAMES = ["site1", "site2", "site3"]
+
+
+@pytest.fixture(scope="module")
+def alone(trained, server_sites_data):
+    """Each site on its own, for two rounds: never change it."""
+    return trained(method="standalone", sites=server_sites_data, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def dice(alone):
+    """Mean validation Dice of the last round by site."""
+    rows = read_results(alone).query("split == 'validation' and quantity == 'dice' and round == 1")
+    return {site: float(rows.loc[rows["site"] == site, "value"].mean()) for site in NAMES}
+
+
+def test_of_a_standalone_run_it_is_the_last_validation_dice(alone, dice):
+    assert contributions_of(alone, NAMES) == dice
+    assert contributions_of(alone, ["site3", "site1"]) == {site: dice[site] for site in ("site3", "site1")}
+
+
+def test_of_another_run_it_is_the_last_reputation(trained):
+    run = trained(method="cgsv", rounds=2)
+    rows = read_results(run).query("quantity == 'reputation' and round == 1")
+    assert contributions_of(run, NAMES) == dict(zip(rows["site"], rows["value"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "told"),
+    [
+        (
+            {"method": "standalone", "rounds": 2},
+            ["site1", "site9"],
+            "no validation Dice of site9; it has that of site1",
+        ),
+        ({"method": "rr", "rounds": 1}, NAMES, "method rr says nothing of contributions"),
+        (None, NAMES, "not finished"),
+    ],
+)
+def test_a_run_that_does_not_say_is_refused(trained, tmp_path, changes, names, told):
+    run = trained(**changes) if changes else tmp_path
+    if not changes:
+        (tmp_path / "run.json").write_text('{"method": "standalone", "rounds": 3}')
+    with pytest.raises(BadInput, match=re.escape(told)):
+        contributions_of(run, names)
+
+
+def test_run_takes_them_and_can_be_resumed_with_them(fedmerit, options, alone, dice, server_sites_data, tmp_path):
+    given = ("--contributions", alone)
+    run = tmp_path / "run"
+    result = fedmerit("run", "--out", run, *options(method="fedsac", sites=server_sites_data, rounds=1), *given)
+    assert result.exit_code == 0, result.output
+    assert read_run(run)["parameters"]["contributions"] == list(dice.values())
+    rows = read_results(run).query("quantity == 'contribution'")
+    assert dict(zip(rows["site"], rows["value"], strict=True)) == dice
+    result = fedmerit("run", "--resume", "--out", run, *given, "--set", "width=4", "--set", "depth=3")
+    assert result.exit_code == 0, result.output
+    result = fedmerit("run", "--resume", "--out", run, *given, "--set", "contributions=1,1,1")
+    assert result.exit_code == 2
+    assert "give them once" in result.stderr
+    only = options(method="fedsac", sites=server_sites_data, rounds=1, only="site1,site3")
+    result = fedmerit("run", "--out", tmp_path / "only", *only, *given)
+    assert result.exit_code == 0, result.output
+    assert read_run(tmp_path / "only")["parameters"]["contributions"] == [dice["site1"], dice["site3"]]
+
+
+def test_other_methods_have_no_such_parameter(fedmerit, options, alone, tmp_path):
+    result = fedmerit("run", "--out", tmp_path / "run", *options("width=4", method="fedavg"), "--contributions", alone)
+    assert result.exit_code == 2
+    assert "method fedavg has none of that name" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_export_writes_them_into_the_job(fedmerit, alone, dice, tmp_path):
+    given = ("--method", "fedsac", "--task", "prostate", "--contributions", alone, "--rounds", 5)
+    result = fedmerit("export", "--out", tmp_path / "job", *given)
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "job/app/config/config_fed_server.json").read_text())
+    assert str(dice["site1"]) in json.dumps(config)
+
+
+def test_compare_takes_them_from_training_alone(fedmerit, server_sites_data, tmp_path):
+    """Which is trained first, wherever it is named; a second time nothing is left to do."""
+    out = tmp_path / "out"
+    given = ("--sites", server_sites_data, "--rounds", 2, "--engine", "local", "--set", "width=4", "--set", "depth=3")
+    methods = "fedsac,fedsac:standalone_rounds=1,standalone"
+    command = ("compare", "--out", out, "--methods", methods, *given)
+    result = fedmerit(*command)
+    assert result.exit_code == 0, result.output
+    assert all(is_finished(out / name, 2) for name in ("standalone_seed0", "fedsac_seed0"))
+    expected = contributions_of(out / "standalone_seed0", NAMES)
+    assert read_run(out / "fedsac_seed0")["parameters"]["contributions"] == list(expected.values())
+    own = next(path for path in out.glob("fedsac*standalone*") if path.is_dir())
+    assert read_run(own)["parameters"]["contributions"] == []
+    rows = [
+        line.split()[0] for line in result.output.partition("Dice [%]")[2].splitlines() if " ± " in line or "." in line
+    ]
+    assert rows.index("fedsac") < rows.index("standalone")
+    before = (out / "fedsac_seed0/results.csv").read_bytes()
+    assert fedmerit(*command).exit_code == 0
+    assert (out / "fedsac_seed0/results.csv").read_bytes() == before
+
+
+def test_compare_without_training_alone_needs_rounds_for_it(fedmerit, server_sites_data, tmp_path):
+    given = ("--sites", server_sites_data, "--rounds", 2, "--engine", "local")
+    result = fedmerit("compare", "--out", tmp_path / "out", "--methods", "fedsac,fedavg", *given)
+    assert result.exit_code == 2
+    assert "rounds=2: method fedsac" in result.stderr
+    assert list(tmp_path.iterdir()) == []
