@@ -76,6 +76,11 @@ class Federation:
                 time.sleep(0.5)
         return str(description["status"])
 
+    def has_ended(self, job: str) -> bool:
+        """Whether a job is over."""
+        with self.session() as opened:
+            return session.has_ended(session.job(opened, job))
+
     def fetch(self, job: str, out: Path) -> Path:
         """The run folder of a job that has ended."""
         with self.session() as opened:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from rounds import SOONER
 
 from fedmerit import flat, neurons
 from fedmerit.messages import TRAIN, Evaluated, Failure, Reply, Weighed, Weighing
@@ -17,9 +18,6 @@ SITES = ("Alder", "Birch", "Cedar")
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-SOONER = {"fedsac": {"standalone_rounds": 1}}  # than with the default: these rounds are few
 
 
 def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> Plan:

@@ -15,6 +15,8 @@ from fedmerit.results import read_results, read_run
 
 COMMANDS = ["prepare", "check", "partition", "run", "compare", "demo", "evaluate", "report", "figure", "verify"]
 COMMANDS += ["methods", "export", "loo", "shapley", "fairness", "attack", "freeriders", "paper"]
+COMMANDS += ["deploy", "submit", "status", "fetch", "abort"]
+GROUPS = {"deploy": ["init", "site", "server", "check"]}
 
 
 def plain(text: str) -> str:
@@ -24,7 +26,11 @@ def plain(text: str) -> str:
 
 def test_every_command_is_tested_here():
     names = [command.name or command.callback.__name__ for command in app.registered_commands]
-    assert sorted(names) == sorted(COMMANDS)
+    groups = {group.name: group.typer_instance for group in app.registered_groups}
+    assert sorted([*names, *groups]) == sorted(COMMANDS)
+    for name, group in groups.items():
+        within = [command.name or command.callback.__name__ for command in group.registered_commands]
+        assert sorted(within) == sorted(GROUPS[name])
 
 
 def test_help_lists_the_commands(fedmerit):

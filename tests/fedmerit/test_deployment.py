@@ -1,40 +1,260 @@
 """A provisioned federation on this machine: kits of `deploy init`, processes by their own start scripts, no code."""
 
+import json
+import re
+import socket
+import ssl
+import subprocess
+from datetime import UTC, datetime, timedelta
+
 import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
 from federation_factory import federation
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+from fedmerit.flare import session
+from fedmerit.flare.kits import prepare_server, server_address
+from fedmerit.flare.processes import end, running, start
+from fedmerit.flare.provision import add_sites, init, make_project
+from fedmerit.ledger import Ledger, verify
+from fedmerit.results import read_run
 
 NAMES = ["site1", "site2", "site3"]
+METHODS = ["fedce", "cgsv"]
+
+
+@pytest.fixture(scope="module")
+def export(fedmerit, tmp_path_factory):
+    """Writes a tiny job folder by `fedmerit export`."""
+
+    def write(name, *options, method="fedce", rounds=2):
+        out = tmp_path_factory.mktemp("job") / name
+        tiny = ("--rounds", rounds, "--min-sites", 3, "--set", "width=4", "--set", "depth=3")
+        result = fedmerit("export", "--method", method, "--task", "prostate", "--out", out, *tiny, *options)
+        assert result.exit_code == 0, result.output
+        return out
+
+    return write
 
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, sites):
-    """Server and three sites at work, every job with a run folder of its own."""
-    with federation(tmp_path_factory.mktemp("federation") / "kits", sites) as running:
-        yield running
+    """Server and three sites at work. The server would take code that a job brings; the sites do not."""
+    with federation(tmp_path_factory.mktemp("federation") / "kits", sites, started=False) as made:
+        prepare_server(made.kits["server"], byoc=True, runs=made.root / "runs")
+        made.start()
+        made.wait_for_sites()
+        yield made
 
 
-@pytest.fixture
-def job(fedmerit, tmp_path):
-    """A job folder as `fedmerit export` writes it; 2 rounds, tiny."""
-
-    def export(*settings, method="fedce", rounds=2, name="job"):
-        options = ("--rounds", rounds, "--min-sites", 3, "--set", "width=4", "--set", "depth=3")
-        more = [text for setting in settings for text in ("--set", setting)]
-        result = fedmerit("export", "--method", method, "--task", "prostate", "--out", tmp_path / name, *options, *more)
-        assert result.exit_code == 0, result.output
-        return tmp_path / name
-
-    return export
+@pytest.fixture(scope="module")
+def finished(hospitals, export):
+    """Jobs that ran side by side, by method: their ids."""
+    submitted = {method: hospitals.submit(export(method, method=method)) for method in METHODS}
+    assert {method: hospitals.wait(job) for method, job in submitted.items()} == dict.fromkeys(
+        METHODS, "FINISHED:COMPLETED"
+    ), hospitals.log()
+    return submitted
 
 
-@pytest.mark.parametrize("method", ["fedce", "cgsv"])
+@pytest.mark.parametrize("method", METHODS)
 def test_deployment_gives_what_the_local_engine_gives(
-    hospitals, job, trained, assert_same_model, assert_same_ledger, tmp_path, method
+    hospitals, finished, trained, fedmerit, assert_same_model, tmp_path, method
 ):
-    name = hospitals.submit(job(method=method))
-    assert hospitals.wait(name) == "FINISHED:COMPLETED"
-    run = hospitals.fetch(name, tmp_path / "run")
-    expected = trained(method=method, rounds=2)
-    for path in sorted((expected / "models").glob("*.pt")):
-        assert_same_model(run / "models" / path.name, path)
-    assert_same_ledger(run, expected)
+    run, expected = tmp_path / "run", trained(method=method, rounds=2)
+    result = fedmerit("fetch", finished[method], "--kit", hospitals.admin, "--out", run)
+    assert result.exit_code == 0, result.output
+    models = sorted(path.name for path in (expected / "models").glob("*.pt"))
+    assert models
+    for name in models:
+        assert_same_model(run / "models" / name, expected / "models" / name)
+    assert verify(run / "ledger.jsonl") == 2
+    told, local = (Ledger(folder / "ledger.jsonl").records for folder in (run, expected))
+    for field in ("round", "participants", "updates", "weights", "contributions", "model"):
+        assert [record[field] for record in told] == [record[field] for record in local]
+
+
+def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tmp_path):
+    run = hospitals.fetch(finished["fedce"], tmp_path / "run")
+    info = read_run(run)
+    assert (info["method"], info["engine"], info["sites"], info["rounds"]) == ("fedce", "prod", NAMES, 2)
+    assert info["command"] == f"NVFlare job {finished['fedce']}"
+    assert str(hospitals.root) not in (run / "run.json").read_text()
+    for command in ("report", "verify"):
+        result = fedmerit(command, run)
+        assert result.exit_code == 0, result.output
+    assert "site2" in (run / "report.html").read_text()
+
+
+def test_jobs_share_no_memory(hospitals, finished):
+    for method, job in finished.items():
+        assert read_run(hospitals.root / "runs" / job)["method"] == method
+    for name in NAMES:
+        folders = [hospitals.kits[name] / "runs" / job / "sites" / name for job in finished.values()]
+        assert [sorted(path.name for path in folder.glob("round_*.pt")) for folder in folders] == [
+            ["round_00000.pt", "round_00001.pt"]
+        ] * 2
+
+
+def test_status_lists_sites_and_jobs(hospitals, finished, fedmerit, monkeypatch):
+    monkeypatch.setattr("fedmerit.commands.app.console.width", 200)
+    result = fedmerit("status", "--kit", hospitals.admin)
+    assert result.exit_code == 0, result.output
+    assert "connected sites: site1, site2, site3" in result.output
+    for method, job in finished.items():
+        row = next(line for line in result.output.splitlines() if job in line)
+        assert method in row
+        assert "FINISHED:COMPLETED" in row
+
+
+def test_nvflares_own_command_submits_a_job(hospitals, export, scripts):
+    command = [scripts / "nvflare", "job", "submit", "-j", export("stock", rounds=1), "--startup-kit", hospitals.admin]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    with hospitals.session() as opened:
+        last = session.jobs(opened)[0]
+    assert last["name"] == "stock"
+    assert last["job_id"] in told
+    assert hospitals.wait(last["job_id"]) == "FINISHED:COMPLETED"
+
+
+def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, export, tmp_path):
+    job = export("foreign")
+    path = job / "app/config/config_fed_client.json"
+    config = json.loads(path.read_text())
+    # on NVFlare's own list of allowed classes, not on ours
+    config["executors"][0]["executor"] = {"path": "nvflare.app_common.np.np_trainer.NPTrainer", "args": {}}
+    path.write_text(json.dumps(config))
+    name = hospitals.submit(job)
+    assert not hospitals.wait(name).startswith("FINISHED:COMPLETED")
+    for site in NAMES:
+        assert "np_trainer.NPTrainer' at config path" in (hospitals.kits[site] / name / "log.txt").read_text()
+        assert "is not in allow_list" in (hospitals.kits[site] / name / "log.txt").read_text()
+    with hospitals.session() as opened, pytest.raises(Exception, match="left no run folder"):
+        session.fetch(opened, name, tmp_path / "run")
+
+
+def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export):
+    name = hospitals.submit(export("byoc", "--byoc"))
+    assert not hospitals.wait(name).startswith("FINISHED:COMPLETED")
+    with hospitals.session() as opened:
+        refused = session.why_refused(session.job(opened, name))
+    assert [f"{site}: BYOC not permitted" for site in NAMES] == sorted(text for text in refused if "BYOC" in text)
+
+
+def test_submit_and_abort(hospitals, export, fedmerit, tmp_path):
+    result = fedmerit("submit", export("long", rounds=500), "--kit", hospitals.admin)
+    assert result.exit_code == 0, result.output
+    assert "connected sites: site1, site2, site3" in result.output
+    job = result.output.split()[1]
+    told = ""
+    while "round " not in told:
+        told = fedmerit("status", job, "--kit", hospitals.admin).output
+        assert not hospitals.has_ended(job), told
+    assert re.search(rf"{job}: round \d+ of 500, Dice 0\.\d+, weights", " ".join(told.split()))
+    early = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
+    assert early.exit_code == 2
+    assert "fetch it when it is over" in early.stderr
+    result = fedmerit("abort", job, "--kit", hospitals.admin)
+    assert result.exit_code == 0, result.output
+    assert "ABORTED" in hospitals.wait(job)
+    again = fedmerit("abort", job, "--kit", hospitals.admin)
+    assert again.exit_code == 2
+    assert "over already" in again.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "fetch", "abort"])
+def test_unknown_job(hospitals, fedmerit, tmp_path, command):
+    out = ("--out", tmp_path / "run") if command == "fetch" else ()
+    result = fedmerit(command, "no-such-job", "--kit", hospitals.admin, *out)
+    assert result.exit_code == 2
+    assert "no-such-job" in result.stderr
+    assert "fedmerit status" in result.stderr
+
+
+# who may join
+
+
+def spoil(kit, state, first, last):
+    """Give a kit a certificate of its own name and of the federation's authority, valid between two days from now."""
+    authority = load_pem_private_key(state["root_pri_key"].encode(), password=None)
+    issuer = (
+        load_pem_x509_certificate(state["root_cert"].encode()).subject.rfc4514_string().split("CN=")[1].split(",")[0]
+    )
+    private, public = generate_keys()
+    now = datetime.now(UTC)
+    made = generate_cert(
+        Identity(kit.name, kit.org),
+        Identity(issuer),
+        authority,
+        public,
+        not_valid_before=now + timedelta(days=first),
+        not_valid_after=now + timedelta(days=last),
+    )
+    (kit.path / "startup/client.crt").write_bytes(serialize_cert(made))
+    (kit.path / "startup/client.key").write_bytes(serialize_pri_key(private))
+
+
+@pytest.fixture(scope="module")
+def newcomers(hospitals, tmp_path_factory):
+    """Sites added while the server runs: one as it should be, one with an expired certificate, one of elsewhere."""
+    added = {kit.name: kit for kit in add_sites(hospitals.root, {"late": "fedmerit", "expired": "fedmerit"})}
+    spoil(added["expired"], json.loads((hospitals.root / "fedmerit/state/cert.json").read_text()), -20, -10)
+    host, port = server_address(hospitals.kits["server"])
+    project = make_project({"foreign": "org"}, host, "org", {"a@b.org": "lead"}, ports=(port, port))
+    elsewhere = init(hospitals.root / "elsewhere", project)
+    return {name: kit.path for name, kit in added.items()} | {kit.name: kit.path for kit in elsewhere}
+
+
+def greeting(kit):
+    """What the server says to whoever comes with a kit's certificate; nothing where it hangs up."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is the server that has to look
+    context.load_cert_chain(kit / "startup/client.crt", kit / "startup/client.key")
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection(server_address(kit), timeout=30) as plain, context.wrap_socket(plain) as secure:
+        return secure.recv(100)
+
+
+def test_server_speaks_with_certificates_of_the_federation_alone(hospitals, newcomers):
+    assert greeting(newcomers["late"])
+    assert greeting(newcomers["expired"]) == greeting(newcomers["foreign"]) == b""
+    told = (hospitals.kits["server"] / "start.log").read_text()
+    assert "certificate has expired" in told
+    assert "unable to get local issuer certificate" in told
+
+
+def test_only_sites_of_the_federation_can_join(hospitals, newcomers, wait_for):
+    for name in ("expired", "foreign", "late"):
+        start(newcomers[name])
+    hospitals.wait_for_sites("late")
+    wait_for(lambda: "re-challenge" in (newcomers["foreign"] / "start.log").read_text(), 60)
+    with hospitals.session() as opened:
+        assert session.connected(opened) == ["late", *NAMES]
+    for kit in newcomers.values():
+        end(kit)
+
+
+# the poc engine
+
+
+def test_poc_engine_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of):
+    run = trained(engine="poc", rounds=2)
+    assert_same_run(trained(rounds=2), run)
+    assert running(run) == processes_of(run) == []
+    assert read_run(run)["engine"] == "poc"
+
+
+@pytest.mark.slow
+def test_poc_run_ends_with_its_command_and_goes_on(scripts, options, trained, assert_same_model, tmp_path, wait_for):
+    run = tmp_path / "run"
+    command = [str(word) for word in (scripts / "fedmerit", "run", "--out", run, *options(engine="poc"))]
+    with (tmp_path / "output.txt").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+        wait_for(lambda: len(Ledger(run / "ledger.jsonl").records) > 0, 200)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not running(run), 60)
+        subprocess.run([command[0], "run", "--out", run, "--resume"], check=True, stdout=output, stderr=output)
+    assert_same_model(run / "models/global.pt", trained() / "models/global.pt")
+    assert verify(run / "ledger.jsonl") == 3

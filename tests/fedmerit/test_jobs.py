@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,23 @@ def test_exported_settings_stand_in_the_job(fedmerit, tmp_path):
         told = (tmp_path / f"job/app/config/config_fed_{side}.json").read_text()
         for word in ('"rounds": 7', '"seed": 3', '"combine": "plus"', '"lr": 0.01', '"disc"'):
             assert word in told
+
+
+def test_job_may_bring_its_code(fedmerit, tmp_path):
+    """A site without the package could run it; what the job names stands in the code that it brings."""
+    for _ in range(2):
+        options = ("--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", "--byoc")
+        assert fedmerit("export", *options).exit_code == 0
+    custom = tmp_path / "job/app/custom"
+    assert {path.suffix for path in custom.rglob("*") if path.is_file()} == {".py"}
+    names = [name.rpartition(".") for name in site_policy()["class_allow_list"]]
+    code = "; ".join(f"from {module} import {name}; print({name}.__module__)" for module, _, name in names)
+    code += "; import fedmerit; print(*fedmerit.__path__)"
+    environment = os.environ | {"PYTHONPATH": str(custom)}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [*(module for module, _, _ in names), str(custom / "fedmerit")]
+    without = {name: content for name, content in contents(tmp_path / "job").items() if "/custom/" not in name}
+    assert without == contents(JOBS / "fedce_prostate") | {"meta.json": without["meta.json"]}
 
 
 def test_export_again_replaces_the_job(fedmerit, tmp_path):

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedmerit.commands.app import ServerSites, app, console, reports_bad_input
+from fedmerit.commands.progress import last_round
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -220,6 +221,8 @@ def status(
     with session.session(kit) as opened:
         there = session.connected(opened)
         jobs = [session.job(opened, job)] if job else session.jobs(opened)
+        running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
+        told = {name: session.progress(opened, name) for name in running}
     console.print(f"connected sites: {', '.join(there) or 'none'}", soft_wrap=True)
     table = Table("job", "name", "status", "submitted", "by", "took", box=None)
     for one in jobs:
@@ -228,6 +231,11 @@ def status(
         cells = (one["job_id"], one["name"] if "name" in one else one["job_name"], one["status"], when)
         table.add_row(*cells, one.get("submitter_name", ""), took)
     console.print(table if jobs else "no jobs")
+    for name, how_far in told.items():
+        if how_far and how_far["record"]:
+            record, rounds = how_far["record"], how_far["rounds"]
+            done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record)}"
+            console.print(done, soft_wrap=True, markup=False)
     for text in session.why_refused(jobs[0]) if job else []:
         console.print(text, soft_wrap=True, markup=False)
 

@@ -33,6 +33,13 @@ def run_with_progress(folder: Path) -> None:
         execute(folder, bars)
 
 
+def last_round(record: Mapping[str, Any]) -> str:
+    """A ledger record in a few words."""
+    dice = list(record["validation_dice"].values())
+    weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
+    return f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
+
+
 def execute(folder: Path, bars: Progress, name: str = "") -> None:
     """Execute a run under a bar of its rounds."""
     from fedmerit import runs
@@ -42,10 +49,7 @@ def execute(folder: Path, bars: Progress, name: str = "") -> None:
     bar = bars.add_task(f"{name or info['method']} ({info['engine']})", total=info["rounds"], last="")
 
     def on_round(record: Mapping[str, Any]) -> None:
-        dice = list(record["validation_dice"].values())
-        weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
-        last = f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
-        bars.update(bar, completed=record["round"] + 1, last=last)
+        bars.update(bar, completed=record["round"] + 1, last=last_round(record))
         for site, reason in record["rejected"].items():
             bars.console.print(f"round {record['round']}: {site} rejected: {reason}", markup=False)
         for site in record["flagged"]:

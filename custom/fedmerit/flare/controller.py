@@ -16,7 +16,9 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from fedmerit.description import describe
 from fedmerit.files import held, write_json
 from fedmerit.flare.aggregator import MeritAggregator
+from fedmerit.flare.messages import PROGRESS
 from fedmerit.flare.tracking import track
+from fedmerit.ledger import Ledger
 from fedmerit.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 from fedmerit.signing import Signer
 
@@ -24,6 +26,12 @@ TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load i
 ASK_AGAIN = 5.0  # seconds after which sites that NVFlare gave up are asked again
 SERVER_LOCK = ".server.lock"
 KEY, CERTIFICATE = "server.key", "server.crt"  # in the startup kit of a provisioned server
+
+
+def progress(run: Path, rounds: int) -> dict[str, Any]:
+    """What an admin is told of a job at work: ``rounds`` to train, and the ``record`` of the last complete one."""
+    records = Ledger(run / "ledger.jsonl").records
+    return {"rounds": rounds, "record": records[-1] if records else None}
 
 
 class MeritController(ModelController):
@@ -68,6 +76,7 @@ class MeritController(ModelController):
         if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
             description = describe(run.name, federation.plan, federation.sites, "prod")
             write_json(run / "run.json", description | {"command": f"NVFlare job {workspace.name}"})
+        self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.plan.rounds))
         try:
             while work := federation.work:
                 self._exchange(work)

@@ -29,6 +29,7 @@ from fedmerit.messages import (
 )
 from fedmerit.training import Overlap
 
+PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job how far it is
 Arrays = Mapping[str, NDArray[Any]]
 
 

@@ -199,9 +199,12 @@ def _server(kit: Path, offline: bool) -> Iterator[Found]:
         context.set_alpn_protocols(["h2"])
         with (
             socket.create_connection((host, port), timeout=CONNECT) as plain,
-            context.wrap_socket(plain, server_hostname=host),
+            context.wrap_socket(plain, server_hostname=host) as secure,
         ):
-            yield ok(f"{host}:{port} answers, its certificate is of this federation")
+            if secure.recv(1):
+                yield ok(f"{host}:{port} answers, and accepts the certificate of this kit")
+            else:
+                yield fail(f"{host}:{port} hangs up: it does not accept the certificate of this kit; ask for a new one")
     except ssl.SSLCertVerificationError as error:
         yield fail(
             f"{host}:{port} answers with a certificate that is not its own ({error.verify_message}); "

@@ -1,7 +1,6 @@
 """The admin's half of a deployment, over NVFlare's session API: submit, status, fetch, abort."""
 
 import logging
-import re
 import shutil
 import tempfile
 import time
@@ -25,6 +24,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.flare.kits import name_of, require_kind, server_address
+from fedmerit.flare.messages import PROGRESS
 from fedmerit.place import RUN_NAME
 
 LOGIN = 10.0  # seconds to try to reach the server
@@ -147,6 +147,16 @@ def job(opened: Session, job_id: str) -> dict[str, Any]:
     return dict(opened.get_job_meta(job_id))
 
 
+def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
+    """How far a job at work is, as `fedmerit.flare.controller.progress` tells; None before and after that."""
+    try:
+        with redirect_stdout(StringIO()):
+            told = opened.do_app_command(job_id, PROGRESS, {})
+    except (JobNotRunning, InternalError, RuntimeError):  # it is being started, or has just ended
+        return None
+    return told if isinstance(told, Mapping) else None
+
+
 def has_ended(description: Mapping[str, Any]) -> bool:
     """Whether a job, as `job` describes it, is over, well or not."""
     return str(description["status"]).startswith(ENDED)
@@ -155,7 +165,7 @@ def has_ended(description: Mapping[str, Any]) -> bool:
 def why_refused(description: Mapping[str, Any]) -> list[str]:
     """What server and sites said when the job was to start there, without those that agreed."""
     details = description.get("job_deploy_detail") or []
-    return [text for text in map(str, details) if not re.search(r": OK$|: INFO", text)]
+    return [text.replace("NVFLARE_ERROR: ", "") for text in map(str, details) if not text.endswith(": OK")]
 
 
 def abort(opened: Session, job_id: str) -> str:

@@ -1,0 +1,411 @@
+"""`fedmerit deploy`: kits, what is put into them, and what the preflight finds. No process is started."""
+
+import datetime
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections import namedtuple
+
+import psutil
+import pytest
+import yaml
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+from fedmerit.flare import preflight as checks
+from fedmerit.flare.kits import prepare_server, prepare_site
+from fedmerit.flare.preflight import preflight
+from fedmerit.flare.provision import PROJECT_FILE, init, make_project
+from fedmerit.flare.recipe import site_policy
+
+CLASSES = site_policy()["class_allow_list"]
+
+
+@pytest.fixture(scope="module")
+def provisioned(tmp_path_factory, fedmerit):
+    out = tmp_path_factory.mktemp("deploy") / "federation"
+    options = ("--sites", "site1,site2:hospital2", "--server", "localhost", "--org", "lead", "--ports", free_port())
+    admins = ("--admin", "a@lead.org:project_admin", "--admin", "b@lead.org:member")
+    result = fedmerit("deploy", "init", "--out", out, *options, *admins)
+    assert result.exit_code == 0, result.output
+    for line in ("site1", "hospital2", "project_admin", str(out / "project.yml")):
+        assert line in result.output
+    return out
+
+
+@pytest.fixture
+def federation(provisioned, tmp_path):
+    """A copy that a test may spoil."""
+    return shutil.copytree(provisioned, tmp_path / "federation")
+
+
+@pytest.fixture
+def kit(federation):
+    return federation / "fedmerit/prod_00/site1"
+
+
+@pytest.fixture
+def server(federation):
+    return federation / "fedmerit/prod_00/localhost"
+
+
+def free_port():
+    with socket.socket() as trial:
+        trial.bind(("localhost", 0))
+        return trial.getsockname()[1]
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def found(kit, what, **options):
+    """State and text of the preflight's lines on one matter."""
+    return [(line.state, line.told) for line in preflight(kit, **options) if line.what == what]
+
+
+# init
+
+
+def test_project_file_is_nvflares(provisioned):
+    project = yaml.safe_load((provisioned / PROJECT_FILE).read_text())
+    told = [(one["name"], one["type"], one["org"], one.get("role")) for one in project["participants"]]
+    assert told == [
+        ("localhost", "server", "lead", None),
+        ("site1", "client", "lead", None),
+        ("site2", "client", "hospital2", None),
+        ("a@lead.org", "admin", "lead", "project_admin"),
+        ("b@lead.org", "admin", "lead", "member"),
+    ]
+
+
+def test_nvflares_own_command_provisions_the_project_file(provisioned, scripts, tmp_path):
+    command = [scripts / "nvflare", "provision", "-p", provisioned / PROJECT_FILE, "-w", tmp_path / "work"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300, capture_output=True)
+    ours, theirs = (
+        {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+        for root in (provisioned / "fedmerit/prod_00", tmp_path / "work/fedmerit/prod_00")
+    )
+    assert ours == theirs
+    assert "site1/local/fedmerit_versions.json" in ours
+
+
+def test_kits_hold_no_key_of_others(provisioned):
+    keys = {path.parents[1].name: path.read_bytes() for path in provisioned.glob("fedmerit/prod_00/*/startup/*.key")}
+    assert len(keys) == len(set(keys.values())) == 5
+    state = read(provisioned / "fedmerit/state/cert.json")
+    secret = state["root_pri_key"].splitlines()[1]
+    kits = [path for path in provisioned.glob("fedmerit/prod_00/**/*") if path.is_file()]
+    assert not any(secret in path.read_text(errors="replace") for path in kits)
+
+
+def test_added_site_leaves_the_others_as_they_are(federation, fedmerit):
+    result = fedmerit("deploy", "init", "--add", "--sites", "site3:hospital3", "--out", federation)
+    assert result.exit_code == 0, result.output
+    assert "site1" not in result.output
+    for name in ("site1", "localhost", "a@lead.org"):
+        for path in (federation / "fedmerit/prod_00" / name / "startup").glob("*.crt"):
+            assert path.read_bytes() == (federation / "fedmerit/prod_01" / name / "startup" / path.name).read_bytes()
+    again = fedmerit("deploy", "init", "--add", "--sites", "site3", "--out", federation)
+    assert again.exit_code == 2
+    assert "site3" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"--sites": "site1,site1"}, ["site1", "once"]),
+        ({"--sites": "site 1"}, ["site 1", "letters"]),
+        ({"--sites": ""}, ["--sites"]),
+        ({"--sites": "a,A"}, ["case"]),
+        ({"--sites": "x" * 64}, ["63"]),
+        ({"--sites": "site1:my org"}, ["my org"]),
+        ({"--sites": "localhost"}, ["localhost", "server"]),
+        ({"--server": "fl_server"}, ["fl_server", "host name"]),
+        ({"--server": "300.1.1.1"}, ["300.1.1.1", "address"]),
+        ({"--server": "https://fl.org"}, ["https://fl.org"]),
+        ({"--server": None}, ["--server"]),
+        ({"--ports": "80000"}, ["80000", "65535"]),
+        ({"--ports": "a"}, ["--ports"]),
+        ({"--ports": "1,2,3"}, ["--ports"]),
+        ({"--admin": "me"}, ["--admin", "EMAIL:ROLE"]),
+        ({"--admin": "me:lead"}, ["me", "e-mail"]),
+        ({"--admin": "me@x.org:boss"}, ["boss", "project_admin"]),
+        ({"--admin": "me@x.org:member"}, ["submit"]),
+        ({"--name": "my federation"}, ["my federation"]),
+    ],
+)
+def test_what_cannot_work_is_refused(fedmerit, tmp_path, options, words):
+    given = {"--sites": "site1,site2", "--server": "localhost", "--out": tmp_path / "new"} | options
+    result = fedmerit("deploy", "init", *(part for item in given.items() if item[1] is not None for part in item))
+    assert result.exit_code == 2, result.output
+    assert [word for word in words if word not in result.stderr] == []
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_in_use_is_left_alone(fedmerit, tmp_path):
+    (tmp_path / "thesis.txt").write_text("all of it")
+    result = fedmerit("deploy", "init", "--sites", "a", "--server", "localhost", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+# site and server
+
+
+def test_site_is_prepared(kit, sites, fedmerit):
+    result = fedmerit("deploy", "site", "--kit", kit, "--sites-folder", sites, "--device", "cpu", "--offline")
+    assert result.exit_code == 0, result.output
+    assert read(kit / "local/fedmerit.json") == {
+        "site": "site1",
+        "site_folder": str(sites / "site1"),
+        "device": "cpu",
+    }
+    resources = read(kit / "local/resources.json")
+    assert resources["class_allow_list"] == CLASSES
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert resources["allow_log_streaming"] is False
+    parts = {part["id"]: part for part in resources["components"]}
+    assert "site_log_streamer" not in parts
+    assert parts["resource_manager"]["args"]["num_of_gpus"] == 0
+    for rights in read(kit / "local/authorization.json")["permissions"].values():
+        assert rights["byoc"] == rights["shell_commands"] == rights["server-predeployed-flwr"] == "none"
+    assert read(kit / "local/authorization.json")["permissions"]["project_admin"]["submit_job"] == "any"
+    assert read(kit / "local/privacy.json")["default_scope"] == "fedmerit"
+    assert "start.sh" in result.output
+
+
+def test_code_of_others_is_allowed_where_asked_for(kit, sites, fedmerit):
+    options = ("--site-folder", sites / "site1", "--byoc", "--offline")
+    result = fedmerit("deploy", "site", "--kit", kit, *options)
+    assert result.exit_code == 0, result.output
+    permissions = read(kit / "local/authorization.json")["permissions"]
+    assert (permissions["project_admin"]["byoc"], permissions["org_admin"]["byoc"]) == ("any", "none")
+    assert permissions["project_admin"]["shell_commands"] == "none"
+    assert [state for state, _ in found(kit, "policy")] == ["warn"]
+
+
+def test_server_is_prepared(server, sites, fedmerit, tmp_path):
+    result = fedmerit("deploy", "server", "--kit", server, "--server-sites", sites, "--runs", tmp_path / "runs")
+    assert result.exit_code == 0, result.output
+    assert read(server / "local/fedmerit.json") == {
+        "site": "server",
+        "server_sites": str(sites),
+        "runs": str(tmp_path / "runs"),
+        "device": "auto",
+    }
+    text = (server / "local/resources.json").read_text()
+    assert "/tmp/nvflare" not in text
+    assert str(server / "storage") in text
+    assert read(server / "local/resources.json")["class_allow_list"] == CLASSES
+
+
+@pytest.mark.parametrize(("command", "name"), [("site", "localhost"), ("server", "site1"), ("site", "a@lead.org")])
+def test_kit_of_another_kind(federation, sites, fedmerit, command, name):
+    folder = ("--sites-folder", sites) if command == "site" else ()
+    result = fedmerit("deploy", command, "--kit", federation / "fedmerit/prod_00" / name, *folder)
+    assert result.exit_code == 2
+    assert f"expected that of {'a site' if command == 'site' else 'the server'}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), ["--sites-folder", "--site-folder"]),
+        (("--site-folder", "{sites}/site2"), ["site1", "site2"]),
+        (("--site-folder", "{sites}/site9"), ["site9", "fedmerit prepare"]),
+        (("--sites-folder", "{sites}", "--device", "cuda:77"), ["cuda:77", "site1"]),
+    ],
+)
+def test_site_that_cannot_be_prepared(kit, sites, fedmerit, options, words):
+    result = fedmerit("deploy", "site", "--kit", kit, *(option.format(sites=sites) for option in options))
+    assert result.exit_code == 2
+    assert [word for word in words if word not in result.stderr] == []
+    assert not (kit / "local/fedmerit.json").exists()
+
+
+@pytest.mark.parametrize("command", ["status", "submit", "fetch", "abort"])
+@pytest.mark.parametrize("which", ["site", "none"])
+def test_admins_commands_with_another_kit(fedmerit, kit, tmp_path, command, which):
+    job = {"status": (), "submit": ("job",), "fetch": ("id", "--out", tmp_path / "run"), "abort": ("id",)}[command]
+    result = fedmerit(command, *job, "--kit", kit if which == "site" else tmp_path)
+    assert result.exit_code == 2
+    assert "startup kit" in result.stderr
+
+
+def test_server_that_is_not_there(fedmerit, federation):
+    result = fedmerit("status", "--kit", federation / "fedmerit/prod_00/a@lead.org")
+    assert result.exit_code == 2
+    for word in ("localhost", "cannot be reached", "is it started"):
+        assert word in result.stderr
+
+
+# preflight
+
+
+@pytest.fixture
+def ready(kit, sites):
+    """A site's kit, made ready."""
+    prepare_site(kit, sites / "site1")
+    return kit
+
+
+def test_everything_is_looked_at_and_fine(ready):
+    lines = preflight(ready, offline=True)
+    assert [line.what for line in lines] == ["versions", "certificate", "policy", "server", "device", "disk", "memory"]
+    assert [line.what for line in lines if line.state == "fail"] == []
+    assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
+
+
+@pytest.mark.parametrize(
+    ("package", "state"), [("fedmerit", "fail"), ("nvflare", "fail"), ("torch", "warn"), ("monai", "warn")]
+)
+def test_other_versions(ready, package, state):
+    path = ready / "local/fedmerit_versions.json"
+    path.write_text(json.dumps(read(path) | {package: "0.0.1"}))
+    ((told_state, told),) = found(ready, "versions")
+    assert told_state == state
+    assert f"pip install {package}==0.0.1" in told
+
+
+def test_versions_that_nobody_wrote_down(ready):
+    (ready / "local/fedmerit_versions.json").unlink()
+    assert [state for state, _ in found(ready, "versions")] == ["warn"]
+
+
+def certify(federation, kit, first, last, name="site1"):
+    """A new certificate of the federation's authority, valid between two days from now."""
+    authority = load_pem_private_key(read(federation / "fedmerit/state/cert.json")["root_pri_key"].encode(), None)
+    private, public = generate_keys()
+    now = datetime.datetime.now(datetime.UTC)
+    valid = {"not_valid_before": now + datetime.timedelta(first), "not_valid_after": now + datetime.timedelta(last)}
+    made = generate_cert(Identity(name, "lead"), Identity("fedmerit"), authority, public, **valid)
+    (kit / "startup/client.crt").write_bytes(serialize_cert(made))
+    (kit / "startup/client.key").write_bytes(serialize_pri_key(private))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "state", "word"),
+    [
+        (-20, -10, "fail", "is valid from"),
+        (1, 10, "fail", "clock"),
+        (-1, 10, "warn", "ends on"),
+        (-1, 90, "ok", "site1"),
+    ],
+)
+def test_expiry(ready, federation, first, last, state, word):
+    certify(federation, ready, first, last)
+    states = dict(found(ready, "certificate"))
+    assert word in states[state]
+    assert ("fail" in states) == (state == "fail")
+
+
+def test_certificate_of_another(ready, federation):
+    certify(federation, ready, -1, 90, name="site2")
+    ((state, told),) = found(ready, "certificate")
+    assert state == "fail"
+    assert "site2" in told
+
+
+def test_certificate_of_another_federation(ready, tmp_path):
+    project = make_project({"site1": "lead"}, "localhost", "lead", {"a@b.org": "lead"})
+    other = next(kit.path for kit in init(tmp_path / "other", project) if kit.name == "site1")
+    for name in ("client.crt", "client.key"):
+        shutil.copy(other / "startup" / name, ready / "startup" / name)
+    ((state, told),) = found(ready, "certificate")
+    assert state == "fail"
+    assert "not signed by the federation" in told
+
+
+def test_key_of_another(ready):
+    shutil.copy(ready.parent / "site2/startup/client.key", ready / "startup/client.key")
+    assert [told for state, told in found(ready, "certificate") if state == "fail" and "belong together" in told]
+
+
+def test_key_that_others_may_read(ready):
+    (ready / "startup/client.key").chmod(0o644)
+    assert [told for state, told in found(ready, "certificate") if state == "warn" and "chmod 600" in told]
+
+
+@pytest.mark.parametrize("name", ["client.crt", "client.key", "rootCA.pem"])
+def test_spoiled_certificate_file(ready, name):
+    (ready / "startup" / name).write_text("nothing")
+    ((state, told),) = found(ready, "certificate")
+    assert state == "fail"
+    assert "unpack the kit again" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "word"),
+    [
+        ({"class_allow_list": CLASSES[:1]}, "fail", "lacks"),
+        ({"class_allow_list": [*CLASSES, "os.system"]}, "warn", "os.system"),
+        ({"class_list_enforcement_mode": "warn"}, "warn", "enforced"),
+        ({"class_allow_list": None}, "fail", "not FedMerit's"),
+    ],
+)
+def test_other_policy(ready, change, state, word):
+    path = ready / "local/resources.json"
+    path.write_text(json.dumps(read(path) | change))
+    ((told_state, told),) = found(ready, "policy")
+    assert (told_state, word in told) == (state, True)
+
+
+def test_server_out_of_reach(ready, monkeypatch):
+    assert [state for state, _ in found(ready, "server")] == ["fail"]
+    assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
+    monkeypatch.setattr(checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
+    ((_, told),) = found(ready, "server")
+    assert "/etc/hosts" in told
+
+
+def test_another_service_on_the_servers_port(ready, monkeypatch):
+    with socket.create_server(("localhost", 0)) as other:
+        monkeypatch.setattr(checks, "server_address", lambda kit: ("localhost", other.getsockname()[1]))
+        monkeypatch.setattr(checks, "CONNECT", 0.5)
+        ((state, _),) = found(ready, "server")
+        assert state == "fail"
+
+
+def test_ports_in_use(server):
+    prepare_server(server)
+    assert [state for state, _ in found(server, "server")] == ["ok"]
+    port = int(read(server / "startup/fed_server.json")["servers"][0]["admin_port"])
+    with socket.create_server(("", port)):
+        ((state, told),) = found(server, "server")
+    assert state == "fail"
+    assert str(port) in told
+
+
+def test_device_that_is_not_there(ready):
+    path = ready / "local/fedmerit.json"
+    path.write_text(json.dumps(read(path) | {"device": "cuda:77"}))
+    ((state, told),) = found(ready, "device")
+    assert (state, "cuda:77" in told) == ("fail", True)
+
+
+@pytest.mark.parametrize(("gib", "state"), [(0.5, "fail"), (2, "warn"), (100, "ok")])
+def test_room(ready, monkeypatch, gib, state):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(gib * 2**30)))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: namedtuple("memory", "available")(int(gib * 2**30)))
+    assert [one for one, _ in found(ready, "disk")] == [one for one, _ in found(ready, "memory")] == [state]
+
+
+def test_faults_of_the_data_are_told(ready, own_sites, fedmerit):
+    folder = own_sites / "site1"
+    lists = read(folder / "datalist.json")
+    os.remove(folder / lists["training"][0]["image"])
+    prepare_site(ready, folder)
+    result = fedmerit("deploy", "check", "--kit", ready, "--offline")
+    assert result.exit_code == 1
+    assert "fedmerit check" in " ".join(result.output.split())
+    assert "not ready: 1" in result.stderr
+
+
+def test_kit_that_was_not_prepared(kit, fedmerit):
+    result = fedmerit("deploy", "check", "--kit", kit)
+    assert result.exit_code == 2
+    assert "fedmerit deploy site" in result.stderr
