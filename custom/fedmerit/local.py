@@ -10,7 +10,7 @@ import torch
 
 from fedmerit.behaviours import behaving
 from fedmerit.data import SiteFolder
-from fedmerit.messages import Evaluated, Evaluation, Failure, Reply, Task
+from fedmerit.messages import Answer, Reply, Task, Work
 from fedmerit.place import SERVER
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
@@ -26,7 +26,7 @@ def run_local(
     threads: int | None = None,
     server_sites: Sequence[SiteFolder] = (),
     behaviours: Mapping[str, str] | None = None,
-    filtered: Callable[[Reply | Evaluated | Failure], Reply | Evaluated | Failure] | None = None,
+    filtered: Callable[[Answer], Answer] | None = None,
 ) -> None:
     """Train and test; goes on from the last complete round of ``run``.
 
@@ -56,7 +56,7 @@ def run_local(
     }
     threads = threads or max(1, (os.cpu_count() or 1) // plan.training.cpu_threads)
 
-    def answer(name: str, task: Task | Evaluation) -> Reply | Evaluated | Failure:
+    def answer(name: str, task: Work) -> Answer:
         answer = sites[name].answer(task)
         if filtered is not None and isinstance(task, Task):
             answer = filtered(answer)

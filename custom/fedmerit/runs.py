@@ -143,7 +143,14 @@ def _info(run: Path) -> dict[str, Any]:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
-    defaults = {"only": None, "behaviours": {}, "min_sites": 1, "round_timeout": 0, "privacy": [], "track": []}
+    defaults: dict[str, Any] = {
+        "only": None,
+        "behaviours": {},
+        "min_sites": 1,
+        "round_timeout": 0,
+        "privacy": [],
+        "track": [],
+    }
     recorded = defaults | info | {"sites": info["sites_folder"]}
     for name, value in options.items():
         if name in ("sites", "server_sites"):

@@ -14,7 +14,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from torch import nn
 
 from fedmerit.flare.messages import answer_to_model, model_to_reply
-from fedmerit.messages import Evaluated, Failure, Reply
+from fedmerit.messages import Answer, Reply
 from fedmerit.privacy import Gaussian, Percentile, SparseVector, parse
 
 
@@ -58,13 +58,11 @@ def privacy_filter(spec: str) -> DXOFilter:
     return FILTERS[type(chosen)](**vars(chosen))
 
 
-def filtering(
-    specs: Sequence[str], network: nn.Module
-) -> Callable[[Reply | Evaluated | Failure], Reply | Evaluated | Failure]:
+def filtering(specs: Sequence[str], network: nn.Module) -> Callable[[Answer], Answer]:
     """What the filters make of a site's answer, as if it left by NVFlare: for the local engine."""
     filters = [privacy_filter(spec) for spec in specs]
 
-    def filtered(answer: Reply | Evaluated | Failure) -> Reply | Evaluated | Failure:
+    def filtered(answer: Answer) -> Answer:
         if not isinstance(answer, Reply):
             return answer
         shareable = FLModelUtils.to_shareable(answer_to_model(answer, network))
