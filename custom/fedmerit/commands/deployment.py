@@ -1,4 +1,4 @@
-"""Commands of a federation of separate machines: deploy, submit, status, fetch, abort."""
+"""Commands of a federation of separate machines: deploy, submit, status, fetch, resume, abort."""
 
 from collections.abc import Mapping
 from datetime import datetime
