@@ -122,7 +122,9 @@ def test_export_puts_the_filters_before_the_gate(fedmerit, tmp_path):
     result = fedmerit("export", *job, "--privacy", PERCENTILE, "--privacy", "gaussian:clip=2")
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "job/app/config/config_fed_client.json").read_text())
-    filters = [one for group in config["task_result_filters"] for one in group["filters"]]
+    chains = {task: group["filters"] for group in config["task_result_filters"] for task in group["tasks"]}
+    assert [one["path"].rpartition(".")[2] for one in chains["evaluate"]] == ["EgressFilter"]
+    filters = chains["train"]
     assert [one["path"].rpartition(".")[2] for one in filters] == [
         "PercentilePrivacy",
         "GaussianPrivacy",

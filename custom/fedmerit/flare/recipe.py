@@ -54,8 +54,10 @@ class MeritRecipe(Recipe):
         job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))
         job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
         job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, EVALUATE])
-        for filter in (*map(privacy_filter, privacy), EgressFilter()):
-            job.to_clients(filter, filter_type=FilterType.TASK_RESULT, tasks=[TRAIN, EVALUATE])
+        chains = {TRAIN: [*map(privacy_filter, privacy), EgressFilter()], EVALUATE: [EgressFilter()]}
+        for task, filters in chains.items():
+            for filter in filters:
+                job.to_clients(filter, filter_type=FilterType.TASK_RESULT, tasks=[task])
         for spec in track:
             job.to_server(receiver(spec))
         super().__init__(job)
