@@ -53,6 +53,20 @@ def by_site(results: pd.DataFrame, split: str = "testing") -> pd.DataFrame:
     return site_dice(results, split)["dice"].unstack("site").reindex(columns=sorted(results["site"].unique()))
 
 
+def cross_site(results: pd.DataFrame) -> pd.DataFrame:
+    """Test Dice of every site's own final model at every site: ``(method, seed, site)``, whose model, x where tested.
+
+    Methods with one model for all are left out: their rows would all be `by_site`.
+    """
+    rows = results[(results["split"] == "union") & (results["quantity"] == "dice")]
+    cases = rows.groupby([*SITE, "case"], observed=True)["value"].mean()
+    at = cases.index.get_level_values("case").str.rpartition("/").get_level_values(0)
+    table = cases.groupby([cases.index.get_level_values(level) for level in SITE] + [at.rename("at")], observed=True)
+    matrix = table.mean().unstack("at")
+    differing = matrix.groupby(level=RUN, observed=True).transform("nunique").max(axis=1) > 1
+    return matrix[differing]
+
+
 def over_sites(dice: pd.DataFrame) -> pd.DataFrame:
     """``mean``, ``std`` (of a sample, ddof 1), ``worst`` and the names ``worst_site, best_site`` of each row.
 

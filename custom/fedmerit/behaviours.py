@@ -444,6 +444,10 @@ class Misbehaving:
         """Its model for a peer, whatever it made of it."""
         return self._honest.lend(receiver, round)
 
+    def sent(self, task: Task, update: Tensor) -> None:
+        """As `Site.sent`."""
+        self._honest.sent(task, update)
+
 
 class _Acting(Site):
     """A site that does what its behaviour says, with the memory of the honest one."""

@@ -161,11 +161,17 @@ class Method(Protocol):
     """One paper's mechanism: frozen parameters, a pure server half, and what it asks of sites."""
 
     needs_others: ClassVar[bool] = True  # False where a site may train all alone
+    unfilterable: ClassVar[str] = ""  # why no privacy filter may change what sites send; "" where one may
 
     @property
     def shares_buffers(self) -> bool:
         """Whether all sites get the mean of the sites' BatchNorm statistics; if not, each keeps its own."""
         return True
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether a weighted sum of the updates, by weights that depend on no update, is all that the server needs."""
+        return False
 
     @property
     def asks(self) -> tuple[str, ...]:

@@ -66,3 +66,13 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_digest(folder: Path) -> str:
+    """One SHA-256 of all files of a folder, the same as a shell's.
+
+    That is ``find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum`` in the folder.
+    """
+    files = sorted(f"./{path.relative_to(folder).as_posix()}" for path in folder.rglob("*") if path.is_file())
+    lines = "".join(f"{sha256(folder / name)}  {name}\n" for name in files)
+    return hashlib.sha256(lines.encode()).hexdigest()

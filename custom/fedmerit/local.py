@@ -10,7 +10,7 @@ import torch
 from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.data import SiteFolder
 from fedmerit.machine import cores
-from fedmerit.messages import PeerModel
+from fedmerit.messages import Answer, PeerModel, Reply, Task, Work
 from fedmerit.place import SERVER
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
@@ -26,6 +26,7 @@ def run_local(
     threads: int | None = None,
     server_sites: Sequence[SiteFolder] = (),
     behaviours: Mapping[str, str] | None = None,
+    filtered: Callable[[Answer], Answer] | None = None,
 ) -> None:
     """Train and test; goes on from the last complete round of ``run``.
 
@@ -38,6 +39,7 @@ def run_local(
         threads: sites at work at a time; as many as there are cores for by default.
         server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
         behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
+        filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
     """
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
@@ -56,8 +58,16 @@ def run_local(
         sites[name] = behaving(site, behaviours.get(name))
     threads = threads or max(1, cores() // plan.training.cpu_threads)
 
+    def answer(name: str, task: Work) -> Answer:
+        answer = sites[name].answer(task)
+        if filtered is not None and isinstance(task, Task):
+            answer = filtered(answer)
+            if isinstance(answer, Reply):
+                sites[name].sent(task, answer.update)
+        return answer
+
     with ThreadPoolExecutor(threads) as pool:
         while federation.work:
             tasks = federation.tasks()
-            answers = pool.map(lambda name, task: sites[name].answer(task), tasks.keys(), tasks.values())
+            answers = pool.map(answer, tasks.keys(), tasks.values())
             federation.take(dict(zip(tasks, answers, strict=True)))

@@ -1,7 +1,7 @@
 """What server and sites send each other, whatever carries it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,13 @@ from fedmerit.ledger import GENESIS
 from fedmerit.training import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
+DECIMALS = 6  # of the numbers a site reports: more say nothing, and could say anything
+LOST_MEMORY = (
+    "what it remembers of the round before is missing, so that what changed since cannot be applied; "
+    "the server sends the whole model in the next round"
+)
+OTHER_MEMORY = "the model of the round before, as it lies on disk, is not the one this patch belongs to"
+REASONS = (LOST_MEMORY, OTHER_MEMORY)  # why a site has no answer; or `failed_with`: no text of its own leaves it
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Patch:
     def apply(self, previous: Tensor) -> Tensor:
         """The model (d,), from ``previous`` (d,); `MemoryLost` where that is too short to be the one before."""
         if len(self.indices) and int(self.indices.max()) >= len(previous):
-            raise MemoryLost("the model of the round before, as it lies on disk, is not the one this patch belongs to")
+            raise MemoryLost(OTHER_MEMORY)
         model = previous.clone()
         model[self.indices.long()] = self.values
         return model
@@ -132,9 +139,27 @@ class Failure:
     reason: str
 
 
+def failed_with(error: Exception) -> Failure:
+    """What the server learns of an error at a site: its kind."""
+    return Failure(f"failed with {type(error).__name__}; the site's own log says more")
+
+
 Work = Task | Evaluation | Weighing
 Answer = Reply | Evaluated | Weighed | Failure
 Answers = Mapping[str, Answer]
+
+
+def rounded(answer: Reply | Evaluated | Weighed) -> Reply | Evaluated | Weighed:
+    """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay as they are."""
+    answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
+    if not isinstance(answer, Reply):
+        return answer
+    pairs = {name: _rounded(values) for name, values in answer.pairs.items()}
+    return replace(answer, values=_rounded(answer.values), pairs=pairs, train_loss=round(answer.train_loss, DECIMALS))
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, DECIMALS) for name, value in values.items()}
 
 
 def payload(message: Work | Reply) -> int:

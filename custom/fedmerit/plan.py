@@ -88,7 +88,7 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
         """The plan that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
-        plan: Plan = _build(cls, values, "plan")
+        plan: Plan = build(cls, values, "plan")
         return plan.checked()
 
     def checked(self) -> "Plan":
@@ -99,7 +99,7 @@ class Plan:
             raise BadInput(f"rounds={self.rounds}: expected 1 or more")
         if self.seed < 0:
             raise BadInput(f"seed={self.seed}: expected 0 or more")
-        method = _build(METHODS[self.method].method, self.parameters, f"method {self.method}")
+        method = build(METHODS[self.method].method, self.parameters, f"method {self.method}")
         if self.rounds < method.least_rounds:
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} with these parameters needs {method.least_rounds} or more"
@@ -130,7 +130,7 @@ def make_plan(
     return Plan.from_dict({"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen})
 
 
-def _build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
+def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
     """A dataclass from JSON or text values, each converted to its field's type."""
     unknown = set(values) - {part.name for part in fields(kind)}
     if unknown:

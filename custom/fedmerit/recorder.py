@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import Outcome
+from fedmerit.files import write_json
 from fedmerit.ledger import Ledger, digest
 from fedmerit.messages import Evaluated, Reply, payload
 from fedmerit.plan import Plan
@@ -17,6 +18,7 @@ from fedmerit.results import ResultsFile, Row
 from fedmerit.signing import Signer
 from fedmerit.training import Overlap, mean_dice
 
+CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
 Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
 
 
@@ -33,6 +35,7 @@ class Recorder:
     def __init__(self, plan: Plan, sites: Sequence[str], run: Path, signer: Signer | None = None):
         self.plan, self.sites, self.name = plan, sites, run.name
         self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl", signer)
+        self.matrix = run / CROSS_SITE
         if signer:
             signer.publish(run)
 
@@ -91,6 +94,18 @@ class Recorder:
                         self._row(round, site, "dice", overlap.dice, split="union", case=case, label=overlap.label)
                     )
         self.results.append(rows)
+        write_json(self.matrix, self._cross_site(tests))
+
+    def _cross_site(self, tests: Sequence[Evaluated | None]) -> dict[str, dict[str, dict[str, float]]]:
+        """Mean test Dice by whose images and whose model, as NVFlare's ``cross_val_results.json`` has it."""
+        matrix = {}
+        for site, test in zip(self.sites, tests, strict=True):
+            if test:
+                owners = self.sites if len(test.overlaps) > 1 else ["SRV_global"]
+                matrix[site] = {
+                    owner: {"dice": mean_dice(overlaps)} for owner, overlaps in zip(owners, test.overlaps, strict=True)
+                }
+        return matrix
 
     def _row(self, round: int, site: str, quantity: str, value: float | None, **columns: str) -> Row:
         return Row(self.name, self.plan.method, self.plan.seed, round, site, quantity, value, **columns)

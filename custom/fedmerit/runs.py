@@ -14,11 +14,13 @@ from fedmerit.files import held, write_json
 from fedmerit.local import run_local
 from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
+from fedmerit.privacy import require_privacy
 from fedmerit.registry import METHODS
 from fedmerit.results import read_run
 from fedmerit.server import require_patience, require_sites
 from fedmerit.site import pick_device
-from fedmerit.training import check_image_size
+from fedmerit.tracking import require_tracking
+from fedmerit.training import build_network, check_image_size
 
 ENGINES = ("sim", "local", "poc")
 NEEDED = (
@@ -51,12 +53,15 @@ def create(
     behaviours: Mapping[str, str] | None = None,
     min_sites: int = 1,
     round_timeout: float = 0,
+    privacy: Sequence[str] = (),
+    track: Sequence[str] = (),
 ) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
     The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``behaviours``
     names follow a spec of `fedmerit.behaviours` in the place of honest rounds. On NVFlare a round ends when all sites
-    have answered, or after ``round_timeout`` seconds, if any, once ``min_sites`` have.
+    have answered, or after ``round_timeout`` seconds, if any, once ``min_sites`` have. What sites send passes the
+    filters ``privacy`` (specs of `fedmerit.privacy`); ``track`` holds specs of `fedmerit.tracking`.
 
     Raises:
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
@@ -80,6 +85,7 @@ def create(
     require_patience(min_sites, round_timeout, len(names))
     require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
     specs = require_possible(behaviours or {}, names)
+    filters, trackers = require_privacy(privacy, method, plan.build_method()), require_tracking(track, engine)
     for folder in folders:
         folder.require_cases()
         folder.require_arrays()
@@ -94,6 +100,8 @@ def create(
             "threads": threads,
             "device": device,
             "behaviours": specs,
+            "privacy": filters,
+            "track": trackers,
             "min_sites": min_sites,
             "round_timeout": round_timeout,
             "image_size": list(first.image_size),
@@ -146,9 +154,15 @@ def _info(run: Path) -> dict[str, Any]:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
-    recorded = (
-        {"only": None, "behaviours": {}, "min_sites": 1, "round_timeout": 0} | info | {"sites": info["sites_folder"]}
-    )
+    defaults: dict[str, Any] = {
+        "only": None,
+        "behaviours": {},
+        "min_sites": 1,
+        "round_timeout": 0,
+        "privacy": [],
+        "track": [],
+    }
+    recorded = defaults | info | {"sites": info["sites_folder"]}
     for name, value in options.items():
         if name in ("sites", "server_sites"):
             value = str(Path(value).resolve())
@@ -158,6 +172,8 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             value = sorted(value)
         elif name == "behaviours":
             value = require_possible(value, info["sites"])
+        elif name == "privacy":
+            value = require_privacy(value, info["method"], Plan.from_dict(info["plan"]).build_method())
         if value != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
 
@@ -187,7 +203,12 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in (*names, SERVER)}
             own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
-            run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"))
+            filtered = None
+            if info.get("privacy"):
+                from fedmerit.flare.privacy import filtering
+
+                filtered = filtering(info["privacy"], build_network(plan.network))
+            run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"), filtered)
             return
         server_sites, behaviours = info["server_sites"], info.get("behaviours")
         if info["engine"] == "poc":

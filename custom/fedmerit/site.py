@@ -23,6 +23,7 @@ from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
 from fedmerit.messages import (
+    LOST_MEMORY,
     Answer,
     Evaluated,
     Evaluation,
@@ -34,6 +35,7 @@ from fedmerit.messages import (
     Weighed,
     Weighing,
     Work,
+    rounded,
 )
 from fedmerit.neurons import held_parameters, loss_increases
 from fedmerit.peers import UNREACHABLE, AskPeer, ModelExchange, gives
@@ -131,8 +133,8 @@ class Site:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
         try:
             if isinstance(task, Weighing):
-                return self.weigh(task)
-            return self.train(task) if isinstance(task, Task) else self.evaluate(task)
+                return rounded(self.weigh(task))
+            return rounded(self.train(task) if isinstance(task, Task) else self.evaluate(task))
         except MemoryLost as error:
             return Failure(str(error))
 
@@ -195,6 +197,16 @@ class Site:
         weights = {peer: model.weight for peer, model in task.peers.items() if peer not in exchange.faults}
         view = PeerView(task.round, weights, exchange.predict, self._network.eval(), batches)
         return self.method.learn_from(view)
+
+    def sent(self, task: Task, update: Tensor) -> None:
+        """Remember ``update`` (d,) as what this site trained for ``task``: a privacy filter changed it on its way out.
+
+        What the others hold of the site is what was sent; its share of the next model is told from that.
+        """
+        memory = self._recall(task.round)
+        if memory is not None:
+            self._remember(task.round, replace(memory, trained=memory.received + update))
+            self._log.trained(task, memory.received, update)
 
     def lend(self, receiver: str, round: int) -> PeerModel | None:
         """This site's model for a peer to learn from in a round, where it shares it; by its own memory alone."""
@@ -276,10 +288,7 @@ class Site:
         if not isinstance(task.parameters, Patch):
             return task.parameters
         if memory is None:
-            raise MemoryLost(
-                f"its {self._file(task.round - 1).name} is missing, so that what changed since round {task.round - 1} "
-                "cannot be applied; the server sends the whole model in the next round"
-            )
+            raise MemoryLost(LOST_MEMORY)
         return task.parameters.apply(memory.received)
 
     def _report(self, task: Task, received: Tensor, memory: Memory | None) -> dict[str, float]:

@@ -35,6 +35,10 @@ def report_tables(
         if labels.shape[1] > 1:
             found.append(Table("labels", f"Test Dice [%] per label{over_seeds}", headed(100 * averaged(labels)),
                                decimals=1))  # fmt: skip
+        matrix = tables.cross_site(results)
+        if not matrix.empty:
+            caption = f"Test Dice [%] of each site's own final model (row) at every site (column){over_seeds}"
+            found.append(Table("cross_site", caption, headed(100 * averaged(matrix)), decimals=1))
         if not of_sites(intervals, "gain").empty:
             found.append(_gains(intervals))
     merit = tables.contributions(results)

@@ -71,6 +71,30 @@ def test_a_site_without_any_dice_is_left_out_of_the_mean_over_sites() -> None:
     assert math.isnan(row["std"])
 
 
+def _union(site: str, case: str, label: str, value: float | None, *, method: str = "a") -> Row:
+    return Row("run", method, 0, 1, site, "dice", value, split="union", case=case, label=label)
+
+
+def test_cross_site_by_hand() -> None:
+    """Rows are whose model, columns where it was tested: cases over their labels, then sites over their cases."""
+    rows = [
+        _union("A", "A/0", "disc", 0.9),
+        _union("A", "A/0", "cup", 0.7),
+        _union("A", "A/1", "disc", 0.4),
+        _union("A", "A/1", "cup", None),
+        _union("A", "B/0", "disc", 0.5),
+        _union("B", "A/0", "disc", 0.2),
+        _union("B", "A/1", "disc", 0.1),
+        _union("B", "B/0", "disc", 1.0),
+    ]
+    same = [_union(site, f"{at}/0", "disc", 0.5, method="b") for site in "AB" for at in "AB"]
+    matrix = tables.cross_site(_table([*rows, *same]))
+    assert matrix.to_dict("index") == {
+        ("a", 0, "A"): pytest.approx({"A": 0.6, "B": 0.5}),
+        ("a", 0, "B"): pytest.approx({"A": 0.15, "B": 1.0}),
+    }
+
+
 def test_comparison_over_seeds() -> None:
     values = {("a", 0): (0.5, 0.7), ("a", 1): (0.7, 0.9), ("b", 0): (0.6, 0.6)}
     results = _table(

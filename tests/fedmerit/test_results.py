@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -104,3 +105,19 @@ def test_a_folder_that_is_no_run(tmp_path):
         read_results(tmp_path)
     with pytest.raises(BadInput, match=r"run\.json: file not found"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["standalone", "fedavg"])
+def test_the_final_test_in_the_form_of_nvflares_cross_site_validation(trained, method):
+    run = trained(method=method)
+    matrix = json.loads((run / "cross_site_val" / "cross_val_results.json").read_text())
+    sites = ["site1", "site2", "site3"]
+    assert list(matrix) == sites
+    union = read_results(run)
+    union = union[(union["split"] == "union") & (union["quantity"] == "dice")]
+    for tester, owners in matrix.items():
+        assert list(owners) == (sites if method == "standalone" else ["SRV_global"])
+        at = union[union["case"].str.startswith(f"{tester}/")]
+        for owner, found in owners.items():
+            rows = at[at["site"] == owner] if method == "standalone" else at[at["site"] == tester]
+            assert found == {"dice": pytest.approx(rows["value"].mean(), abs=1e-12)}

@@ -43,6 +43,14 @@ ServerSites = Annotated[
     Path | None,
     typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
 ]
+Privacy = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KIND:NAME=VALUE,NAME=VALUE", help="What updates pass on leaving: docs/privacy.md."),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(metavar="tensorboard|mlflow[:uri=URL]", help="Show the rounds' scalars live, at the server."),
+]
 RoundTimeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", help="To wait for a site in a round before it goes on.", show_default="no limit"),

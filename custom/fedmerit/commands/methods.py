@@ -9,16 +9,21 @@ from rich.table import Table
 
 from fedmerit.commands.app import (
     Contributions,
+    Privacy,
     RoundTimeout,
     Settings,
+    Track,
     app,
     assignments,
     console,
     reports_bad_input,
 )
 from fedmerit.errors import BadInput
+from fedmerit.files import folder_digest
 from fedmerit.plan import TASKS, make_plan
+from fedmerit.privacy import require_privacy
 from fedmerit.registry import METHODS
+from fedmerit.tracking import require_tracking
 
 
 @app.command()
@@ -52,6 +57,8 @@ def export(
     round_timeout: RoundTimeout = None,
     contributions: Contributions = None,
     settings: Settings = None,
+    privacy: Privacy = None,
+    track: Track = None,
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
@@ -67,5 +74,7 @@ def export(
             raise BadInput("--contributions: also given by --set; give them once")
         chosen["contributions"] = as_setting(contributions_of(contributions, read_run(contributions)["sites"]))
     plan = make_plan(method, task, rounds, seed, TASKS[task], chosen)
-    export_job(plan, out, min_sites, byoc, round_timeout or 0)
-    console.print(f"job folder: {out}", soft_wrap=True)
+    filters = require_privacy(privacy or [], method, plan.build_method())
+    trackers = require_tracking(track or [], "prod")
+    export_job(plan, out, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
+    console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(out)}", soft_wrap=True)

@@ -12,11 +12,13 @@ from fedmerit.commands.app import (
     Device,
     Engine,
     Jobs,
+    Privacy,
     RoundTimeout,
     ServerSites,
     Settings,
     SitesFolder,
     Threads,
+    Track,
     app,
     assignments,
     console,
@@ -34,6 +36,8 @@ CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     "round_timeout": float,
     "set": dict,
     "behaviours": dict,
+    "privacy": list,
+    "track": list,
 }
 
 
@@ -60,6 +64,8 @@ def run(
         list[str] | None,
         typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: what a site does, not honest."),
     ] = None,
+    privacy: Privacy = None,
+    track: Track = None,
     min_sites: Annotated[
         int | None, typer.Option(help="Sites that have to answer for a round to end.", show_default="1")
     ] = None,
@@ -85,6 +91,8 @@ def run(
         "only": only,
         "contributions": contributions,
         "behaviours": assignments(behave, "--behave") or None,
+        "privacy": privacy or None,
+        "track": track or None,
         "min_sites": min_sites,
         "round_timeout": round_timeout,
     }

@@ -1,5 +1,6 @@
 """NVFlare's ModelAggregator round a method: collects replies, ends the round, gives the next models."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,14 @@ class MeritAggregator(ModelAggregator):
         self.plan = plan
         self.reset_stats()
 
-    def open(self, sites: list[str], run: Path, min_sites: int = 1, signer: Signer | None = None) -> Federation:
+    def open(
+        self,
+        sites: list[str],
+        run: Path,
+        min_sites: int = 1,
+        signer: Signer | None = None,
+        on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    ) -> Federation:
         """Begin the run in folder ``run``, or go on from its last complete round.
 
         Args:
@@ -37,6 +45,7 @@ class MeritAggregator(ModelAggregator):
             run: the run folder.
             min_sites: usable answers without which no exchange ends.
             signer: of the ledger, where this server has a certificate.
+            on_round: called with every round's ledger record.
         """
         plan = Plan.from_dict(self.plan)
         torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
@@ -44,6 +53,7 @@ class MeritAggregator(ModelAggregator):
             plan,
             sites,
             run,
+            on_round,
             server_sites=server_sites(),
             device=device_of(SERVER),
             min_sites=min_sites,

@@ -4,6 +4,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedmerit.description import describe
 from fedmerit.files import held, write_json
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.messages import PROGRESS
+from fedmerit.flare.tracking import track
 from fedmerit.ledger import Ledger
 from fedmerit.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 from fedmerit.signing import Signer
@@ -70,7 +72,7 @@ class MeritController(ModelController):
 
     def _work(self, run: Path, workspace: Path) -> None:
         """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
-        federation = self.aggregator.open(self.sample_clients(), run, self.min_sites, self._signer())
+        federation = self.aggregator.open(self.sample_clients(), run, self.min_sites, self._signer(), self._track)
         if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
             description = describe(run.name, federation.plan, federation.sites, "prod")
             write_json(run / "run.json", description | {"command": f"NVFlare job {workspace.name}"})
@@ -81,6 +83,10 @@ class MeritController(ModelController):
         finally:
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
+
+    def _track(self, record: Mapping[str, Any]) -> None:
+        """A round's scalars to whatever receivers the job has."""
+        track(self.engine, record)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note the sites whose answer NVFlare itself did not let through, such as the news of an error there."""

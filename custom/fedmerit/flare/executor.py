@@ -1,6 +1,12 @@
-"""A site's work on NVFlare: a message in, `Site` at work, a message out."""
+"""A site's work on NVFlare: a message in, `Site` at work, a message out.
 
+NVFlare may stream a site's logs to the server, and tracebacks name files. What went wrong is therefore told in the
+site's own `ERRORS` and on its standard error; NVFlare's log learns that something did.
+"""
+
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +15,7 @@ from typing import Any
 import torch
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
@@ -20,16 +26,18 @@ from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.flare.messages import (
     answer_to_model,
     model_to_evaluation,
+    model_to_reply,
     model_to_task,
     peer_to_shareable,
     shareable_to_peer,
 )
-from fedmerit.messages import EVALUATE, TRAIN, Failure, PeerModel, Work
+from fedmerit.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, failed_with
 from fedmerit.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
 from fedmerit.training import build_network
 
+ERRORS = "errors.log"  # in the site's own folder of the run
 READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
     TRAIN: model_to_task,
     EVALUATE: model_to_evaluation,
@@ -52,6 +60,7 @@ class MeritExecutor(Executor):
         self.plan = plan
         self._site: Site | Misbehaving | None = None
         self._opening = threading.Lock()  # a peer may ask while the site is being opened
+        self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
 
     @cached_property
     def _network(self) -> torch.nn.Module:
@@ -68,9 +77,7 @@ class MeritExecutor(Executor):
         plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
         torch.set_num_threads(plan.training.cpu_threads)
         engine = fl_ctx.get_engine()
-        workspace = engine.get_workspace()
-        follow_manifest(Path(workspace.get_site_config_dir()), name)
-        memory = run_folder(Path(workspace.get_run_dir(fl_ctx.get_job_id()))) / "sites" / name
+        follow_manifest(Path(engine.get_workspace().get_site_config_dir()), name)
 
         def ask_peer(peer: str, round: int) -> PeerModel | None:
             with engine.new_context() as context:
@@ -78,26 +85,49 @@ class MeritExecutor(Executor):
                 replies = engine.send_aux_request([peer], PEER_MODEL, request, PEER_TIMEOUT, context)
             return shareable_to_peer(replies[peer], self._network)
 
-        site = Site(site_folder(name), plan, memory, device_of(name), ask_peer)
+        site = Site(site_folder(name), plan, _own_folder(fl_ctx), device_of(name), ask_peer)
         return behaving(site, behaviour_of(name))
-
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """From the start of a run whose models stay at the sites, answer those who ask for this one's."""
-        if event_type == EventType.START_RUN and Plan.from_dict(self.plan).build_method().models_stay:
-            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._lend)
 
     def _lend(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         receiver = fl_ctx.get_peer_context().get_identity_name()
         return peer_to_shareable(self._open(fl_ctx).lend(receiver, int(request["round"])), self._network)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """One task. What goes wrong is told in the site's own log; the server learns that it did."""
+        """One task. The server learns of an error that there was one."""
+        self._trained = None
         if task_name not in READERS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
-            return FLModelUtils.to_shareable(answer_to_model(self._open(fl_ctx).answer(task), self._network))
+            answer = self._open(fl_ctx).answer(task)
+            if isinstance(task, Task) and isinstance(answer, Reply):
+                self._trained = task, answer
+            return FLModelUtils.to_shareable(answer_to_model(answer, self._network))
         except Exception as error:
-            self.log_exception(fl_ctx, f"round failed at this site: {error}")
-            failure = Failure(f"failed with {type(error).__name__}; the site's own log says more")
-            return FLModelUtils.to_shareable(answer_to_model(failure, self._network))
+            print(f"ERROR: round failed at {fl_ctx.get_identity_name()}: {error}", file=sys.stderr, flush=True)
+            folder = _own_folder(fl_ctx)
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / ERRORS).open("a") as log:
+                traceback.print_exc(file=log)
+            self.log_error(fl_ctx, f"round failed at this site ({type(error).__name__}); its own {ERRORS} says why")
+            return FLModelUtils.to_shareable(answer_to_model(failed_with(error), self._network))
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Be there for peers where models stay at the sites; remember what left where a filter changed the update.
+
+        The filter may be the job's or the site's own.
+        """
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN and Plan.from_dict(self.plan).build_method().models_stay:
+            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._lend)
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
+            (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+            left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
+            if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
+                self._site.sent(task, left.update)
+
+
+def _own_folder(fl_ctx: FLContext) -> Path:
+    """Where the site keeps its part of the run."""
+    workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+    return run_folder(workspace) / "sites" / str(fl_ctx.get_identity_name())

@@ -8,7 +8,9 @@ from typing import Any
 from fedmerit.data import SiteFolder, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
+from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import site_policy
+from fedmerit.messages import DECIMALS
 from fedmerit.place import MANIFEST, MANIFEST_SETTINGS, SERVER
 from fedmerit.site import pick_device
 
@@ -152,10 +154,10 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
 
 def _write(kit: Path, resources: dict[str, Any], byoc: bool) -> None:
     """What of NVFlare's files in local/ decides who may do what here, with the classes of FedMerit's jobs alone."""
-    local = kit / "local"
-    write_json(local / "resources.json", resources | {"class_list_enforcement_mode": "enforce"} | site_policy())
+    local, policy = kit / "local", site_policy(track=kind_of(kit) == "server")
+    write_json(local / "resources.json", resources | {"class_list_enforcement_mode": "enforce"} | policy)
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
-    write_json(local / "privacy.json", privacy_policy())
+    write_json(local / "privacy.json", privacy_policy(kind_of(kit)))
 
 
 def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
@@ -168,9 +170,11 @@ def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
     return {**policy, "permissions": permissions}
 
 
-def privacy_policy() -> dict[str, Any]:
-    """privacy.json: one scope, which every job gets; filters of the site's own are added to it by hand."""
-    scope = {"name": SCOPE, "properties": {}, "task_result_filters": [], "task_data_filters": []}
+def privacy_policy(kind: str) -> dict[str, Any]:
+    """privacy.json: one scope, which every job gets; at a site with the gate, and room for filters of its own."""
+    gate = {"path": f"{EgressFilter.__module__}.{EgressFilter.__name__}", "args": {"decimals": DECIMALS}}
+    filters = [gate] if kind == "client" else []
+    scope = {"name": SCOPE, "properties": {}, "task_result_filters": filters, "task_data_filters": []}
     return {"scopes": [scope], "default_scope": SCOPE}
 
 

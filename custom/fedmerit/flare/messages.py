@@ -270,6 +270,8 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Weighe
     """What the server makes of an evaluation, likewise."""
     try:
         meta = model.meta
+        if "failure" in meta:
+            return Failure(str(meta["failure"]))
         if "increases" in meta:
             return Weighed(
                 round=_round(model),

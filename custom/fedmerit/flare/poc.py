@@ -14,6 +14,7 @@ from typing import Any
 
 from fedmerit.data import SiteFolder
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import read_json
 from fedmerit.flare import kits, session
 from fedmerit.flare.processes import guarded, start
 from fedmerit.flare.provision import init, make_project
@@ -64,8 +65,9 @@ def run_poc(
         shutil.rmtree(workspace, ignore_errors=True)  # of a process that was killed; new certificates, new ports
         own_sites = Path(server_sites) if server_sites else None
         admin, others = make_federation(workspace, run, folders, devices, own_sites, behaviours or {})
-        job_folder = workspace / "job"
-        export_job(plan, job_folder, min_sites, round_timeout=round_timeout, start_sites=len(folders))
+        info, job_folder = read_json(run / "run.json"), workspace / "job"
+        more = {name: info.get(name, []) for name in ("privacy", "track")}
+        export_job(plan, job_folder, min_sites, round_timeout=round_timeout, start_sites=len(folders), **more)
         try:
             with guarded(workspace, keep=[lock]), ExitStack() as stack:
                 for kit in others:

@@ -164,7 +164,10 @@ def _policy(kit: Path) -> Iterator[Found]:
     try:
         resources = read_json(kit / "local" / "resources.json")
         permissions = read_json(kit / "local" / "authorization.json")["permissions"]
-        allowed, wanted = set(resources["class_allow_list"]), set(site_policy()["class_allow_list"])
+        allowed, wanted = (
+            set(resources["class_allow_list"]),
+            set(site_policy(track=kind_of(kit) == "server")["class_allow_list"]),
+        )
         enforced = resources["class_list_enforcement_mode"] == "enforce"
         open_to = sorted(
             role

@@ -1,18 +1,24 @@
 """A plan as an NVFlare recipe: the job of controller, aggregator and executor."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nvflare.app_common.logging.constants import ALLOW_LOG_STREAMING_VAR
 from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIST
 from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
 from nvflare.recipe.spec import Recipe
 
 import fedmerit
 from fedmerit.errors import BadInput
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import MeritController
+from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import MeritExecutor
+from fedmerit.flare.privacy import FILTERS, privacy_filter
+from fedmerit.flare.tracking import RECEIVERS, receiver
 from fedmerit.messages import EVALUATE, TRAIN
 from fedmerit.plan import Plan
 from fedmerit.server import require_patience
@@ -29,23 +35,43 @@ class MeritRecipe(Recipe):
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
         start_sites: sites that have to be there for the job to start, where others than ``min_sites``.
+        privacy: specs of `fedmerit.privacy`, applied at every site to what it sends, in this order.
+        track: specs of `fedmerit.tracking`.
     """
 
     def __init__(
-        self, plan: Plan, name: str, min_sites: int = 2, round_timeout: float = 0, start_sites: int | None = None
+        self,
+        plan: Plan,
+        name: str,
+        min_sites: int = 2,
+        round_timeout: float = 0,
+        start_sites: int | None = None,
+        privacy: Sequence[str] = (),
+        track: Sequence[str] = (),
     ):
         job = FedJob(name=name, min_clients=start_sites or min_sites)
         job.set_app_packages(["fedmerit"])
         job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))
         job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
         job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, EVALUATE])
+        chains = {TRAIN: [*map(privacy_filter, privacy), EgressFilter()], EVALUATE: [EgressFilter()]}
+        for task, filters in chains.items():
+            for filter in filters:
+                job.to_clients(filter, filter_type=FilterType.TASK_RESULT, tasks=[task])
+        for spec in track:
+            job.to_server(receiver(spec))
         super().__init__(job)
 
 
-def site_policy() -> dict[str, Any]:
-    """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs: the classes they may name."""
-    classes = (MeritController, MeritAggregator, MeritExecutor)
-    return {"format_version": 2, CLASS_ALLOW_LIST: [f"{kind.__module__}.{kind.__name__}" for kind in classes]}
+def site_policy(track: bool = False) -> dict[str, Any]:
+    """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
+
+    The classes they may name, NVFlare's trackers among them at a server that is to ``track``; and that a site's log,
+    which may name files, is not streamed to the server.
+    """
+    ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter)
+    classes = [f"{kind.__module__}.{kind.__name__}" for kind in (*ours, *FILTERS.values())]
+    return {"format_version": 2, CLASS_ALLOW_LIST: classes + list(RECEIVERS) * track, ALLOW_LOG_STREAMING_VAR: False}
 
 
 def export_job(
@@ -55,6 +81,8 @@ def export_job(
     byoc: bool = False,
     round_timeout: float = 0,
     start_sites: int | None = None,
+    privacy: Sequence[str] = (),
+    track: Sequence[str] = (),
 ) -> None:
     """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
 
@@ -71,7 +99,7 @@ def export_job(
     """
     require_patience(min_sites, round_timeout)
     try:
-        MeritRecipe(plan, out.name, min_sites, round_timeout, start_sites).export(str(out.parent))
+        MeritRecipe(plan, out.name, min_sites, round_timeout, start_sites, privacy, track).export(str(out.parent))
         if byoc:
             code = Path(fedmerit.__path__[0])
             shutil.copytree(code, out / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))

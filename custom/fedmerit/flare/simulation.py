@@ -104,8 +104,9 @@ def main(run: str, workspace: str, threads: str, *sites: str) -> None:
     """The child process: where images and the run lie stands in its environment."""
     info = read_json(Path(run) / "run.json")
     waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
-    recipe = MeritRecipe(Plan.from_dict(info["plan"]), "job", *waiting, start_sites=len(sites))
-    write_json(Path(workspace) / recipe.name / "local" / "resources.json", site_policy())
+    privacy, track = info.get("privacy", []), info.get("track", [])
+    recipe = MeritRecipe(Plan.from_dict(info["plan"]), "job", *waiting, len(sites), privacy, track)
+    write_json(Path(workspace) / recipe.name / "local" / "resources.json", site_policy(track=bool(track)))
     recipe.execute(SimEnv(clients=list(sites), num_threads=int(threads), workspace_root=str(Path(workspace).resolve())))
 
 

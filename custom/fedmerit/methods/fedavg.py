@@ -21,6 +21,11 @@ class FedAvgState:
 class FedAvg(Method):
     """Weights are sample shares of the sites present; so is the contribution it credits. Nothing is remembered."""
 
+    @property
+    def sums_only(self) -> bool:
+        """Weights are shares of images."""
+        return True
+
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
         """The state before round 0; ``model`` is (d,)."""
         return FedAvgState(model)

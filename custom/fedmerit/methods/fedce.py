@@ -68,6 +68,11 @@ class FedCE(Method):
         require_choice("combine", self.combine, tuple(COMBINATIONS))
         require_choice("estimate", self.estimate, ("site", "server"))
 
+    @property
+    def sums_only(self) -> bool:
+        """With both terms from the sites, if their claims go unchecked."""
+        return self.estimate == "site"
+
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCEState:
         """The state before round 0; ``model`` is (d,)."""
         zeros = torch.zeros(num_sites, dtype=torch.float64)

@@ -24,6 +24,7 @@ class Standalone(Method):
     """
 
     needs_others: ClassVar[bool] = False
+    unfilterable: ClassVar[str] = "no site gets anything of another's update, so that a filter would only spoil its own"
 
     @property
     def shares_buffers(self) -> bool:

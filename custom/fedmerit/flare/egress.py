@@ -1,0 +1,46 @@
+"""The last gate of a site: NVFlare's result filter that lets pass what `fedmerit.egress` lists, and nothing else."""
+
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.app_constant import AppConstants
+
+from fedmerit.egress import cleared
+from fedmerit.messages import DECIMALS
+
+HEADERS = (AppConstants.CURRENT_ROUND,)
+
+
+class EgressFilter(Filter):
+    """Makes every result anew from its listed parts.
+
+    The job installs it; a site that wants it whatever a job says names it in its own ``local/privacy.json``.
+
+    Args:
+        decimals: to which reported numbers are rounded. Below 4, FedCE's check of claims begins to flag honest sites.
+    """
+
+    def __init__(self, decimals: int = DECIMALS):
+        super().__init__()
+        if not 0 <= decimals <= DECIMALS:
+            raise ValueError(f"decimals={decimals}: expected 0 to {DECIMALS}")
+        self.decimals = decimals
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """A result in, what of it may leave out.
+
+        Raises:
+            Withheld: a part is not as listed; NVFlare then sends a return code in the place of the result.
+        """
+        code = shareable.get_return_code()
+        if code != ReturnCode.OK:
+            return make_reply(code)
+        dxo = from_shareable(shareable)
+        data, parts = cleared(dxo.data, dxo.meta, self.decimals)
+        result = DXO(DataKind.WEIGHT_DIFF, data=data, meta=parts).to_shareable()
+        for name in HEADERS:
+            if (value := shareable.get_header(name)) is not None:
+                result.set_header(name, int(value))
+        return result
