@@ -1,9 +1,12 @@
 """Files that are either whole or absent."""
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +16,7 @@ from fedmerit.errors import BadInput
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then rename it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
             write(file)
@@ -22,6 +25,21 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(folder: Path, name: str = ".lock") -> Iterator[int]:
+    """A folder for this process alone: a lock that ends with whoever holds its file descriptor, which is given.
+
+    Raises:
+        BadInput: another process has it.
+    """
+    with (folder / name).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"{folder}: another process is at work on this run; wait for it, or stop it first") from None
+        yield file.fileno()
 
 
 def write_text(path: Path, text: str) -> None:

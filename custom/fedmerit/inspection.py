@@ -1,5 +1,6 @@
 """What can be wrong with an answer: nothing wrong gets further than here."""
 
+import math
 from collections.abc import Collection, Mapping
 
 import torch
@@ -11,7 +12,10 @@ from fedmerit.messages import Evaluated, Evaluation, Failure, Reply, Weighed, We
 from fedmerit.training import Overlap
 
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
+LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
+LONGEST = 1e9  # seconds, some 30 years
 ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
+UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 
 
@@ -37,6 +41,21 @@ def fault_of_reply(
     """
     if not isinstance(answer, Reply):
         return _no_answer(answer)
+    try:
+        return _fault_of_reply(answer, round, model, buffers, labels, method, others)
+    except UNCHECKABLE as error:
+        return f"reply cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_reply(
+    answer: Reply,
+    round: int,
+    model: Tensor,
+    buffers: Buffers,
+    labels: tuple[str, ...],
+    method: Method,
+    others: Collection[str],
+) -> str | None:
     if answer.round != round:
         return f"reply of round {answer.round} in round {round}"
     if fault := fault_of_model(answer.update, answer.buffers, model, buffers, "update"):
@@ -51,7 +70,13 @@ def fault_of_reply(
         low, high = allowed(name)
         if not low <= value <= high:
             return f"{name} {value}, expected {low:g} to {high:g}"
-    return _fault_of_pairs(answer.pairs, others, method)
+    if not (math.isnan(answer.train_loss) or abs(answer.train_loss) <= LARGEST):
+        return f"train_loss {answer.train_loss}, expected a number up to {LARGEST:g}"
+    return _fault_of_pairs(answer.pairs, others, method) or _fault_of_seconds(answer.seconds)
+
+
+def _fault_of_seconds(seconds: float) -> str | None:
+    return None if 0 <= seconds <= LONGEST else f"seconds {seconds}, expected 0 to {LONGEST:g}"
 
 
 def fault_of_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers: Buffers, what: str) -> str | None:
@@ -65,15 +90,17 @@ def fault_of_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers:
         )
     if not vector.isfinite().all():
         return f"{what} with NaN or infinite entries"
-    if vector.abs().max() > LARGEST:
+    if (vector.abs() > LARGEST).any():
         return f"{what} with entries beyond {LARGEST:g}"
     kinds = [{name: (value.shape, value.dtype) for name, value in some.items()} for some in (buffers, like_buffers)]
     if kinds[0] != kinds[1]:
         return "buffers of other names, shapes or types than the model's"
     if not all(value.isfinite().all() for value in buffers.values()):
         return "buffers with NaN or infinite entries"
-    if any((value < 0).any() for name, value in buffers.items() if name.endswith("running_var")):
-        return "buffers with a negative variance"
+    if any(value.abs().max() > LARGEST_STATISTIC for value in buffers.values()):
+        return f"buffers with entries beyond {LARGEST_STATISTIC:g}"
+    if any((value < 0).any() for name, value in buffers.items() if not name.endswith("running_mean")):
+        return "buffers with a negative variance or count"
     return None
 
 
@@ -111,6 +138,13 @@ def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]
     """Why the answer to ``task`` cannot be used, or None."""
     if not isinstance(answer, Evaluated):
         return _no_answer(answer)
+    try:
+        return _fault_of_evaluated(answer, task, labels)
+    except UNCHECKABLE as error:
+        return f"evaluation cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
     if answer.round != task.round:
         return f"evaluation of round {answer.round} in round {task.round}"
     if len(answer.overlaps) != len(task.mixtures):
@@ -130,13 +164,20 @@ def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]
         return "counts of losses that are no counts"
     if len(set(answer.losses.sum(dim=1).tolist())) > 1:
         return "losses of more images for one model than for another"
-    return None
+    return _fault_of_seconds(answer.seconds)
 
 
 def fault_of_weighed(answer: object, task: Weighing, neurons: int) -> str | None:
     """Why the answer to ``task`` cannot be used, or None; ``neurons`` is how many there are."""
     if not isinstance(answer, Weighed):
         return _no_answer(answer)
+    try:
+        return _fault_of_weighed(answer, task, neurons)
+    except UNCHECKABLE as error:
+        return f"importance of neurons cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_weighed(answer: Weighed, task: Weighing, neurons: int) -> str | None:
     if answer.round != task.round:
         return f"importance of neurons of round {answer.round} in round {task.round}"
     if not _is_count(answer.images, task.images) or not answer.images:
@@ -147,7 +188,7 @@ def fault_of_weighed(answer: object, task: Weighing, neurons: int) -> str | None
         return f"importance of neurons that is not finite, or beyond {LARGEST:g}"
     if task.order == "exact" and answer.increases.abs().max() > answer.images * (1 + ROUNDING):
         return "importance of neurons beyond 1: losses lie in [0, 1]"
-    return None
+    return _fault_of_seconds(answer.seconds)
 
 
 def _no_answer(answer: object) -> str:

@@ -1,5 +1,9 @@
-"""ledger.jsonl: one record per round, each carrying the hash of the one before it."""
+"""Chains of records: each carries the hash of the one before it, and a signature where there is a key.
 
+``ledger.jsonl``, the server's, holds one record per round; ``site_log.jsonl`` is what a site writes down itself.
+"""
+
+import fcntl
 import hashlib
 import json
 import os
@@ -7,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cryptography.x509 import Certificate
 from torch import Tensor
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
+from fedmerit.signing import Signer, signed_by
 
 GENESIS = "0" * 64
 
@@ -25,19 +31,33 @@ def _hash(record: Mapping[str, Any]) -> str:
 
 
 class Ledger:
-    """The chain of a run, open for appending."""
+    """A chain, open for appending.
 
-    def __init__(self, path: Path):
-        self.path = path
+    Args:
+        path: its file.
+        signer: of every record's hash; None: the records are not signed.
+    """
+
+    def __init__(self, path: Path, signer: Signer | None = None):
+        self.path, self.signer = path, signer
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a record (JSON values), with ``previous`` and ``hash`` filled in, and flush it to disk."""
-        records = self.records
-        chained = {**record, "previous": records[-1]["hash"] if records else GENESIS}
+        """Add a record (JSON values), with ``previous``, ``hash`` and any ``signature``, and flush it to disk."""
         with self.path.open("a") as file:
-            file.write(json.dumps(chained | {"hash": _hash(chained)}) + "\n")
+            fcntl.flock(file, fcntl.LOCK_EX)  # a process that was replaced may still be at work
+            chained = {**record, "previous": self.last_hash}
+            closing = {"hash": _hash(chained)}
+            if self.signer:
+                closing["signature"] = self.signer.sign(closing["hash"])
+            file.write(json.dumps(chained | closing) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    @property
+    def last_hash(self) -> str:
+        """The hash of the last record; `GENESIS` where there is none."""
+        records = self.records
+        return str(records[-1]["hash"]) if records else GENESIS
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -78,26 +98,42 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def verify(path: Path) -> int:
-    """The number of records of an intact chain.
+    """The number of records of an intact chain; raises as `verified_records` does."""
+    return len(verified_records(path))
+
+
+def verified_records(path: Path, certificate: Certificate | None = None) -> list[dict[str, Any]]:
+    """The records of an intact chain.
+
+    Args:
+        path: the chain's file.
+        certificate: where given, every record has to be signed with its key; if not, signatures are not looked at.
 
     Raises:
-        BadInput: the file is missing, or a record was changed, left out, reordered or is not JSON; its line is named.
+        BadInput: the file is missing, or a record was changed, left out, reordered, is not signed or is not JSON; its
+            line is named.
     """
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the ledger of a run")
-    previous, count = GENESIS, 0
+    previous, records = GENESIS, []
     *lines, rest = _lines(path)
     if rest:
         raise BadInput(f"{path}, line {len(lines) + 1}: cut short; a record ends with a line break")
     for count, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-            claimed = record.pop("hash")
+            whole = json.loads(line)
+            closing = {name: whole[name] for name in ("hash", "signature") if name in whole}
+            record = {name: value for name, value in whole.items() if name not in closing}
+            claimed = closing["hash"]
         except (ValueError, KeyError, AttributeError, TypeError):
             raise BadInput(f"{path}, line {count}: not a ledger record") from None
         if record.get("previous") != previous:
             raise BadInput(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
-        if _hash(record) != claimed or json.dumps(record | {"hash": claimed}).encode() != line:
+        if _hash(record) != claimed or json.dumps(record | closing).encode() != line:
             raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
+        if certificate and not signed_by(certificate, claimed, closing.get("signature")):
+            how = "its signature is not the server's" if "signature" in closing else "it is not signed"
+            raise BadInput(f"{path}, line {count}: {how}; it was written or changed by somebody else")
         previous = claimed
-    return count
+        records.append(whole)
+    return records

@@ -5,6 +5,7 @@ startup kit, which `fedmerit deploy` wrote, sets them.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from fedmerit.files import read_json
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
 SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, in the place of `SITES`
 RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace where not set
-RUNS = "FEDMERIT_RUNS"  # or the folder in which every job has a run folder of its own, by its id
+RUNS = "FEDMERIT_RUNS"  # or the folder in which every job has a run folder of its own, by its id; clones have none
 SERVER = "server"  # in the place of a site's name, for the server's own evaluation
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
@@ -96,7 +97,16 @@ def run_folder(workspace: Path) -> Path:
     if run := os.environ.get(RUN):
         return Path(run)
     runs = os.environ.get(RUNS)
-    return Path(runs) / workspace.name if runs else workspace / RUN_NAME
+    return Path(runs) / _first_job(workspace) if runs else workspace / RUN_NAME
+
+
+def _first_job(workspace: Path) -> str:
+    """The id of the job, or of the one it was cloned from: a clone goes on with the run."""
+    meta = workspace / "meta.json"
+    name = str((read_json(meta) if meta.exists() else {}).get("cloned_from") or workspace.name)
+    if not re.fullmatch(r"[\w-]+", name):
+        raise BadInput(f"{meta}: cloned from {name!r}; expected the id of a job")
+    return name
 
 
 def spread(sites: Sequence[str], devices: int) -> str:

@@ -14,6 +14,7 @@ from fedmerit.ledger import Ledger, digest
 from fedmerit.messages import Evaluated, Reply, payload
 from fedmerit.plan import Plan
 from fedmerit.results import ResultsFile, Row
+from fedmerit.signing import Signer
 from fedmerit.training import Overlap, mean_dice
 
 Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
@@ -26,11 +27,14 @@ class Recorder:
         plan: the run.
         sites: their names, sorted.
         run: the run folder.
+        signer: of the ledger's records, its certificate put beside them; None: they are not signed.
     """
 
-    def __init__(self, plan: Plan, sites: Sequence[str], run: Path):
+    def __init__(self, plan: Plan, sites: Sequence[str], run: Path, signer: Signer | None = None):
         self.plan, self.sites, self.name = plan, sites, run.name
-        self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl")
+        self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl", signer)
+        if signer:
+            signer.publish(run)
 
     def rewind(self, results_size: int, rounds: int) -> None:
         """Forget what was written after a checkpoint: it belongs to an incomplete round."""
@@ -43,6 +47,7 @@ class Recorder:
         replies: Replies,
         rejected: Mapping[str, str],
         received: Sequence[int],
+        began: Sequence[str],
         updates: Tensor,
         outcome: Outcome,
     ) -> None:
@@ -51,22 +56,25 @@ class Recorder:
         Args:
             round: its number.
             replies: those that counted.
-            rejected: the reason for every other site.
+            rejected: the reason for every other site, and by the name it came under for any other message.
             received: bytes sent to each site.
+            began: digest of the model each site began the round with.
             updates: (n, d).
             outcome: of the method.
         """
-        digests = {site: digest(updates[row]) for row, site in enumerate(self.sites) if replies[row]}
+        known = updates.shape[1] > 0  # not where models stay at the sites
+        digests = {site: digest(updates[row]) for row, site in enumerate(self.sites) if replies[row] and known}
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
-        self.ledger.append(self._record(round, replies, rejected, digests, outcome))
+        self.ledger.append(self._record(round, replies, rejected, began, digests, outcome))
 
-    def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int) -> None:
+    def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int, own_alone: bool = False) -> None:
         """Write down the test Dice of the final models under the last ``round``.
 
         Args:
             round: the last.
             tests: what each site made of the final models, the global one or those of all sites; None: nothing.
             received: bytes sent to each site for it.
+            own_alone: whether each site tested its own final model and no other; then there is no union.
         """
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
@@ -75,7 +83,7 @@ class Recorder:
                 rows.append(self._row(round, site, "bytes_received", received, split="testing"))
             else:
                 rows.append(self._row(round, site, "rejected", 1.0, split="testing"))
-        for place, site in enumerate(self.sites):  # its final model, on the cases of every site
+        for place, site in enumerate([] if own_alone else self.sites):  # its final model, on the cases of every site
             for tester, test in zip(self.sites, tests, strict=True):
                 for overlap in _of_model(test, place) if test else ():
                     case = f"{tester}/{overlap.case}"
@@ -148,6 +156,7 @@ class Recorder:
         round: int,
         replies: Replies,
         rejected: Mapping[str, str],
+        began: Sequence[str],
         digests: Mapping[str, str],
         outcome: Outcome,
     ) -> dict[str, Any]:
@@ -160,6 +169,7 @@ class Recorder:
             "participants": list(present),
             "rejected": dict(rejected),
             "flagged": [site for site, (row, _) in present.items() if flagged[row]],
+            "began": {site: began[row] for site, (row, _) in present.items()},
             "updates": dict(digests),
             "model": digest(outcome.models),
             "weights": {site: float(outcome.weights[row]) for site, (row, _) in present.items()},

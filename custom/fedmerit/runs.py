@@ -1,8 +1,6 @@
 """A run folder from its first file to its last: create, execute, resume."""
 
-import fcntl
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,13 @@ from fedmerit.behaviours import require_possible
 from fedmerit.data import SERVER_SPLIT, SiteFolder, open_sites
 from fedmerit.description import describe
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json
+from fedmerit.files import held, write_json
 from fedmerit.local import run_local
 from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
+from fedmerit.registry import METHODS
 from fedmerit.results import read_run
-from fedmerit.server import needs_server_set, require_sites
+from fedmerit.server import require_patience, require_sites
 from fedmerit.site import pick_device
 from fedmerit.training import check_image_size
 
@@ -50,11 +49,14 @@ def create(
     server_sites: Path | str | None = None,
     only: Sequence[str] | None = None,
     behaviours: Mapping[str, str] | None = None,
+    min_sites: int = 1,
+    round_timeout: float = 0,
 ) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
     The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``behaviours``
-    names follow a spec of `fedmerit.behaviours` in the place of honest rounds.
+    names follow a spec of `fedmerit.behaviours` in the place of honest rounds. On NVFlare a round ends when all sites
+    have answered, or after ``round_timeout`` seconds, if any, once ``min_sites`` have.
 
     Raises:
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
@@ -75,13 +77,15 @@ def create(
     names = [folder.name for folder in folders]
     require_sites(plan, names)
     check_image_size(plan.network, first.image_size)
-    require_known(device, names)
+    require_patience(min_sites, round_timeout, len(names))
+    require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
     specs = require_possible(behaviours or {}, names)
     for folder in folders:
         folder.require_cases()
         folder.require_arrays()
         pick_device(device_of(folder.name, device), folder.name)
     _require_server_set(plan, folders, server_sites)
+    _require_processes(plan, engine, threads, names)
     write_json(
         run / "run.json",
         describe(run.name, plan, names, engine)
@@ -90,12 +94,23 @@ def create(
             "threads": threads,
             "device": device,
             "behaviours": specs,
+            "min_sites": min_sites,
+            "round_timeout": round_timeout,
             "image_size": list(first.image_size),
             "sites_folder": str(Path(sites).resolve()),
             "server_sites": server_sites and str(Path(server_sites).resolve()),
             "settings": {name: str(value) for name, value in (settings or {}).items()},
         },
     )
+
+
+def _require_processes(plan: Plan, engine: str, threads: int | None, sites: Sequence[str]) -> None:
+    """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
+    if plan.build_method().models_stay and engine == "sim" and threads is not None and threads < len(sites):
+        raise BadInput(
+            f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
+            f"give --threads {len(sites)}, or let the server pass the models on with --set exchange=relay"
+        )
 
 
 def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites: Path | str | None) -> None:
@@ -113,7 +128,7 @@ def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites:
             folder.require_arrays()
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
-    if lacking and needs_server_set(plan):
+    if lacking and METHODS[plan.method].needs_server_set:
         raise BadInput(
             f"method {plan.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
             "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"
@@ -131,7 +146,9 @@ def _info(run: Path) -> dict[str, Any]:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
-    recorded = {"only": None, "behaviours": {}} | info | {"sites": info["sites_folder"]}
+    recorded = (
+        {"only": None, "behaviours": {}, "min_sites": 1, "round_timeout": 0} | info | {"sites": info["sites_folder"]}
+    )
     for name, value in options.items():
         if name in ("sites", "server_sites"):
             value = str(Path(value).resolve())
@@ -143,17 +160,6 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             value = require_possible(value, info["sites"])
         if value != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
-
-
-@contextmanager
-def _held(run: Path) -> Iterator[int]:
-    """The run folder for this process alone: a lock that ends with whoever holds its file descriptor."""
-    with (run / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"{run}: another process is at work on this run; wait for it, or stop it first") from None
-        yield file.fileno()
 
 
 def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: int | None = None) -> None:
@@ -175,8 +181,9 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
     threads = threads or info["threads"]
+    _require_processes(plan, info["engine"], threads, names)
     device = info["device"] or spread(names, torch.cuda.device_count())
-    with _held(run) as lock:
+    with held(run) as lock:
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in (*names, SERVER)}
             own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
@@ -186,7 +193,8 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
         if info["engine"] == "poc":
             from fedmerit.flare.poc import run_poc  # NVFlare takes seconds to import
 
-            run_poc(plan, folders, run, device, on_round, lock, server_sites, behaviours)
+            waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
+            run_poc(plan, folders, run, device, on_round, lock, server_sites, behaviours, *waiting)
         else:
             from fedmerit.flare.simulation import run_simulator
 

@@ -1,6 +1,7 @@
 """The server's half of a run, whatever the engine: tasks out, replies in, record, checkpoint. It holds no formula."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat, neurons
-from fedmerit.core import Layout, Method, Reports, TrialResults, Trials
+from fedmerit.core import Layout, Reports, TrialResults, Trials, gram
 from fedmerit.data import SERVER_SPLIT, SiteFolder
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence import evidence_of
 from fedmerit.files import write_atomically
 from fedmerit.inspection import fault_of_evaluated, fault_of_reply, fault_of_weighed
+from fedmerit.ledger import digest
 from fedmerit.messages import (
     EVALUATE,
     TRAIN,
@@ -36,11 +38,13 @@ from fedmerit.messages import (
 from fedmerit.peers import givers
 from fedmerit.plan import Plan
 from fedmerit.recorder import Recorder, Replies, or_none
+from fedmerit.signing import Signer
 from fedmerit.site import evaluate_models, pick_device, require_fit, weigh_neurons
 from fedmerit.training import build_network, initial_network, mean_dice, save_network
 
 CHECKPOINT = "checkpoint.pt"
 NO_REPLY = Failure("no reply")
+FOREIGN = "not a site that was asked"
 LONGEST_REASON = 200  # characters; a site may have written them
 
 
@@ -53,6 +57,7 @@ class _Round:
     tasks: Mapping[str, Task]
     updates: Tensor  # (n, d)
     reports: Reports
+    seconds: float = 0.0  # of the server's work on it so far
 
 
 class Federation:
@@ -62,12 +67,15 @@ class Federation:
 
     Args:
         plan: the run.
-        sites: their names; the order is always the sorted one.
+        sites: their names; the order is always the sorted one. Where a run goes on, some of its sites may be
+            missing: they count as absent.
         run: the run folder. Where it holds a checkpoint, the run goes on from there.
         on_round: called with every round's ledger record, those of earlier processes included.
         server_sites: folders of the server's own images, to evaluate on what otherwise the sites evaluate on the
             images set aside for it.
         device: on which the server evaluates on its own images.
+        min_sites: usable answers without which no exchange ends; those of all sites asked, where fewer are.
+        signer: of the ledger's records; None: they are not signed.
 
     Raises:
         BadInput: ``server_sites`` are of another task, there are too few or too many sites for the method, or
@@ -82,33 +90,40 @@ class Federation:
         on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
         server_sites: Sequence[SiteFolder] = (),
         device: str = "auto",
+        min_sites: int = 1,
+        signer: Signer | None = None,
     ):
-        self.plan, self.sites, self.run, self.on_round = plan, sorted(sites), run, on_round
+        checkpoint = _read_checkpoint(run)
+        self.sites = sorted(sites) if checkpoint is None else _known_sites(checkpoint, sites, run)
+        self.plan, self.run, self.on_round, self.min_sites = plan, run, on_round, min_sites
         self.method = plan.build_method()
         require_sites(plan, self.sites)
         run.mkdir(parents=True, exist_ok=True)
-        self.recorder = Recorder(plan, self.sites, run)
+        self.recorder = Recorder(plan, self.sites, run, signer)
         self.network = initial_network(plan.network, plan.seed)
         for folder in server_sites:
             require_fit(plan, folder)
         self.device = device
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
-        self.models = flat.get_parameters(self.network)  # (d,), or (n, d)
+        stay = self.method.models_stay
+        self.models = torch.empty(0) if stay else flat.get_parameters(self.network)  # (d,), or (n, d)
         sizes = tuple(parameter.numel() for parameter in flat.trainable(self.network).values())
         layout = Layout(sizes, neurons.owners(self.network))
         self.state = self.method.start(self.models, len(self.sites), layout)
         self.neurons: Tensor | None = None  # (n, H) bool: which neurons each site holds; None: all
-        self.buffers: list[flat.Buffers] = [flat.get_buffers(self.network)] * len(self.sites)
+        self.buffers: list[flat.Buffers] = [{} if stay else flat.get_buffers(self.network)] * len(self.sites)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it received last; None: all
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
+        self.num_samples: dict[str, int] = {}  # by site, what it said in its first round: it may not change
         self._sent: dict[str, Task] | None = None  # this round's training tasks
+        self._refused: dict[str, str] = {}  # by name, why messages of this exchange were not taken for answers
         self._pending: tuple[_Round, Evaluation] | None = None  # waits for what the sites say of the method's trials
         self._weighing: Weighing | None = None  # waits for what the sites say of neurons
         self._weighed: tuple[int, dict[str, str]] = 0, {}  # bytes sent to each site for it, and who gave no answer
-        self._resume()
+        self._resume(checkpoint)
         self._survey()
 
     @property
@@ -139,12 +154,34 @@ class Federation:
         played, trials = self._pending
         return {site: trials for site, reply in zip(self.sites, played.replies, strict=True) if reply}
 
-    def take(self, answers: Answers) -> None:
+    def fault_of(self, site: str, answer: object) -> str | None:
+        """Why an answer to the task of ``site`` cannot be used, or None."""
+        task = self.tasks().get(site)
+        if task is None:
+            return FOREIGN
+        if isinstance(task, Task):
+            fault = self._fault(site, answer)
+        elif isinstance(task, Weighing):
+            fault = self._fault_of_weighed(answer, task)
+        else:
+            fault = self._fault_of_evaluated(answer, task)
+        return fault and fault[:LONGEST_REASON]
+
+    def enough(self, usable: int) -> bool:
+        """Whether an exchange may end with so many usable answers."""
+        return usable >= min(self.min_sites, len(self.tasks()))
+
+    def take(self, answers: Answers, refused: Mapping[str, str] | None = None) -> None:
         """End the exchange that `tasks` began.
 
+        Args:
+            answers: by site; a site that has none counts as absent.
+            refused: by name, why some message was not even taken for an answer; for the ledger.
+
         Raises:
-            RunFailed: not one answer can be used.
+            RunFailed: too few answers can be used.
         """
+        self._refused = {name: reason[:LONGEST_REASON] for name, reason in (refused or {}).items()}
         if self.work == TRAIN:
             self.aggregate(answers)
         elif self._weighing is not None:
@@ -156,31 +193,32 @@ class Federation:
 
     def aggregate(self, answers: Answers) -> None:
         """End the training of a round; then its trials, if the method has any, or else the round."""
+        began = time.perf_counter()
         replies, rejected = self._usable_replies(answers)
-        if not any(replies):
-            raise RunFailed(f"round {self.round}: no site sent a usable reply ({_listed(rejected)})")
+        self._require_enough(f"round {self.round}", "reply", replies, rejected)
         updates, reports = self._stack(replies)
         played = _Round(replies, rejected, self._training_tasks, updates, reports)
         trials = self.method.trials(self.state, updates, reports)
         if trials is None:
-            self._end_round(played)
+            self._end_round(played, began)
         elif not self.server_cases:
-            self._pending = played, self._evaluation(trials, replies)
+            evaluation = self._evaluation(trials, replies)
+            self._pending = replace(played, seconds=time.perf_counter() - began), evaluation
         else:
             task = self._evaluation(trials, replies)
-            self._end_round(played, _pooled([evaluate_models(self._own_network(), self.server_cases, task, self.plan)]))
+            evaluated = evaluate_models(self._own_network(), self.server_cases, task, self.plan)
+            self._end_round(played, began, _pooled([evaluated]))
 
     def finish(self, answers: Answers) -> None:
         """End the run: record the test Dice of the final models and save them."""
         test = self._final_test()
         tested, faults = self._usable_evaluations(answers, test, self.sites)
-        if not any(tested):
-            raise RunFailed(f"final test: no site sent a usable evaluation ({_listed(faults)})")
-        names = ["global"] if self.models.ndim == 1 else self.sites
-        for name, model, buffers in zip(names, test.models, test.buffers, strict=True):
+        self._require_enough("final test", "evaluation", tested, faults)
+        names = [] if self.method.models_stay else ["global"] if self.models.ndim == 1 else self.sites
+        for name, model, buffers in zip(names, test.models, test.buffers, strict=bool(names)):
             flat.load(self.network, model, buffers)
             save_network(self.run / "models", name, self.network, self.plan.network)
-        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test))
+        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test), own_alone=self.method.models_stay)
         self.round += 1
         self._checkpoint()
 
@@ -200,7 +238,9 @@ class Federation:
                 weight=_known(self.weights, row),
                 data_share=_known(self.data_share, row),
                 neurons=None if self.neurons is None else self.neurons[row],
-                peers=self._peers(row),
+                peers={} if self.method.models_stay else self._peers(row),
+                others=self._others(row) if self.method.models_stay else {},
+                ledger=self.recorder.ledger.last_hash,
             )
             for row, site in enumerate(self.sites)
         }
@@ -218,6 +258,14 @@ class Federation:
             if not missed[peer]
         }
 
+    def _others(self, row: int) -> dict[str, float]:
+        """Whom the site at ``row`` may ask for a model, and what is known here of the weights it gives them."""
+        sharing = self.method.sharing(self.state)
+        if sharing is None:
+            return {}
+        weights = zip(self.sites, sharing.weights[row].tolist(), strict=True)
+        return {site: weight for site, weight in weights if site != self.sites[row]}
+
     def _download(self, row: int) -> Tensor | Patch:
         """A site's model: whole, or what changed where that is smaller and the site has the rest."""
         if self.models.ndim == 1:
@@ -232,8 +280,9 @@ class Federation:
         statistics = [reply.buffers if reply else {} for reply in replies] + [self.buffers[0]]
         used = shares.any(dim=0).nonzero().flatten().tolist()
         buffers = tuple(statistics[place] for place in used)
+        told = self.recorder.ledger.last_hash
         return Evaluation(
-            self.round, SERVER_SPLIT, trials.models, trials.mixtures, buffers, shares[:, used], trials.bins
+            self.round, SERVER_SPLIT, trials.models, trials.mixtures, buffers, shares[:, used], trials.bins, told
         )
 
     def _own_network(self) -> nn.Module:
@@ -241,17 +290,25 @@ class Federation:
         return build_network(self.plan.network, pick_device(self.device, "the server"))
 
     def _final_test(self) -> Evaluation:
-        """Every site tests every final model, its own among them: on all test splits together stands the union."""
+        """Every site tests every final model, its own among them: on all test splits together stands the union.
+
+        Where models stay at the sites, each tests its own.
+        """
+        told = self.recorder.ledger.last_hash
+        if self.method.models_stay:
+            one = torch.eye(1, dtype=torch.float64)
+            return Evaluation(self.round, "testing", torch.empty(1, 0), one, ({},), one, ledger=told)
         models = self.models.reshape(-1, self.models.shape[-1])
         each = torch.eye(len(models), dtype=torch.float64)
-        return Evaluation(self.round, "testing", models, each, tuple(self.buffers[: len(models)]), each)
+        return Evaluation(self.round, "testing", models, each, tuple(self.buffers[: len(models)]), each, ledger=told)
 
     def _survey(self) -> None:
         """Before a round, have the neurons weighed that the method wants to know the importance of."""
         survey = self.method.survey(self.state) if self.training else None
         if survey is None:
             return
-        task = Weighing(self.round, SERVER_SPLIT, survey.model, self.buffers[0], survey.order, survey.images)
+        told = self.recorder.ledger.last_hash
+        task = Weighing(self.round, SERVER_SPLIT, survey.model, self.buffers[0], survey.order, survey.images, told)
         if not survey.images:
             self._allocate(torch.zeros(neurons.count(self.network), dtype=torch.float64))
         elif self.server_cases:
@@ -262,16 +319,16 @@ class Federation:
     def _weigh(self, answers: Answers, task: Weighing) -> None:
         """Allocate with what the sites said of neurons."""
         usable: list[Weighed] = []
-        faults = {}
+        faults = self._unasked(answers, self.sites)
         for site in self.sites:
             answer = answers.get(site, NO_REPLY)
-            fault = fault_of_weighed(answer, task, neurons.count(self.network))
-            if fault:
-                faults[site] = f"importance of neurons: {fault}"[:LONGEST_REASON]
-            elif isinstance(answer, Weighed):
+            fault = self._fault_of_weighed(answer, task)
+            if fault and not (answer is NO_REPLY and site in faults):
+                faults[site] = fault[:LONGEST_REASON]
+            if isinstance(answer, Weighed) and not fault:
                 usable.append(answer)
-        if not usable:
-            raise RunFailed(f"round {self.round}: no site said what neurons are worth ({_listed(faults)})")
+        faults = {site: f"importance of neurons: {fault}" for site, fault in faults.items()}
+        self._require_enough(f"round {self.round}", "importance of neurons", usable, faults)
         self._weighing, self._weighed = None, (payload(task), faults)
         self._allocate(_mean_increases(usable))
 
@@ -283,51 +340,84 @@ class Federation:
 
     def _try(self, answers: Answers, played: _Round, trials: Evaluation) -> None:
         """End a round with what the sites said of the method's trials."""
+        began = time.perf_counter()
         asked = [site for site, reply in zip(self.sites, played.replies, strict=True) if reply]
         usable, faults = self._usable_evaluations(answers, trials, asked)
         rejected = played.rejected | {site: f"evaluation: {fault}" for site, fault in faults.items()}
-        if not any(usable):
-            raise RunFailed(f"round {self.round}: no site sent a usable evaluation ({_listed(rejected)})")
+        self._require_enough(f"round {self.round}", "evaluation", usable, rejected)
         self._pending = None
         results = _pooled([evaluated for evaluated in usable if evaluated])
-        self._end_round(replace(played, rejected=rejected), results, payload(trials))
+        took = {site: answer.seconds for site, answer in zip(asked, usable, strict=True) if answer}
+        replies = [
+            reply and replace(reply, seconds=reply.seconds + took.get(site, 0.0))
+            for site, reply in zip(self.sites, played.replies, strict=True)
+        ]
+        self._end_round(replace(played, replies=replies, rejected=rejected), began, results, payload(trials))
 
     def _usable_replies(self, answers: Answers) -> tuple[list[Reply | None], dict[str, str]]:
-        """The replies that can be used, in site order, and why the others cannot."""
-        model = self.models if self.models.ndim == 1 else self.models[0]
+        """The replies that can be used, in site order, and why others cannot."""
         usable: list[Reply | None] = []
-        faults = {}
+        faults = self._unasked(answers, self.sites)
         for site in self.sites:
             answer = answers.get(site, NO_REPLY)
-            labels, others = self.plan.network.labels, [other for other in self.sites if other != site]
-            fault = fault_of_reply(answer, self.round, model, self.buffers[0], labels, self.method, others)
-            if fault:
+            fault = self._fault(site, answer)
+            if fault and not (answer is NO_REPLY and site in faults):
                 faults[site] = fault[:LONGEST_REASON]
             usable.append(answer if isinstance(answer, Reply) and not fault else None)
         return usable, faults
+
+    def _unasked(self, answers: Answers, asked: Sequence[str]) -> dict[str, str]:
+        """Why messages that nobody was asked for, or that were refused already, count for nothing."""
+        return {name[:LONGEST_REASON]: FOREIGN for name in answers if name not in asked} | self._refused
+
+    def _fault(self, site: str, answer: object) -> str | None:
+        """Why the reply of ``site`` cannot be used, or None."""
+        model = self.models if self.models.ndim == 1 else self.models[0]
+        labels, others = self.plan.network.labels, [other for other in self.sites if other != site]
+        fault = fault_of_reply(answer, self.round, model, self.buffers[0], labels, self.method, others)
+        if fault or not isinstance(answer, Reply):
+            return fault
+        first = self.num_samples.get(site, answer.num_samples)
+        return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
+
+    def _fault_of_evaluated(self, answer: object, task: Evaluation) -> str | None:
+        return fault_of_evaluated(answer, task, self.plan.network.labels)
+
+    def _fault_of_weighed(self, answer: object, task: Weighing) -> str | None:
+        return fault_of_weighed(answer, task, neurons.count(self.network))
 
     def _usable_evaluations(
         self, answers: Answers, task: Evaluation, sites: Sequence[str]
     ) -> tuple[list[Evaluated | None], dict[str, str]]:
         """Likewise the evaluations of ``sites``, in their order."""
         usable: list[Evaluated | None] = []
-        faults = {}
+        faults = self._unasked(answers, sites)
         for site in sites:
             answer = answers.get(site, NO_REPLY)
-            fault = fault_of_evaluated(answer, task, self.plan.network.labels)
-            if fault:
+            fault = self._fault_of_evaluated(answer, task)
+            if fault and not (answer is NO_REPLY and site in faults):
                 faults[site] = fault[:LONGEST_REASON]
             usable.append(answer if isinstance(answer, Evaluated) and not fault else None)
         return usable, faults
 
-    def _end_round(self, played: _Round, trials: TrialResults | None = None, trial_bytes: int = 0) -> None:
-        """Hand everything to the method, record, checkpoint."""
+    def _require_enough(self, when: str, what: str, usable: Sequence[object], faults: Mapping[str, str]) -> None:
+        found = sum(1 for answer in usable if answer)
+        if not self.enough(found):
+            least = min(self.min_sites, len(self.tasks()))
+            who = "no site" if least == 1 else f"{found} of {least} sites needed"
+            raise RunFailed(f"{when}: {who} sent a usable {what} ({_listed(faults)})")
+
+    def _end_round(
+        self, played: _Round, began: float, trials: TrialResults | None = None, trial_bytes: int = 0
+    ) -> None:
+        """Hand everything to the method, record, checkpoint; the server has been at work on it since ``began``."""
         reports = replace(played.reports, trials=trials)
         state, outcome = self.method.round(self.state, played.updates, reports)
         if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
             raise RunFailed(f"round {self.round}: {self.plan.method} gave a model or weights that are not finite")
         self.state = state
         absent = ~reports.present
+        started_from = self._digests()
         if outcome.models.ndim == 2:
             self.changed = outcome.models != self.models
             self.changed[absent] = True  # whatever such a site holds, it gets the whole model
@@ -335,18 +425,34 @@ class Federation:
         self.weights = outcome.weights.masked_fill(absent, math.nan)
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         self._update_buffers(played.replies, reports, outcome.statistics)
+        for site, reply in zip(self.sites, played.replies, strict=True):
+            if reply:
+                self.num_samples.setdefault(site, reply.num_samples)
         updates = played.updates
-        self.mean_update, evidence = evidence_of(updates, outcome.weights, reports.present, self.mean_update)
-        outcome = replace(outcome, quantities={**outcome.quantities, **evidence})
+        seconds = torch.full_like(outcome.weights, played.seconds + time.perf_counter() - began)
+        quantities = {**outcome.quantities, "server_seconds": seconds}
+        if not self.method.models_stay:
+            assert reports.products is not None
+            self.mean_update, evidence = evidence_of(
+                updates, reports.products, outcome.weights, reports.present, self.mean_update
+            )
+            quantities |= evidence
+        outcome = replace(outcome, quantities=quantities)
 
         weighing_bytes, faults = self._weighed
         received = [payload(task) + trial_bytes + weighing_bytes for task in played.tasks.values()]
         rejected = faults | played.rejected
-        self.recorder.training_round(self.round, played.replies, rejected, received, updates, outcome)
+        self.recorder.training_round(self.round, played.replies, rejected, received, started_from, updates, outcome)
         self.round, self._sent, self._weighed = self.round + 1, None, (0, {})
         self._checkpoint()
         self.on_round(self.recorder.ledger.records[-1])
         self._survey()
+
+    def _digests(self) -> list[str]:
+        """Of the model that each site begins the round with."""
+        if self.models.ndim == 1:
+            return [digest(self.models)] * len(self.sites)
+        return [digest(model) for model in self.models]
 
     def _stack(self, replies: Replies) -> tuple[Tensor, Reports]:
         updates = torch.zeros(len(replies), self.models.shape[-1])
@@ -364,7 +470,7 @@ class Federation:
                     for site, value in of_others.items():
                         pairs[name][row, self.sites.index(site)] = value
         present = torch.tensor([reply is not None for reply in replies])
-        return updates, Reports(samples, present, values, pairs=pairs)
+        return updates, Reports(samples, present, values, pairs=pairs, products=gram(updates))
 
     def _update_buffers(self, replies: Replies, reports: Reports, statistics: str | None) -> None:
         statistics = statistics or ("shared" if self.method.shares_buffers else "own")
@@ -395,26 +501,28 @@ class Federation:
             "data_share": self.data_share,
             "changed": None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1)),
             "mean_update": self.mean_update,
+            "num_samples": self.num_samples,
+            "complete_rounds": min(self.round, self.plan.rounds),
             "neurons": self.neurons,
             "weighed": self._weighed,
             "results_size": self.recorder.results.size,
         }
         write_atomically(self.run / CHECKPOINT, lambda file: torch.save(content, file))
 
-    def _resume(self) -> None:
-        """Go on from the checkpoint; what was recorded after it belongs to an incomplete round and is dropped."""
-        content = _read_checkpoint(self.run)
+    def _resume(self, content: Mapping[str, Any] | None) -> None:
+        """Go on from a checkpoint; what was recorded after it belongs to an incomplete round and is dropped."""
         if content is None:
             self.recorder.rewind(0, 0)
             return
-        if content["sites"] != self.sites:
+        if set(content["state"]) != set(vars(self.state)):
             raise BadInput(
-                f"{self.run}: its sites are {', '.join(content['sites'])}, these are {', '.join(self.sites)}; "
-                "continue with the same sites or start another run"
+                f"{self.run}: was begun by another version of FedMerit, whose {self.plan.method} remembers other "
+                "things; finish it with that version, or start another run"
             )
         self.round, self.models, self.buffers = content["round"], content["models"], content["buffers"]
         self.weights, self.data_share = content["weights"], content["data_share"]
         self.mean_update = content.get("mean_update")  # checkpoints of earlier versions have none
+        self.num_samples = dict(content.get("num_samples", {}))  # likewise
         self.neurons, self._weighed = content.get("neurons"), content.get("weighed", (0, {}))
         if content["changed"] is not None:
             bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.models.shape[1])
@@ -423,6 +531,17 @@ class Federation:
         self.recorder.rewind(content["results_size"], min(self.round, self.plan.rounds))
         for record in self.recorder.ledger.records:
             self.on_round(record)
+
+
+def _known_sites(checkpoint: Mapping[str, Any], sites: Sequence[str], run: Path) -> list[str]:
+    """The sites of a run that goes on with ``sites``, or some of them."""
+    known: list[str] = checkpoint["sites"]
+    if unknown := sorted(set(sites) - set(known)):
+        raise BadInput(
+            f"{run}: its sites are {', '.join(known)}, and {', '.join(unknown)} is none of them; "
+            "continue with the same sites or start another run"
+        )
+    return known
 
 
 def _pooled(evaluated: Sequence[Evaluated]) -> TrialResults:
@@ -455,15 +574,24 @@ def require_sites(plan: Plan, sites: Sequence[str]) -> None:
         raise BadInput(f"method {plan.method}: {error}") from error
 
 
-def needs_server_set(plan: Plan) -> bool:
-    """Whether the method has models evaluated on a server validation set."""
-    return type(plan.build_method()).trials is not Method.trials
+def require_patience(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:
+    """`BadInput` where a server cannot wait so long, or for so many of its sites."""
+    if not 1 <= min_sites <= (num_sites or min_sites):
+        raise BadInput(f"min_sites={min_sites}: expected 1 to the number of sites")
+    if not 0 <= round_timeout < math.inf:
+        raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
 
 
 def is_finished(run: Path, rounds: int) -> bool:
     """Whether a run folder holds a whole run: trained, tested, models saved."""
     content = _read_checkpoint(run)
     return content is not None and content["round"] > rounds
+
+
+def complete_rounds(run: Path) -> int | None:
+    """How many rounds a run folder's checkpoint stands at; None where it does not say."""
+    content = _read_checkpoint(run)
+    return None if content is None else content.get("complete_rounds")  # those of earlier versions do not say
 
 
 def _read_checkpoint(run: Path) -> dict[str, Any] | None:

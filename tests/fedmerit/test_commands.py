@@ -15,7 +15,7 @@ from fedmerit.results import read_results, read_run
 
 COMMANDS = ["prepare", "check", "partition", "run", "compare", "demo", "evaluate", "report", "figure", "verify"]
 COMMANDS += ["methods", "export", "loo", "shapley", "fairness", "attack", "freeriders", "paper"]
-COMMANDS += ["deploy", "submit", "status", "fetch", "abort"]
+COMMANDS += ["deploy", "submit", "status", "fetch", "resume", "abort"]
 GROUPS = {"deploy": ["init", "site", "server", "check"]}
 
 

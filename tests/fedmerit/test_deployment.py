@@ -91,7 +91,7 @@ def test_jobs_share_no_memory(hospitals, finished):
     for method, job in finished.items():
         assert read_run(hospitals.root / "runs" / job)["method"] == method
     for name in NAMES:
-        folders = [hospitals.kits[name] / job / "fedmerit" / "sites" / name for job in finished.values()]
+        folders = [hospitals.kits[name] / "runs" / job / "sites" / name for job in finished.values()]
         assert [sorted(path.name for path in folder.glob("round_*.pt")) for folder in folders] == [
             ["round_00000.pt", "round_00001.pt"]
         ] * 2

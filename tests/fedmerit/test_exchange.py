@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from nvflare.app_common.utils.fl_model_utils import FLModelUtils
-from rounds import SOONER
+from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, generator, over_the_wire, play, replies, tiny_plan
 
 from fedmerit import flat
 from fedmerit.data import SERVER_SPLIT
@@ -23,17 +22,10 @@ from fedmerit.flare.messages import (
 )
 from fedmerit.inspection import fault_of_evaluated
 from fedmerit.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Patch, Reply, Task, payload
-from fedmerit.plan import TASKS, Plan, make_plan
 from fedmerit.registry import METHODS
 from fedmerit.results import read_results
-from fedmerit.server import Federation, require_sites
-from fedmerit.training import Overlap, initial_network
-
-SITES = ("Alder", "Birch", "Cedar")
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from fedmerit.server import CHECKPOINT, Federation, require_sites
+from fedmerit.training import Overlap
 
 
 def bits(vector: torch.Tensor) -> torch.Tensor:
@@ -203,19 +195,6 @@ def test_evaluation_that_cannot_be_used(spoiled):
 # NVFlare's messages
 
 
-def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> Plan:
-    network = {"width": 2, "depth": 2, "residual_units": 0}
-    return make_plan(method, "prostate", rounds, 0, TASKS["prostate"], network | SOONER.get(method, {}) | parameters)
-
-
-NETWORK = initial_network(tiny_plan().network, 0)
-SIZE = flat.get_parameters(NETWORK).numel()
-
-
-def over_the_wire(model):
-    return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
-
-
 def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(
         one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
@@ -304,36 +283,6 @@ def test_answer_of_the_other_kind_is_a_failure():
 # A federation whose sites only pretend
 
 
-def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, Reply | Failure]:
-    """Small updates, alike but for Cedar's, which has few images and goes the other way."""
-    common = 0.01 * torch.randn(SIZE, generator=generator(federation.round))
-    answers: dict[str, Reply | Failure] = {site: Failure("asleep") for site in without}
-    for place, site in enumerate(SITES):
-        if site not in without:
-            update = common + 0.001 * torch.randn(SIZE, generator=generator(100 * place + federation.round))
-            buffers = {name: value + 1 for name, value in federation.tasks()[site].buffers.items()}
-            overlaps = (Overlap("000", "prostate", 5, 2, 1),)
-            update, images = (-update, 2) if site == "Cedar" else (update, 10)
-            answers[site] = Reply(federation.round, update, buffers, images, overlaps)
-    return answers
-
-
-def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated:
-    """True positives that tell site, model and case apart, of references of 100 voxels."""
-    task = federation.tasks()[site]
-    place = SITES.index(site)
-    found = [[1 + place + 3 * model + case for case in range(cases)] for model in range(len(task.mixtures))]
-    overlaps = tuple(
-        tuple(Overlap(f"{case:03d}", "prostate", tp, 0, 100 - tp) for case, tp in enumerate(of_model))
-        for of_model in found
-    )
-    return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
-
-
-def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Evaluated | Failure]:
-    return {site: evaluated(federation, site) for site in federation.tasks()} | other
-
-
 def quantities(run, name: str) -> dict[tuple[int, str], float]:
     rows = read_results(run).query(f"quantity == '{name}' and split == ''")
     return dict(zip(zip(rows["round"], rows["site"], strict=True), rows["value"], strict=True))
@@ -389,6 +338,17 @@ def test_dice_are_pooled_over_the_cases_of_all_sites(run):
         assert found[0, name] == pytest.approx(sum(dice) / 7, rel=1e-12)
 
 
+def test_seconds_of_a_round_count_the_trials(run):
+    federation = Federation(tiny_plan(), SITES, run)
+    federation.take({site: replace(reply, seconds=2.0) for site, reply in replies(federation).items()})
+    answers = {site: replace(evaluated(federation, site), seconds=0.5) for site in ("Alder", "Cedar")}
+    federation.take(answers | {"Birch": Failure("asleep")})
+    assert quantities(run, "seconds") == {(0, "Alder"): 2.5, (0, "Birch"): 2.0, (0, "Cedar"): 2.5}
+    server = quantities(run, "server_seconds")
+    assert len(set(server.values())) == 1
+    assert 0 < server[0, "Alder"] < 60
+
+
 def test_received_bytes_count_task_and_trials(run):
     federation = Federation(tiny_plan(), SITES, run)
     buffers = payload(Task(0, torch.empty(0), flat.get_buffers(NETWORK)))
@@ -432,12 +392,6 @@ def test_no_evaluation_at_all_ends_the_run_with_every_reason(run):
     for words in ("Alder: evaluation: out of memory", "Birch: evaluation: no reply", "Cedar: asleep"):
         assert words in str(caught.value)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-
-
-def play(federation: Federation, exchanges: int = 99) -> None:
-    while federation.work and exchanges:
-        federation.take(replies(federation) if federation.work == TRAIN else evaluations(federation))
-        exchanges -= 1
 
 
 @pytest.mark.parametrize("method", ["cffl", "fedci"])
@@ -513,6 +467,17 @@ def test_final_test_that_nobody_answers_can_be_repeated(run):
     assert again.work == EVALUATE
     again.take(evaluations(again))
     assert again.finished
+
+
+def test_a_checkpoint_of_another_version_is_told(run):
+    plan = tiny_plan("cgsv")
+    federation = Federation(plan, SITES, run)
+    federation.take(replies(federation))
+    content = torch.load(run / CHECKPOINT)
+    del content["state"]["server"]
+    torch.save(content, run / CHECKPOINT)
+    with pytest.raises(BadInput, match="begun by another version of FedMerit, whose cgsv remembers other things"):
+        Federation(plan, SITES, run)
 
 
 @pytest.mark.parametrize("method", METHODS)

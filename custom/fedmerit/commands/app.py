@@ -43,6 +43,10 @@ ServerSites = Annotated[
     Path | None,
     typer.Option(help="Site folders of the server's own, to validate on instead of what sites set aside."),
 ]
+RoundTimeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="To wait for a site in a round before it goes on.", show_default="no limit"),
+]
 Contributions = Annotated[
     Path | None,
     typer.Option(metavar="RUN", help="Finished run of the same sites that says what they contribute (fedsac)."),

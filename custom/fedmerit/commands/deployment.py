@@ -1,4 +1,4 @@
-"""Commands of a federation of separate machines: deploy, submit, status, fetch, abort."""
+"""Commands of a federation of separate machines: deploy, submit, status, fetch, resume, abort."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -264,3 +264,14 @@ def abort(job: JobId, kit: AdminKit) -> None:
     with session.session(kit) as opened:
         session.abort(opened, job)
     console.print(f"stopped: {job}", soft_wrap=True)
+
+
+@app.command()
+@reports_bad_input
+def resume(job: JobId, kit: AdminKit) -> None:
+    """Go on with the run of a job that ended early, or that lost a site which is back: a new job, the same run."""
+    from fedmerit.flare import session
+
+    with session.session(kit) as opened:
+        new = session.resume(opened, job)
+    console.print(f"job: {new}", soft_wrap=True)

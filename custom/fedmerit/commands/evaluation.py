@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fedmerit.commands.app import app, console, reports_bad_input
-from fedmerit.ledger import verify as verify_ledger
 
 
 class Split(StrEnum):
@@ -92,7 +91,27 @@ def figure(
 
 @app.command()
 @reports_bad_input
-def verify(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
-    """Recompute the hash chain of a run's ledger."""
-    count = verify_ledger(run / "ledger.jsonl")
-    console.print(f"{run}: {count} records, the chain is whole", soft_wrap=True)
+def verify(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    site_log: Annotated[
+        Path | None, typer.Option(help="A site's own site_log.jsonl, to compare with the ledger.")
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="The server's certificate, or the rootCA.pem of a startup kit: who must have signed."),
+    ] = None,
+) -> None:
+    """Recompute the hash chain of a run's ledger, check its signatures, compare it with a site's own log."""
+    from fedmerit.verification import verify_run
+
+    found = verify_run(run, site_log, certificate)
+    console.print(f"{run}: {found.records} records, the chain is whole", soft_wrap=True)
+    if found.signer:
+        console.print(f"signed by {found.signer}", soft_wrap=True)
+    else:
+        console.print("not signed: the run was made without a server certificate", soft_wrap=True)
+    if found.site:
+        console.print(
+            f"{site_log}: the log of {found.site} is whole and agrees: {found.updates} updates in both",
+            soft_wrap=True,
+        )

@@ -7,7 +7,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedmerit.commands.app import Contributions, Settings, app, assignments, console, reports_bad_input
+from fedmerit.commands.app import (
+    Contributions,
+    RoundTimeout,
+    Settings,
+    app,
+    assignments,
+    console,
+    reports_bad_input,
+)
 from fedmerit.errors import BadInput
 from fedmerit.plan import TASKS, make_plan
 from fedmerit.registry import METHODS
@@ -38,7 +46,10 @@ def export(
     out: Annotated[Path, typer.Option(help="Job folder to write.")],
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
-    min_sites: Annotated[int, typer.Option(help="Sites that have to be there for the job to start.")] = 2,
+    min_sites: Annotated[
+        int, typer.Option(help="Sites that have to be there for the job to start, and answer for a round to end.")
+    ] = 2,
+    round_timeout: RoundTimeout = None,
     contributions: Contributions = None,
     settings: Settings = None,
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
@@ -56,5 +67,5 @@ def export(
             raise BadInput("--contributions: also given by --set; give them once")
         chosen["contributions"] = as_setting(contributions_of(contributions, read_run(contributions)["sites"]))
     plan = make_plan(method, task, rounds, seed, TASKS[task], chosen)
-    export_job(plan, out, min_sites, byoc)
+    export_job(plan, out, min_sites, byoc, round_timeout or 0)
     console.print(f"job folder: {out}", soft_wrap=True)

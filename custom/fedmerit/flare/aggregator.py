@@ -12,6 +12,9 @@ from fedmerit.messages import TRAIN, Answer
 from fedmerit.place import SERVER, device_of, server_sites
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
+from fedmerit.signing import Signer
+
+LONGEST_NAME = 100  # characters
 
 
 class MeritAggregator(ModelAggregator):
@@ -24,13 +27,28 @@ class MeritAggregator(ModelAggregator):
     def __init__(self, plan: dict[str, Any]):
         super().__init__()
         self.plan = plan
-        self._answers: dict[str, Answer] = {}
+        self.reset_stats()
 
-    def open(self, sites: list[str], run: Path) -> Federation:
-        """Begin the run in folder ``run``, or go on from its last complete round."""
+    def open(self, sites: list[str], run: Path, min_sites: int = 1, signer: Signer | None = None) -> Federation:
+        """Begin the run in folder ``run``, or go on from its last complete round.
+
+        Args:
+            sites: those that are there.
+            run: the run folder.
+            min_sites: usable answers without which no exchange ends.
+            signer: of the ledger, where this server has a certificate.
+        """
         plan = Plan.from_dict(self.plan)
         torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
-        self.federation = Federation(plan, sites, run, server_sites=server_sites(), device=device_of(SERVER))
+        self.federation = Federation(
+            plan,
+            sites,
+            run,
+            server_sites=server_sites(),
+            device=device_of(SERVER),
+            min_sites=min_sites,
+            signer=signer,
+        )
         return self.federation
 
     def models(self) -> dict[str, FLModel]:
@@ -42,15 +60,37 @@ class MeritAggregator(ModelAggregator):
         }
 
     def accept_model(self, model: FLModel) -> None:
-        """Keep one site's answer; what is wrong with it is found when the exchange ends."""
+        """Keep one site's answer, if it can be used; if not, why: an unusable message takes no usable one's place."""
+        named = model.meta.get("client_name") if isinstance(model.meta, dict) else None
+        site = named if isinstance(named, str) else f"({type(named).__name__} for a name)"
         read = model_to_reply if self.federation.work == TRAIN else model_to_evaluated
-        self._answers[model.meta["client_name"]] = read(model, self.federation.network)
+        answer = read(model, self.federation.network)
+        fault = self.federation.fault_of(site, answer)
+        if site in self._answers:
+            fault = fault or "a second answer"
+        if fault:
+            self.refuse(site, fault)
+        else:
+            self._answers[site] = answer
+
+    def refuse(self, site: str, reason: str) -> None:
+        """Note that a message under the name of ``site`` cannot be used; of several, the first reason."""
+        self._refused.setdefault(site[:LONGEST_NAME], reason)
+
+    def heard(self, site: str) -> bool:
+        """Whether ``site`` sent anything in this exchange, usable or not."""
+        return site in self._answers or site in self._refused
+
+    def enough(self) -> bool:
+        """Whether the exchange may end with the answers that are in."""
+        return self.federation.enough(len(self._answers))
 
     def aggregate_model(self) -> FLModel:
         """End the exchange: aggregate after training, record test Dice after the last round."""
-        self.federation.take(self._answers)
+        self.federation.take(self._answers, self._refused)
         return FLModel(params_type=ParamsType.FULL, params={}, current_round=self.federation.round)
 
     def reset_stats(self) -> None:
         """Forget the answers of the last exchange."""
-        self._answers = {}
+        self._answers: dict[str, Answer] = {}
+        self._refused: dict[str, str] = {}

@@ -7,16 +7,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedmerit.description import describe
-from fedmerit.files import write_json
+from fedmerit.files import held, write_json
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.messages import PROGRESS
 from fedmerit.ledger import Ledger
 from fedmerit.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
+from fedmerit.signing import Signer
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
+ASK_AGAIN = 5.0  # seconds after which sites that NVFlare gave up are asked again
+SERVER_LOCK = ".server.lock"
+KEY, CERTIFICATE = "server.key", "server.crt"  # in the startup kit of a provisioned server
 
 
 def progress(run: Path, rounds: int) -> dict[str, Any]:
@@ -28,45 +35,98 @@ def progress(run: Path, rounds: int) -> dict[str, Any]:
 class MeritController(ModelController):
     """Has the sites do what there is to do, until the final models are tested.
 
+    An exchange ends when every site has answered, or after ``round_timeout`` seconds once ``min_sites`` have sent what
+    can be used. A site that is late, or gone, is absent in that round; it is asked again in the next.
+
     Args:
         aggregator_id: of the `MeritAggregator` component.
         round_timeout: seconds to wait for a site in one round; 0: as long as it takes.
+        min_sites: usable answers without which no exchange ends, however long it takes.
         task_check_period: seconds between looks at outstanding tasks.
     """
 
-    def __init__(self, aggregator_id: str = "aggregator", round_timeout: int = 0, task_check_period: float = 0.1):
+    def __init__(
+        self,
+        aggregator_id: str = "aggregator",
+        round_timeout: float = 0,
+        min_sites: int = 1,
+        task_check_period: float = 0.1,
+    ):
         super().__init__(persistor_id="", ignore_result_error=True, task_check_period=task_check_period)
         self.aggregator_id = aggregator_id
         self.round_timeout = round_timeout
+        self.min_sites = min_sites
         self.task_check_period = task_check_period
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
-        aggregator: MeritAggregator = self.get_component(self.aggregator_id)
+        self.aggregator: MeritAggregator = self.get_component(self.aggregator_id)
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
         run = run_folder(workspace)
-        federation = aggregator.open(self.sample_clients(), run)
+        run.mkdir(parents=True, exist_ok=True)
+        with held(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
+            self._work(run, workspace)
+
+    def _work(self, run: Path, workspace: Path) -> None:
+        """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
+        federation = self.aggregator.open(self.sample_clients(), run, self.min_sites, self._signer())
         if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
             description = describe(run.name, federation.plan, federation.sites, "prod")
             write_json(run / "run.json", description | {"command": f"NVFlare job {workspace.name}"})
         self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.plan.rounds))
         try:
             while work := federation.work:
-                self._exchange(work, aggregator)
+                self._exchange(work)
         finally:
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
 
-    def _exchange(self, task: str, aggregator: MeritAggregator) -> None:
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Note the sites whose answer NVFlare itself did not let through, such as the news of an error there."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT and not fl_ctx.get_prop(
+            AppConstants.AGGREGATION_ACCEPTED
+        ):
+            site = fl_ctx.get_peer_context().get_identity_name()
+            if not self.aggregator.heard(site):
+                result = fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
+                self.aggregator.refuse(site, f"an error in place of an answer ({result and result.get_return_code()})")
+
+    def _exchange(self, task: str) -> None:
         """One message to every site that is asked, its answer to the aggregator, and the end of the exchange."""
+        aggregator, started = self.aggregator, time.monotonic()
         aggregator.reset_stats()
-        for site, model in aggregator.models().items():
-            self.send_model(task, model, targets=[site], timeout=self.round_timeout, callback=aggregator.accept_model)
-        while self.get_num_standing_tasks():
-            if self.abort_signal.triggered:
-                raise RuntimeError("the job was aborted")
-            if not any(thread.name == TASK_MONITOR for thread in threading.enumerate()):
-                raise RuntimeError("NVFlare's task monitor ended with an error, nothing would ever end this round")
-            time.sleep(self.task_check_period)
+        models = aggregator.models()
+        while True:
+            for site in self.sample_clients():
+                if site in models and not aggregator.heard(site):
+                    self.send_model(task, models[site], targets=[site], callback=aggregator.accept_model)
+            while self.get_num_standing_tasks():
+                self._require_running()
+                late = self.round_timeout and time.monotonic() - started > self.round_timeout
+                if late and aggregator.enough():
+                    self.cancel_all_tasks()
+                time.sleep(self.task_check_period)
+            if aggregator.enough() or all(aggregator.heard(site) for site in models):
+                break
+            self.warning(f"waiting for sites: {', '.join(site for site in models if not aggregator.heard(site))}")
+            self._pause(ASK_AGAIN)
         aggregator.aggregate_model()
+
+    def _require_running(self) -> None:
+        if self.abort_signal.triggered:
+            raise RuntimeError("the job was aborted")
+        if not any(thread.name == TASK_MONITOR for thread in threading.enumerate()):
+            raise RuntimeError("NVFlare's task monitor ended with an error, nothing would ever end this round")
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._require_running()
+            time.sleep(self.task_check_period)
+
+    def _signer(self) -> Signer | None:
+        """Of the certificate that this server was provisioned with; None in the simulator, which has none."""
+        kit = Path(self.engine.get_workspace().get_startup_kit_dir())
+        return Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None

@@ -109,7 +109,7 @@ def prepare_server(
     Args:
         kit: the unpacked startup kit.
         server_sites: folder of site folders of the server's own, for methods that evaluate there.
-        runs: folder for the run folders, each by its job's id; inside NVFlare's workspace where not given.
+        runs: folder for the run folders, each by its job's id; ``runs`` in the kit where not given.
         device: of the server's own evaluation.
         byoc: as of `prepare_site`.
         settings: others of `fedmerit.place.MANIFEST_SETTINGS`.
@@ -176,4 +176,5 @@ def privacy_policy() -> dict[str, Any]:
 
 def _write_manifest(kit: Path, name: str, settings: Mapping[str, str]) -> None:
     assert set(settings) <= set(MANIFEST_SETTINGS)
-    write_json(kit / "local" / MANIFEST, {"site": name, **settings})
+    runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
+    write_json(kit / "local" / MANIFEST, {"site": name, **runs, **settings})

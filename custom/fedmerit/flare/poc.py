@@ -38,6 +38,8 @@ def run_poc(
     lock: int,
     server_sites: str | None = None,
     behaviours: Mapping[str, str] | None = None,
+    min_sites: int = 1,
+    round_timeout: float = 0,
 ) -> None:
     """Run, or go on with, ``run`` on a federation of processes that is made for it, and ended behind it.
 
@@ -50,6 +52,8 @@ def run_poc(
         lock: file descriptor that holds the run folder until all processes have ended.
         server_sites: folder of the server's own site folders, where it has any.
         behaviours: by site name, the spec of what it does in the place of honest rounds.
+        min_sites: sites whose answers end a round.
+        round_timeout: seconds to wait for further ones; 0: as long as it takes.
 
     Raises:
         RunFailed: the job ended before the run did; judged by the run folder, not by what NVFlare says.
@@ -60,14 +64,15 @@ def run_poc(
         shutil.rmtree(workspace, ignore_errors=True)  # of a process that was killed; new certificates, new ports
         own_sites = Path(server_sites) if server_sites else None
         admin, others = make_federation(workspace, run, folders, devices, own_sites, behaviours or {})
-        export_job(plan, workspace / "job", min_sites=len(folders))
+        job_folder = workspace / "job"
+        export_job(plan, job_folder, min_sites, round_timeout=round_timeout, start_sites=len(folders))
         try:
             with guarded(workspace, keep=[lock]), ExitStack() as stack:
                 for kit in others:
                     start(kit)
                 opened = stack.enter_context(session.session(admin, PATIENCE))
                 session.wait_for_sites(opened, [folder.name for folder in folders], PATIENCE)
-                job = session.submit(opened, workspace / "job")
+                job = session.submit(opened, job_folder)
                 while not is_finished(run, plan.rounds) and not session.has_ended(session.job(opened, job)):
                     for _ in range(LOOKS):
                         follow()

@@ -29,6 +29,8 @@ from fedmerit.place import RUN_NAME
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds
+STOPPING = 120.0  # seconds for an aborted job to end
+COMPLETED = "FINISHED:COMPLETED"
 ENDED = ("FINISHED", "ABORTED", "ABANDONED", "FAILED")  # what the status of a job that is over begins with
 
 
@@ -89,6 +91,38 @@ def submit(opened: Session, job: Path) -> str:
         return str(opened.submit_job(str(job.resolve())))
     except InvalidJobDefinition as error:
         raise BadInput(f"{job}: the server refuses it: {error}") from error
+
+
+def resume(opened: Session, job_id: str) -> str:
+    """Go on with the run of a job that ended early, or that goes without a site that is back; the new job's id.
+
+    A clone of the job starts from the run's last complete round: NVFlare ends a job with the process of any of its
+    sites, or with the server's, and gives no running job to a site that starts again.
+
+    Raises:
+        BadInput: the job came to its end, so that nothing is left to do.
+    """
+    description = job(opened, job_id)
+    if description["status"] == COMPLETED:
+        raise BadInput(f"job {job_id}: came to its end; fetch it")
+    if not has_ended(description):
+        _stop(opened, job_id)
+    return str(opened.clone_job(description.get("cloned_from") or job_id))
+
+
+def _stop(opened: Session, job_id: str) -> None:
+    """Abort a job and wait for its end; it may have ended with its server, which then still calls it running."""
+    try:
+        opened.abort_job(job_id)
+    except (JobNotRunning, InternalError) as error:
+        if "not running" not in str(error):
+            raise RunFailed(f"job {job_id}: {error}") from error
+        return
+    deadline = time.monotonic() + STOPPING
+    while not has_ended(job(opened, job_id)):
+        if time.monotonic() > deadline:
+            raise RunFailed(f"job {job_id}: was aborted, but did not end within {STOPPING:g} seconds; try again")
+        time.sleep(POLL)
 
 
 def connected(opened: Session) -> list[str]:

@@ -102,8 +102,9 @@ def _what_happened(log: Path, workspace: Path) -> str:
 
 def main(run: str, workspace: str, threads: str, *sites: str) -> None:
     """The child process: where images and the run lie stands in its environment."""
-    plan = Plan.from_dict(read_json(Path(run) / "run.json")["plan"])
-    recipe = MeritRecipe(plan, name="job", min_sites=len(sites))
+    info = read_json(Path(run) / "run.json")
+    waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
+    recipe = MeritRecipe(Plan.from_dict(info["plan"]), "job", *waiting, start_sites=len(sites))
     write_json(Path(workspace) / recipe.name / "local" / "resources.json", site_policy())
     recipe.execute(SimEnv(clients=list(sites), num_threads=int(threads), workspace_root=str(Path(workspace).resolve())))
 

@@ -20,7 +20,8 @@ class DataWeightedState:
 
 @dataclass(frozen=True)
 class DataWeighted(Method):
-    """Weights and contribution are sample shares among the sites present, and so are the downloads.
+    """Weights and contribution are sample shares among the sites present, and so are the downloads; absent ones keep
+    their model.
 
     Raises:
         ValueError: ``ratio`` is none of its choices.

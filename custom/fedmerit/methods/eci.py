@@ -37,6 +37,8 @@ class ECIState:
 class ECI(Method):
     """Sites download by the contribution index so far; everything while no present site's is positive.
 
+    Coalitions, weights and maxima are those of the sites present; absent ones keep index and model.
+
     Raises:
         ValueError: a parameter is outside its range.
     """

@@ -19,7 +19,7 @@ class FedAvgState:
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """Weights are sample shares; so is the contribution it credits."""
+    """Weights are sample shares of the sites present; so is the contribution it credits. Nothing is remembered."""
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
         """The state before round 0; ``model`` is (d,)."""

@@ -20,7 +20,7 @@ from fedmerit.core import (
     SiteView,
     aggregate,
     cosine_to_others,
-    gram,
+    inner_products,
     require_choice,
     share,
 )
@@ -52,6 +52,9 @@ class FedCEState:
 class FedCE(Method):
     """FedCE's server half, and with `report` its site half.
 
+    Weights are shared among the sites present; absent ones keep what they have accumulated. A site that is back has no
+    part in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
+
     Raises:
         ValueError: a parameter is none of its choices.
     """
@@ -73,7 +76,7 @@ class FedCE(Method):
 
     def round(self, state: FedCEState, updates: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
         """``updates`` (n, d); weigh the sites by their accumulated contribution, aggregate (Eqs. 2-6)."""
-        products = gram(updates)
+        products = inner_products(updates, reports)
         estimate = self._at_sites if self.estimate == "site" else self._at_server
         memory, outcome = estimate(state, products, reports)
         present, weights = reports.present, outcome.weights

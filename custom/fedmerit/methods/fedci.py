@@ -35,6 +35,8 @@ class FedCIState:
 class FedCI(Method):
     """Weights are the contribution indices so far, this round's included; sample shares while none is positive.
 
+    Coalitions and weights are those of the sites present; absent ones keep their index.
+
     Raises:
         ValueError: a parameter is outside its range.
     """

@@ -18,7 +18,7 @@ from fedmerit.core import (
     Reports,
     aggregate,
     cosine_to_sum,
-    gram,
+    inner_products,
     norms,
     remember,
     require_choice,
@@ -43,11 +43,12 @@ class RFFLState:
 class RFFL(Method):
     """Clip, aggregate by reputation, remember cosines, expel, reward.
 
-    Sums and maxima go over the sites R that are present and not removed; the first round aggregates by their sample
-    shares. A removed site trains on alone: its update has weight 0 and stays in its own model, and no reward comes.
-    With ``coef`` below 1 the best of R is never removed. Where all sites present were removed before, the weights are
-    their sample shares, but nobody downloads anything. The defaults repair the released code, which is ``keep_own``,
-    ``clamp=False`` (negative reputations then are negative weights), ``boost=False`` and ``mask="per_tensor"``.
+    Sums and maxima go over the sites R that are present and not removed; absent ones keep reputation and model. The
+    first round aggregates by their sample shares. A removed site trains on alone: its update has weight 0 and stays in
+    its own model, and no reward comes. With ``coef`` below 1 the best of R is never removed. Where all sites present
+    were removed before, the weights are their sample shares, but nobody downloads anything. The defaults repair the
+    released code, which is ``keep_own``, ``clamp=False`` (negative reputations then are negative weights),
+    ``boost=False`` and ``mask="per_tensor"``.
 
     Raises:
         ValueError: a parameter is none of its choices or out of its range.
@@ -91,7 +92,7 @@ class RFFL(Method):
         known = state.reputation[here].sum() > 0
         weights = share(state.reputation, here) if known else data_share
 
-        products = gram(updates)
+        products = inner_products(updates, reports)
         sizes = norms(products)
         gamma = self.gamma if self.gamma is not None else data_share @ sizes
         clip = torch.where(sizes > gamma, gamma / sizes, 1.0)

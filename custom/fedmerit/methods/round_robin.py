@@ -23,7 +23,7 @@ class RoundRobinState:
 
 @dataclass(frozen=True)
 class RoundRobin(Method):
-    """Weights are sample shares of the sites present; contributions are zero.
+    """Weights are sample shares of the sites present; contributions are zero. Absent ones keep their model and turn.
 
     Raises:
         ValueError: ``turns`` is none of its choices.

@@ -18,7 +18,10 @@ class StandaloneState:
 
 @dataclass(frozen=True)
 class Standalone(Method):
-    """Nothing is shared: each site's next model is its own trained one, BatchNorm statistics included."""
+    """Nothing is shared: each site's next model is its own trained one, BatchNorm statistics included.
+
+    An absent site keeps what it has.
+    """
 
     needs_others: ClassVar[bool] = False
 
