@@ -162,6 +162,7 @@ def test_site_is_prepared(kit, sites, fedmerit):
         "site": "site1",
         "site_folder": str(sites / "site1"),
         "device": "cpu",
+        "runs": str(kit / "runs"),
     }
     resources = read(kit / "local/resources.json")
     assert resources["class_allow_list"] == CLASSES
