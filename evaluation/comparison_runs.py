@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
@@ -13,12 +12,14 @@ import pandas as pd
 
 from evaluation import compare, formats
 from evaluation.formats import Table, file_name
+from evaluation.pool import OnEnd, OnRound, execute_all, execute_in_turn
 from evaluation.runs import open_run
 from fedmerit import runs
 from fedmerit.contributions import as_setting, contributions_of
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import write_json, write_text
+from fedmerit.files import read_json, write_json
+from fedmerit.machine import cores
 from fedmerit.plan import Plan, make_plan
 from fedmerit.registry import METHODS
 from fedmerit.results import COLUMNS, read_run
@@ -181,6 +182,25 @@ def scratch(out: Path) -> Iterator[Path]:
             out.rmdir()
 
 
+def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
+    """`BadInput` where a study's folder is for trainings asked for otherwise.
+
+    Args:
+        record: the JSON file in the folder that says what they were asked for with, if it is there yet.
+        asked: what it would hold today.
+    """
+    before = read_json(record) if record.exists() else asked
+    changed = [name for name in {**before, **asked} if before.get(name) != asked.get(name)]
+    if changed:
+        told = "; ".join(_told(name.replace("_", " "), before.get(name)) for name in changed)
+        raise BadInput(f"{record.parent}: holds trainings with {told}. Go on with the same, or choose another --out")
+
+
+def _told(name: str, value: Any) -> str:
+    """``rounds 3``, ``no device``, ``site names A, B``."""
+    return f"no {name}" if value is None else f"{name} {', '.join(value) if isinstance(value, list) else value}"
+
+
 def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -> None:
     """`BadInput` where a run folder is not what `runs.create` would make of these options and sites today."""
     try:
@@ -209,39 +229,44 @@ def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -
 
 
 def work_off(
-    planned: Sequence[Planned], execute: Callable[[Planned], None], on_end: Callable[[], None]
-) -> dict[Planned, str]:
-    """Execute the runs that are not finished; a run that fails does not stop the others.
+    planned: Sequence[Planned],
+    workers: int,
+    on_end: OnEnd,
+    on_round: OnRound = lambda folder, record: None,
+    after: Callable[[Path], None] | None = None,
+) -> dict[Path, str]:
+    """Train and test what is not finished, ``workers`` at a time; the runs that failed, and why.
 
-    What is no `RunFailed` leaves its traceback in ``failed.log`` of the run folder.
-
-    Args:
-        planned: the runs.
-        execute: trains and tests a run from its last complete round.
-        on_end: called after every run, also one that was finished before or failed.
-
-    Returns:
-        The runs that failed, and why, with the place of the log where there is one.
-
-    Raises:
-        BadInput: a run cannot go on, as when another process is at work on it.
+    Runs that wait for what sites reach alone come last. Those of the simulator go one after the other, since each
+    starts processes for its sites. Of fewer runs than there are cores, each has several sites at work at a time, where
+    it was not created with a number of them. The other arguments are those of `evaluation.pool.execute_all`.
     """
-    failed: dict[Planned, str] = {}
-    for run in sorted(planned, key=lambda run: run.alone is not None):  # those that wait for others come last
-        if not run.finished:
-            try:
-                run.begin()
-                execute(run)
-            except RunFailed as error:
-                failed[run] = str(error)
-            except BadInput:
-                raise
-            except Exception as error:  # such as a GPU out of memory: it would end a night's work at the first run
-                log = run.folder / "failed.log"
-                write_text(log, traceback.format_exc())
-                failed[run] = f"{type(error).__name__}: {error}\nlog: {log}"
-        on_end()
+    failed: dict[Path, str] = {}
+    for waiting in (False, True):
+        left = []
+        for run in planned:
+            if (run.alone is not None) == waiting and not run.finished:
+                try:
+                    run.begin()
+                    left.append(run.folder)
+                except (BadInput, RunFailed) as error:
+                    failed[run.folder] = str(error)
+                    on_end(run.folder, str(error))
+        failed |= _execute(left, workers, on_end, on_round, after)
     return failed
+
+
+def _execute(
+    folders: Sequence[Path], workers: int, on_end: OnEnd, on_round: OnRound, after: Callable[[Path], None] | None
+) -> dict[Path, str]:
+    if not folders:
+        return {}
+    info = read_run(folders[0])
+    if info["engine"] == "sim":
+        return execute_in_turn(folders, on_end, on_round, after)
+    busy = min(workers, len(folders)) * info["training"]["cpu_threads"]
+    threads = info["threads"] or max(1, cores() // busy)
+    return execute_all(folders, workers, on_end, on_round, after, threads=threads)
 
 
 def results_of(planned: Sequence[Planned]) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from scipy.signal import savgol_filter
 
-from evaluation.tables import case_dice, per_round, site_dice, validation
+from evaluation.tables import case_dice, pairs, per_round, site_dice, validation
 
 # Okabe and Ito's palette for sites, Tol's "muted" for methods: both readable with colour-blindness.
 SITE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00")
@@ -83,6 +83,65 @@ def over_rounds(results: pd.DataFrame, quantity: str, title: str, *, equal_share
         if equal_share:
             handles.append(Line2D([], [], color="#8a8f98", linewidth=1, linestyle=(0, (2, 2)), label="equal share"))
         figure.legend(handles=handles, title="Site", loc="outside right upper", alignment="left")
+    return figure
+
+
+def lines_over_rounds(panels: Mapping[str, pd.DataFrame], title: str, bold: Mapping[str, str] | None = None) -> Figure:
+    """A panel for each table, a line for each site.
+
+    Args:
+        panels: by their titles, rounds x sites; sites may differ from panel to panel.
+        title: what the vertical axis says.
+        bold: by panel, the site whose line is the thickest there.
+    """
+    sites = sorted({str(site) for table in panels.values() for site in table})
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _panels(len(panels), sharey=True)
+        for panel, (name, table) in zip(axes, panels.items(), strict=True):
+            for site in map(str, table):
+                thick = {"linewidth": 3 if site == bold[name] else 1} if bold else {}
+                look = site_style(sites, site) | thick
+                panel.plot(table.index, table[site], marker="o" if len(table) < 3 else "", **look)
+            panel.set_title(name)
+            _rounds_axis(panel)
+        figure.supylabel(title, fontsize=9.5, color="#30343b")
+        figure.legend(handles=_site_handles(sites), title="Site", loc="outside right upper", alignment="left")
+    return figure
+
+
+def reputations(results: pd.DataFrame) -> Figure:
+    """What sites hold of each other, 0 to 1, in the first, a middle and the last round: as Figures 4, 5 and 8 of CYCle.
+
+    One panel per method and round; a row per site that holds, mean over seeds. The lowest row is the mean over
+    holders and over all rounds.
+    """
+    table = pairs(results, "peer_reputation")
+    of_methods = {str(name): part.droplevel("method") for name, part in table.groupby(level="method", observed=True)}
+    chosen = {name: _first_middle_last(part.index.unique("round")) for name, part in of_methods.items()}
+    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
+        figure, panels = _panels(sum(map(len, chosen.values())))
+        places = iter(panels)
+        for method, rounds in chosen.items():
+            held = of_methods[method]
+            overall = held.groupby(level="round").mean().mean(axis=0).to_dict()
+            for number in rounds:
+                shown = held[held.index.get_level_values("round") == number].droplevel("round")
+                shown = shown.dropna(axis=1, how="all")
+                cells = np.vstack([shown.to_numpy(), [overall[site] for site in shown]])
+                panel = next(places)
+                panel.imshow(cells, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+                for (row, column), value in np.ndenumerate(cells):
+                    if not np.isnan(value):
+                        ink = "white" if value > 0.6 else "#1b1e23"
+                        panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink, fontsize=8)
+                panel.axhline(len(shown) - 0.5, color="white", linewidth=3)
+                panel.set_title(f"{method}, round {number}" if len(chosen) > 1 else f"Round {number}")
+                panel.set_xticks(range(shown.shape[1]), shown.columns)
+                panel.set_yticks(range(len(cells)), [*shown.index, "all rounds"])
+                panel.tick_params(length=0)
+                _turn_if_long(panel, [str(site) * 2 for site in shown.columns])
+        figure.supxlabel("Site", fontsize=9.5, color="#30343b")
+        figure.supylabel("Reputation with", fontsize=9.5, color="#30343b")
     return figure
 
 
@@ -305,6 +364,11 @@ def svg(figure: Figure) -> bytes:
     with matplotlib.rc_context(STYLE):
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
+
+
+def _first_middle_last(rounds: pd.Index) -> list[int]:
+    """Of the rounds of a run, three; fewer where there are no more."""
+    return sorted({int(rounds[place]) for place in (0, len(rounds) // 2, -1)})
 
 
 def _sites(results: pd.DataFrame) -> list[str]:

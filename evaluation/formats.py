@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -178,14 +179,16 @@ def latex_text(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rich_table(table: Table) -> RichTable:
-    """The table for a terminal."""
+def rich_table(table: Table, *, narrow: bool = False) -> RichTable:
+    """The table for a terminal; ``narrow``: headings break between words, where they are longer than the cells."""
     result = RichTable(
         box=box.SIMPLE_HEAD, title=Text(table.caption) if table.caption else None, title_justify="left", pad_edge=False
     )
     rows, columns = table.shape
     for column, heading in enumerate(table.headings):
-        result.add_column(Text(heading), justify="right" if table.is_number(column) else "left")
+        texts = [*heading.split(), *(table.cell(row, column) for row in range(rows))]
+        width = max(map(cell_len, texts)) if narrow else None
+        result.add_column(Text(heading), justify="right" if table.is_number(column) else "left", width=width)
     for row in range(rows):
         cells = (
             Text(table.cell(row, column), "bold" if table.is_best(row, column) else "") for column in range(columns)

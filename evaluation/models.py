@@ -21,7 +21,9 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
     folder = Path(run) / "models"
     names = sorted(path.stem for path in folder.glob("*.pt"))
     if not names:
-        raise BadInput(f"{folder}: no model in it; let the run finish, or `fedmerit run METHOD --out {run}` again")
+        raise BadInput(
+            f"{folder}: no model in it; let the run finish, or go on with it by `fedmerit run --resume --out {run}`"
+        )
     description = read_json(folder / "model.json")
     trained = Network(**description | {"labels": tuple(description["labels"])})
     loaded: dict[str, nn.Module] = {}

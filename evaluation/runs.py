@@ -11,8 +11,9 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
-from fedmerit.results import read_results, read_run
+from fedmerit.results import PAIRS, read_results, read_run
 
+MAKES = "fedmerit run --method METHOD --sites SITES"
 FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")
 
 
@@ -66,18 +67,23 @@ def open_run(path: Path) -> Run:
     """
     path = Path(path)
     if not path.is_dir():
-        raise BadInput(f"{path}: no such run folder; make one with `fedmerit run METHOD --out {path}`")
+        raise BadInput(f"{path}: no such run folder; make one with `{MAKES} --out {path}`")
+    if not (path / "run.json").exists():
+        inside = ", ".join(str(file.parent) for file in sorted(path.glob("*/run.json")))
+        way = f"it holds run folders, name those: {inside}" if inside else f"`{MAKES} --out {path}` makes one"
+        raise BadInput(f"{path}: no run folder, there is no run.json in it; {way}")
     info = read_run(path)
     missing = [field for field in FIELDS if field not in info]
     if missing:
-        raise BadInput(f"{path}/run.json: lacks {', '.join(missing)}; run `fedmerit run METHOD --out {path}` again")
+        raise BadInput(f"{path}/run.json: lacks {', '.join(missing)}; `{MAKES} --out OTHER` writes it anew")
     results = read_results(path)
     if results.empty:
         raise BadInput(
-            f"{path}: results.csv holds no result yet; let the run finish its first round, "
-            f"or run `fedmerit run {info['method']} --out {path}` again"
+            f"{path}: results.csv holds no result yet; let the run finish its first round, or go on with it by "
+            f"`fedmerit run --resume --out {path}`"
         )
-    lacking = results["quantity"].isin(_lacking(info["method"])) | (results["coalition"] != "")
+    of_coalitions = (results["coalition"] != "") & ~results["quantity"].isin(PAIRS)
+    lacking = results["quantity"].isin(_lacking(info["method"])) | of_coalitions
     return Run(path, info, results[~lacking], str(info["method"]))
 
 
@@ -96,7 +102,7 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
         BadInput: none given, one given twice or unusable, or they differ in task, labels or sites.
     """
     if not paths:
-        raise BadInput("no run folder given; make one with `fedmerit run METHOD --out RUN`")
+        raise BadInput(f"no run folder given; make one with `{MAKES} --out RUN`")
     for path, count in Counter(Path(path).resolve() for path in paths).items():
         if count > 1:
             raise BadInput(f"{path}: given {count} times; name each run folder once")

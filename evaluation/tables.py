@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
 
 from evaluation.formats import Table, headed, rich_table
 from evaluation.runs import open_runs, together
 
 RUN = ["method", "seed"]
 SITE = [*RUN, "site"]
+MOST_COLUMNS = 10_000  # of characters
 
 
 def case_dice(results: pd.DataFrame, split: str = "testing") -> pd.DataFrame:
@@ -99,6 +102,13 @@ def per_round(results: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """One quantity of the rounds: ``(method, seed, round)`` x sites; NaN where a site was absent."""
     rows = results[(results["split"] == "") & (results["quantity"] == quantity)]
     return rows.pivot(index=[*RUN, "round"], columns="site", values="value")
+
+
+def pairs(results: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """What sites hold of each other, mean over seeds: ``(method, round, holder)`` x sites; NaN on the diagonal."""
+    rows = results[(results["split"] == "") & (results["quantity"] == quantity)]
+    held = rows.groupby(["method", "round", "coalition", "site"], observed=True)["value"].mean()
+    return held.unstack("site").rename_axis(index={"coalition": "holder"})
 
 
 def validation(results: pd.DataFrame) -> pd.DataFrame:
@@ -188,6 +198,18 @@ def dice_and_contribution(runs: Sequence[Path]) -> pd.DataFrame:
 
 
 def print_table(table: pd.DataFrame | Table, console: Console) -> None:
-    """Print a table of this module, Dice as percentages, on a rich console."""
+    """Print a table of this module, Dice as percentages, on a rich console; no word and no number is cut.
+
+    On a terminal that is too narrow, headings break between words; beyond that, and in files, lines are as long as the
+    table takes.
+    """
     shown = table if isinstance(table, Table) else Table("table", "", headed(table))
-    console.print(rich_table(shown))
+    drawn = rich_table(shown)
+    if console.is_terminal and _columns(drawn, console) > console.width:
+        drawn = rich_table(shown, narrow=True)
+    Console(file=console.file, width=max(console.width, _columns(drawn, console))).print(drawn)
+
+
+def _columns(drawn: RichTable, console: Console) -> int:
+    """Characters that a table takes in a line, where nothing limits it."""
+    return Measurement.get(console, console.options.update(max_width=MOST_COLUMNS), drawn).maximum

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedmerit.data import Case, SiteFolder, Slices
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit.messages import Answer, Reply, Task, Work
+from fedmerit.messages import Answer, PeerModel, Reply, Task, Work
 from fedmerit.site import Learned, Memory, Site
 from fedmerit.training import random_seed
 
@@ -444,6 +444,10 @@ class Misbehaving:
         """As `Site.sent`."""
         self._honest.sent(task, update)
 
+    def lend(self, receiver: str, round: int) -> PeerModel | None:
+        """Its model for a peer, whatever it made of it."""
+        return self._honest.lend(receiver, round)
+
 
 class _Acting(Site):
     """A site that does what its behaviour says, with the memory of the honest one."""
@@ -453,7 +457,7 @@ class _Acting(Site):
         random = np.random.default_rng(random_seed(site.plan.seed, site.folder.name, "behaviour"))
         folder.splits = {**folder.splits, "training": behaviour.training_cases(site.folder, random)}
         folder.name = behaviour.seeded_as(folder.name)  # the seed of a round is made of it
-        super().__init__(folder, site.plan, site.memory, str(site.device))
+        super().__init__(folder, site.plan, site.memory, str(site.device), site.ask_peer)
         self.behaviour, self.name = behaviour, site.folder.name
 
     def train(self, task: Task) -> Reply:

@@ -37,6 +37,7 @@ class Reports:
     present: Tensor  # (n,) bool: whose update counts this round
     values: Mapping[str, Tensor] = field(default_factory=dict)  # what the method asked for, (n,); NaN: not available
     trials: "TrialResults | None" = None  # of the method's `trials`, where it has any
+    products: Tensor | None = None  # (n, n) of the updates, as `gram` gives them, where they are known already
     pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) what row says of column; NaN: nothing
 
     @property
@@ -138,6 +139,7 @@ class Lesson:
 
     loss: ExtraLoss
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of peers, by quantity, name
+    weights: Mapping[str, float] = field(default_factory=dict)  # λ_(n,k) from now on, where that may change
 
 
 RANGES: Mapping[str, tuple[float, float]] = {  # of `Reports.values`; "loss_bin" of loss_bin_0, loss_bin_1, ...
@@ -231,6 +233,15 @@ class Method(Protocol):
         """The site half: the quantities named in `asks`, those of them that are available."""
         return {}
 
+    @property
+    def models_stay(self) -> bool:
+        """Whether a site's model never comes to the server, and those that learn from it ask the site for it."""
+        return False
+
+    def probability(self, weights: Tensor, round: int) -> Tensor:
+        """That a site shares in a round with a peer to whose distillation loss it has given ``weights``; likewise."""
+        return torch.zeros_like(weights)
+
     def sharing(self, state: Any) -> Sharing | None:
         """Who shares with whom in the round that ``state`` is the state before; None: nobody with anybody."""
         return None
@@ -276,6 +287,11 @@ def gram(updates: Tensor) -> Tensor:
         block = block.double()
         result += block @ block.T
     return result
+
+
+def inner_products(updates: Tensor, reports: Reports) -> Tensor:
+    """(n, n) `gram` of a round's ``updates`` (n, d): the server's, computed once, where ``reports`` carry it."""
+    return gram(updates) if reports.products is None else reports.products
 
 
 def norms(products: Tensor) -> Tensor:
@@ -384,15 +400,39 @@ def reward(models: Tensor, update: Tensor, quotas: Tensor, tensor_sizes: Sequenc
         quotas: (n,) the fraction of the entries that each gets, 0 to 1.
         tensor_sizes: for the rule of `keep_largest_per_tensor`; None: the largest of all.
     """
+    return add_masked(models, update, earned(update, quotas, tensor_sizes))
+
+
+def earned(update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
+    """(n, d) bool: the entries of ``update`` (d,) that each site earns, by the arguments of `reward`."""
     if tensor_sizes is None:
-        masks = keep_largest(update, quota_counts(quotas, len(update)))
-    else:
-        masks = keep_largest_per_tensor(update, quotas, tensor_sizes)
+        return keep_largest(update, quota_counts(quotas, len(update)))
+    return keep_largest_per_tensor(update, quotas, tensor_sizes)
+
+
+def add_masked(models: Tensor, update: Tensor, masks: Tensor) -> Tensor:
+    """(n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks."""
     result = torch.empty_like(models)
     for row, model, mask in zip(result, models, masks, strict=True):
         torch.mul(update, mask, out=row)  # no copy of the stack beside the result
         row += model
     return result
+
+
+def distances(vectors: Tensor, point: Tensor) -> Tensor:
+    """(n,) float64 Euclidean distances of the rows of (n, d) ``vectors`` to ``point`` (d,)."""
+    squares = torch.zeros(len(vectors), dtype=torch.float64)
+    for block, part in zip(torch.split(vectors, BLOCK, dim=1), torch.split(point, BLOCK), strict=True):
+        squares += (block.double() - part.double()).square().sum(dim=1)
+    return squares.sqrt()
+
+
+def norms_outside(vector: Tensor, masks: Tensor) -> Tensor:
+    """(n,) float64 norms of the entries of ``vector`` (d,) that each row of ``masks`` (n, d) leaves out."""
+    squares = torch.zeros(len(masks), dtype=torch.float64)
+    for part, block in zip(torch.split(vector, BLOCK), torch.split(masks, BLOCK, dim=1), strict=True):
+        squares += (~block).double() @ part.double().square()
+    return squares.sqrt()
 
 
 def shapley(utilities: Tensor) -> Tensor:
@@ -446,6 +486,7 @@ def divergence(own: Tensor, peer: Tensor, temperature: float, kl: str) -> Tensor
 
 
 DIRECTIONS = ("own_peer", "peer_own")  # of `divergence`
+EXCHANGES = ("relay", "peer")  # how a site's model reaches its peers
 
 
 def distillation(

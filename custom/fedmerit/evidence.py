@@ -1,4 +1,4 @@
-"""What a round's updates say of the sites whatever the method: norms and cosines, from one Gram matrix.
+"""What a round's updates say of the sites whatever the method: norms and cosines, from their Gram matrix.
 
 Recorded in results.csv for `evaluation.freeriders.detection`; no method acts on it.
 """
@@ -12,12 +12,13 @@ from fedmerit.core import BLOCK, cosine_to_sum, norms
 
 
 def evidence_of(
-    updates: Tensor, weights: Tensor, present: Tensor, last_mean: Tensor | None
+    updates: Tensor, products: Tensor, weights: Tensor, present: Tensor, last_mean: Tensor | None
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
     """The mean of a round's updates, and what each is to it, to the others and to the mean of the round before.
 
     Args:
         updates: (n, d), zero rows for absent sites.
+        products: (n, n) their Gram matrix, float64.
         weights: (n,) ρ of the round's aggregation, 0 for absent sites.
         present: (n,) bool, whose update counts.
         last_mean: (d,) what this function gave for the round before, if any.
@@ -29,12 +30,11 @@ def evidence_of(
         the nearest other update, NaN where there is no other (Fung et al. 2020). A cosine to zeros is 0.
     """
     rho, n = weights.double(), len(updates)
-    mean, products = torch.empty_like(updates[0]), torch.zeros(n, n, dtype=torch.float64)
+    mean = torch.empty_like(updates[0])
     to_last, last_square = torch.zeros(n, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for start in range(0, updates.shape[1], BLOCK):  # in one pass, as the vectors are long
         part = slice(start, start + BLOCK)
         rows = updates[:, part].double()
-        products += rows @ rows.T
         mean[part] = rho @ rows
         if last_mean is not None:
             last = last_mean[part].double()

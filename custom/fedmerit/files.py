@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedmerit.errors import BadInput
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then rename it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
             write(file)

@@ -90,7 +90,7 @@ def fault_of_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers:
         )
     if not vector.isfinite().all():
         return f"{what} with NaN or infinite entries"
-    if vector.abs().max() > LARGEST:
+    if (vector.abs() > LARGEST).any():
         return f"{what} with entries beyond {LARGEST:g}"
     kinds = [{name: (value.shape, value.dtype) for name, value in some.items()} for some in (buffers, like_buffers)]
     if kinds[0] != kinds[1]:

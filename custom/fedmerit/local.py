@@ -1,6 +1,5 @@
 """The local engine: all sites in one process. The same sites, the same methods, no network."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,9 +7,10 @@ from typing import Any
 
 import torch
 
-from fedmerit.behaviours import behaving
+from fedmerit.behaviours import Misbehaving, behaving
 from fedmerit.data import SiteFolder
-from fedmerit.messages import Answer, Reply, Task, Work
+from fedmerit.machine import cores
+from fedmerit.messages import Answer, PeerModel, Reply, Task, Work
 from fedmerit.place import SERVER
 from fedmerit.plan import Plan
 from fedmerit.server import Federation
@@ -36,7 +36,7 @@ def run_local(
         run: the run folder.
         devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.
         on_round: called with every round's ledger record.
-        threads: sites at work at a time; as many as the machine has cores for by default.
+        threads: sites at work at a time; as many as there are cores for by default.
         server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
         behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
         filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
@@ -47,14 +47,16 @@ def run_local(
         plan, [folder.name for folder in folders], run, on_round, server_sites, devices.get(SERVER, "auto")
     )
     behaviours = behaviours or {}
-    sites = {
-        folder.name: behaving(
-            Site(folder, plan, run / "sites" / folder.name, devices.get(folder.name, "auto")),
-            behaviours.get(folder.name),
-        )
-        for folder in folders
-    }
-    threads = threads or max(1, (os.cpu_count() or 1) // plan.training.cpu_threads)
+    sites: dict[str, Site | Misbehaving] = {}
+    for folder in folders:
+        name = folder.name
+
+        def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
+            return sites[peer].lend(name, round)
+
+        site = Site(folder, plan, run / "sites" / name, devices.get(name, "auto"), ask_peer)
+        sites[name] = behaving(site, behaviours.get(name))
+    threads = threads or max(1, cores() // plan.training.cpu_threads)
 
     def answer(name: str, task: Work) -> Answer:
         answer = sites[name].answer(task)

@@ -59,12 +59,13 @@ class Task:
     """Train: the model to start round ``round`` from, and the site's part in it."""
 
     round: int
-    parameters: Tensor | Patch  # (d,) float32, or what changed since the round before
+    parameters: Tensor | Patch  # (d,) float32, or what changed since the round before; (0,): the site has it
     buffers: Buffers
     weight: float | None = None  # of its last update in this model; None: it has no part in it
     data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
     neurons: Tensor | None = None  # (H,) bool, those it holds: the others are zero and stay so; None: all
     peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
+    others: Mapping[str, float] = field(default_factory=dict)  # whom to ask for a model, with `PeerModel.weight`
     ledger: str = GENESIS  # hash of the ledger's last record: the server's word on all rounds before
 
 
@@ -73,7 +74,7 @@ class Reply:
     """What training gave. Nothing else leaves the site."""
 
     round: int
-    update: Tensor  # (d,) float32, trained minus received
+    update: Tensor  # (d,) float32, trained minus received; (0,) where models stay at the sites
     buffers: Buffers
     num_samples: int  # training images
     overlaps: tuple[Overlap, ...]  # of the received model, on the validation split
@@ -90,7 +91,7 @@ class Evaluation:
 
     round: int
     split: str
-    models: Tensor  # (m, d) float32
+    models: Tensor  # (m, d) float32; (1, 0): the site's own, which it has
     mixtures: Tensor  # (k, m) float64
     buffers: tuple[Buffers, ...]  # (b,)
     shares: Tensor  # (k, b) float64, rows sum to 1

@@ -1,6 +1,7 @@
 """Sites that learn from each other: who shares with whom, and a peer's predictions where its model is at hand."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,8 @@ from fedmerit.plan import Network
 from fedmerit.training import build_network, random_seed
 
 
-def shares(probability: float, seed: int, giver: str, receiver: str, round: int) -> bool:
-    """Whether a site shares with another: z < ``probability``, z uniform, the same wherever it is drawn."""
+def gives(probability: float, seed: int, giver: str, receiver: str, round: int) -> bool:
+    """Whether a site shares its model with another: z < ``probability``, z uniform, the same wherever it is drawn."""
     draw = torch.Generator().manual_seed(random_seed(seed, giver, "shares with", receiver, round))
     return float(torch.rand((), generator=draw, dtype=torch.float64)) < probability
 
@@ -24,9 +25,13 @@ def givers(sharing: Sharing, seed: int, sites: Sequence[str], receiver: int, rou
     return [
         place
         for place, giver in enumerate(sites)
-        if place != receiver
-        and shares(float(sharing.probability[place, receiver]), seed, giver, sites[receiver], round)
+        if place != receiver and gives(float(sharing.probability[place, receiver]), seed, giver, sites[receiver], round)
     ]
+
+
+UNREACHABLE = PeerModel(torch.empty(0), {}, math.nan)  # in the place of one that does not answer: no network fits it
+
+AskPeer = Callable[[str, int], PeerModel | None]  # a peer's name and the round: its model, None where it shares none
 
 
 class ModelExchange:

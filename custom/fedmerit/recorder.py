@@ -65,17 +65,19 @@ class Recorder:
             updates: (n, d).
             outcome: of the method.
         """
-        digests = {site: digest(updates[row]) for row, site in enumerate(self.sites) if replies[row]}
+        known = updates.shape[1] > 0  # not where models stay at the sites
+        digests = {site: digest(updates[row]) for row, site in enumerate(self.sites) if replies[row] and known}
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
         self.ledger.append(self._record(round, replies, rejected, began, digests, outcome))
 
-    def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int) -> None:
+    def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int, own_alone: bool = False) -> None:
         """Write down the test Dice of the final models under the last ``round``.
 
         Args:
             round: the last.
             tests: what each site made of the final models, the global one or those of all sites; None: nothing.
             received: bytes sent to each site for it.
+            own_alone: whether each site tested its own final model and no other; then there is no union.
         """
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
@@ -84,7 +86,7 @@ class Recorder:
                 rows.append(self._row(round, site, "bytes_received", received, split="testing"))
             else:
                 rows.append(self._row(round, site, "rejected", 1.0, split="testing"))
-        for place, site in enumerate(self.sites):  # its final model, on the cases of every site
+        for place, site in enumerate([] if own_alone else self.sites):  # its final model, on the cases of every site
             for tester, test in zip(self.sites, tests, strict=True):
                 for overlap in _of_model(test, place) if test else ():
                     case = f"{tester}/{overlap.case}"

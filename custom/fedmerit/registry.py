@@ -33,6 +33,11 @@ class Entry:
     site_work: str
     paper: str
 
+    @property
+    def needs_server_set(self) -> bool:
+        """Whether the method has models evaluated on a server validation set."""
+        return self.method.trials is not Method.trials
+
 
 METHODS: Mapping[str, Entry] = {
     "standalone": Entry(Standalone, "none", "none", "own model", "training", "baseline"),
@@ -129,7 +134,7 @@ METHODS: Mapping[str, Entry] = {
     "cycle": Entry(
         CYCle,
         "alignment of cross-entropy and distillation gradients at the peers",
-        "none: every site keeps its own model",
+        "none",
         "own model, and the models of peers that share by reputation",
         "training with distillation from peers, gradients of both losses",
         "Tastan et al. 2025",
@@ -137,7 +142,7 @@ METHODS: Mapping[str, Entry] = {
     "vpdl": Entry(
         VPDL,
         "none",
-        "none: every site keeps its own model",
+        "none",
         "own model, and the models of all peers",
         "training with distillation from peers",
         "baseline of Tastan et al. 2025",

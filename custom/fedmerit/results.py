@@ -35,6 +35,8 @@ QUANTITIES: Mapping[str, str] = {
     "largest_pair_cosine": "cosine of the site's update and the nearest of the others' of the round, -1 to 1",
     "repeated": "1 where this very update, bit for bit, was sent before, or by another site in the same round",
     "quota": "fraction of the aggregated update that the site earned, 0 to 1",
+    "reward_distance": "Euclidean distance of what the site downloads from the aggregated update (CGSV, Figure 5)",
+    "model_distance": "Euclidean distance of the site's new model from the server's (CGSV, Figures 2 and 6)",
     "held": "fraction of the model's neurons that the site holds, 0 to 1",
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
@@ -43,10 +45,12 @@ QUANTITIES: Mapping[str, str] = {
     "removed": "1 where the method has expelled the site",
     "flagged": "1 where a site's claim differs from what the server computed",
     "rejected": "1 where the site's reply was left out of the round (the ledger says why)",
-    "seconds": "wall-clock time of the site's round",
+    "seconds": "wall-clock time of the site's round, what it evaluated for the server included",
+    "server_seconds": "wall-clock time of the server's work on the round, the same for all sites",
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
+PAIRS = ("peer_reputation", "misalignment", "available")  # what one site holds of another; the coalition is the holder
 
 
 @dataclass(frozen=True)
@@ -112,11 +116,18 @@ def read_results(run: Path) -> pd.DataFrame:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table of the results schema from its CSV file."""
+    """A table of the results schema from its CSV file; `BadInput` naming the file where it is none."""
     text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
-    return pd.read_csv(
-        path, dtype=text | {"seed": int, "round": int, "value": float}, keep_default_na=False, na_values={"value": [""]}
-    )
+    types = text | {"seed": int, "round": int, "value": float}
+    try:
+        table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values={"value": [""]})
+    except (OSError, ValueError) as error:  # the latter of all that pandas makes of a file that is no such table
+        raise BadInput(
+            f"{path}: not readable as results ({error}); let the command that wrote it write it anew"
+        ) from error
+    if lacking := [name for name in COLUMNS if name not in table]:
+        raise BadInput(f"{path}: no table of results, it lacks {', '.join(lacking)}; expected what FedMerit wrote")
+    return table
 
 
 def read_run(run: Path) -> dict[str, Any]:

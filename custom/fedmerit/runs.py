@@ -15,8 +15,9 @@ from fedmerit.local import run_local
 from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
 from fedmerit.privacy import require_privacy
+from fedmerit.registry import METHODS
 from fedmerit.results import read_run
-from fedmerit.server import needs_server_set, require_patience, require_sites
+from fedmerit.server import require_patience, require_sites
 from fedmerit.site import pick_device
 from fedmerit.tracking import require_tracking
 from fedmerit.training import build_network, check_image_size
@@ -82,7 +83,7 @@ def create(
     require_sites(plan, names)
     check_image_size(plan.network, first.image_size)
     require_patience(min_sites, round_timeout, len(names))
-    require_known(device, names)
+    require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
     specs = require_possible(behaviours or {}, names)
     filters, trackers = require_privacy(privacy, method, plan.build_method()), require_tracking(track, engine)
     for folder in folders:
@@ -90,6 +91,7 @@ def create(
         folder.require_arrays()
         pick_device(device_of(folder.name, device), folder.name)
     _require_server_set(plan, folders, server_sites)
+    _require_processes(plan, engine, threads, names)
     write_json(
         run / "run.json",
         describe(run.name, plan, names, engine)
@@ -110,6 +112,15 @@ def create(
     )
 
 
+def _require_processes(plan: Plan, engine: str, threads: int | None, sites: Sequence[str]) -> None:
+    """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
+    if plan.build_method().models_stay and engine == "sim" and threads is not None and threads < len(sites):
+        raise BadInput(
+            f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
+            f"give --threads {len(sites)}, or let the server pass the models on with --set exchange=relay"
+        )
+
+
 def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites: Path | str | None) -> None:
     """`BadInput` where the method needs a server validation set and there is none, or it does not fit the sites."""
     if server_sites is not None:
@@ -125,7 +136,7 @@ def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites:
             folder.require_arrays()
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
-    if lacking and needs_server_set(plan):
+    if lacking and METHODS[plan.method].needs_server_set:
         raise BadInput(
             f"method {plan.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
             "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"
@@ -186,6 +197,7 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
     threads = threads or info["threads"]
+    _require_processes(plan, info["engine"], threads, names)
     device = info["device"] or spread(names, torch.cuda.device_count())
     with held(run) as lock:
         if info["engine"] == "local":

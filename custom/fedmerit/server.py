@@ -1,6 +1,7 @@
 """The server's half of a run, whatever the engine: tasks out, replies in, record, checkpoint. It holds no formula."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat, neurons
-from fedmerit.core import Layout, Method, Reports, TrialResults, Trials
+from fedmerit.core import Layout, Reports, TrialResults, Trials, gram
 from fedmerit.data import SERVER_SPLIT, SiteFolder
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence import evidence_of
@@ -56,6 +57,7 @@ class _Round:
     tasks: Mapping[str, Task]
     updates: Tensor  # (n, d)
     reports: Reports
+    seconds: float = 0.0  # of the server's work on it so far
 
 
 class Federation:
@@ -104,12 +106,13 @@ class Federation:
         self.device = device
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
-        self.models = flat.get_parameters(self.network)  # (d,), or (n, d)
+        stay = self.method.models_stay
+        self.models = torch.empty(0) if stay else flat.get_parameters(self.network)  # (d,), or (n, d)
         sizes = tuple(parameter.numel() for parameter in flat.trainable(self.network).values())
         layout = Layout(sizes, neurons.owners(self.network))
         self.state = self.method.start(self.models, len(self.sites), layout)
         self.neurons: Tensor | None = None  # (n, H) bool: which neurons each site holds; None: all
-        self.buffers: list[flat.Buffers] = [flat.get_buffers(self.network)] * len(self.sites)
+        self.buffers: list[flat.Buffers] = [{} if stay else flat.get_buffers(self.network)] * len(self.sites)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it received last; None: all
@@ -190,29 +193,32 @@ class Federation:
 
     def aggregate(self, answers: Answers) -> None:
         """End the training of a round; then its trials, if the method has any, or else the round."""
+        began = time.perf_counter()
         replies, rejected = self._usable_replies(answers)
         self._require_enough(f"round {self.round}", "reply", replies, rejected)
         updates, reports = self._stack(replies)
         played = _Round(replies, rejected, self._training_tasks, updates, reports)
         trials = self.method.trials(self.state, updates, reports)
         if trials is None:
-            self._end_round(played)
+            self._end_round(played, began)
         elif not self.server_cases:
-            self._pending = played, self._evaluation(trials, replies)
+            evaluation = self._evaluation(trials, replies)
+            self._pending = replace(played, seconds=time.perf_counter() - began), evaluation
         else:
             task = self._evaluation(trials, replies)
-            self._end_round(played, _pooled([evaluate_models(self._own_network(), self.server_cases, task, self.plan)]))
+            evaluated = evaluate_models(self._own_network(), self.server_cases, task, self.plan)
+            self._end_round(played, began, _pooled([evaluated]))
 
     def finish(self, answers: Answers) -> None:
         """End the run: record the test Dice of the final models and save them."""
         test = self._final_test()
         tested, faults = self._usable_evaluations(answers, test, self.sites)
         self._require_enough("final test", "evaluation", tested, faults)
-        names = ["global"] if self.models.ndim == 1 else self.sites
-        for name, model, buffers in zip(names, test.models, test.buffers, strict=True):
+        names = [] if self.method.models_stay else ["global"] if self.models.ndim == 1 else self.sites
+        for name, model, buffers in zip(names, test.models, test.buffers, strict=bool(names)):
             flat.load(self.network, model, buffers)
             save_network(self.run / "models", name, self.network, self.plan.network)
-        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test))
+        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test), own_alone=self.method.models_stay)
         self.round += 1
         self._checkpoint()
 
@@ -232,7 +238,8 @@ class Federation:
                 weight=_known(self.weights, row),
                 data_share=_known(self.data_share, row),
                 neurons=None if self.neurons is None else self.neurons[row],
-                peers=self._peers(row),
+                peers={} if self.method.models_stay else self._peers(row),
+                others=self._others(row) if self.method.models_stay else {},
                 ledger=self.recorder.ledger.last_hash,
             )
             for row, site in enumerate(self.sites)
@@ -250,6 +257,14 @@ class Federation:
             for peer in givers(sharing, self.plan.seed, self.sites, row, self.round)
             if not missed[peer]
         }
+
+    def _others(self, row: int) -> dict[str, float]:
+        """Whom the site at ``row`` may ask for a model, and what is known here of the weights it gives them."""
+        sharing = self.method.sharing(self.state)
+        if sharing is None:
+            return {}
+        weights = zip(self.sites, sharing.weights[row].tolist(), strict=True)
+        return {site: weight for site, weight in weights if site != self.sites[row]}
 
     def _download(self, row: int) -> Tensor | Patch:
         """A site's model: whole, or what changed where that is smaller and the site has the rest."""
@@ -275,10 +290,16 @@ class Federation:
         return build_network(self.plan.network, pick_device(self.device, "the server"))
 
     def _final_test(self) -> Evaluation:
-        """Every site tests every final model, its own among them: on all test splits together stands the union."""
+        """Every site tests every final model, its own among them: on all test splits together stands the union.
+
+        Where models stay at the sites, each tests its own.
+        """
+        told = self.recorder.ledger.last_hash
+        if self.method.models_stay:
+            one = torch.eye(1, dtype=torch.float64)
+            return Evaluation(self.round, "testing", torch.empty(1, 0), one, ({},), one, ledger=told)
         models = self.models.reshape(-1, self.models.shape[-1])
         each = torch.eye(len(models), dtype=torch.float64)
-        told = self.recorder.ledger.last_hash
         return Evaluation(self.round, "testing", models, each, tuple(self.buffers[: len(models)]), each, ledger=told)
 
     def _survey(self) -> None:
@@ -319,13 +340,19 @@ class Federation:
 
     def _try(self, answers: Answers, played: _Round, trials: Evaluation) -> None:
         """End a round with what the sites said of the method's trials."""
+        began = time.perf_counter()
         asked = [site for site, reply in zip(self.sites, played.replies, strict=True) if reply]
         usable, faults = self._usable_evaluations(answers, trials, asked)
         rejected = played.rejected | {site: f"evaluation: {fault}" for site, fault in faults.items()}
         self._require_enough(f"round {self.round}", "evaluation", usable, rejected)
         self._pending = None
         results = _pooled([evaluated for evaluated in usable if evaluated])
-        self._end_round(replace(played, rejected=rejected), results, payload(trials))
+        took = {site: answer.seconds for site, answer in zip(asked, usable, strict=True) if answer}
+        replies = [
+            reply and replace(reply, seconds=reply.seconds + took.get(site, 0.0))
+            for site, reply in zip(self.sites, played.replies, strict=True)
+        ]
+        self._end_round(replace(played, replies=replies, rejected=rejected), began, results, payload(trials))
 
     def _usable_replies(self, answers: Answers) -> tuple[list[Reply | None], dict[str, str]]:
         """The replies that can be used, in site order, and why others cannot."""
@@ -380,15 +407,17 @@ class Federation:
             who = "no site" if least == 1 else f"{found} of {least} sites needed"
             raise RunFailed(f"{when}: {who} sent a usable {what} ({_listed(faults)})")
 
-    def _end_round(self, played: _Round, trials: TrialResults | None = None, trial_bytes: int = 0) -> None:
-        """Hand everything to the method, record, checkpoint."""
+    def _end_round(
+        self, played: _Round, began: float, trials: TrialResults | None = None, trial_bytes: int = 0
+    ) -> None:
+        """Hand everything to the method, record, checkpoint; the server has been at work on it since ``began``."""
         reports = replace(played.reports, trials=trials)
         state, outcome = self.method.round(self.state, played.updates, reports)
         if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
             raise RunFailed(f"round {self.round}: {self.plan.method} gave a model or weights that are not finite")
         self.state = state
         absent = ~reports.present
-        began = self._digests()
+        started_from = self._digests()
         if outcome.models.ndim == 2:
             self.changed = outcome.models != self.models
             self.changed[absent] = True  # whatever such a site holds, it gets the whole model
@@ -400,13 +429,20 @@ class Federation:
             if reply:
                 self.num_samples.setdefault(site, reply.num_samples)
         updates = played.updates
-        self.mean_update, evidence = evidence_of(updates, outcome.weights, reports.present, self.mean_update)
-        outcome = replace(outcome, quantities={**outcome.quantities, **evidence})
+        seconds = torch.full_like(outcome.weights, played.seconds + time.perf_counter() - began)
+        quantities = {**outcome.quantities, "server_seconds": seconds}
+        if not self.method.models_stay:
+            assert reports.products is not None
+            self.mean_update, evidence = evidence_of(
+                updates, reports.products, outcome.weights, reports.present, self.mean_update
+            )
+            quantities |= evidence
+        outcome = replace(outcome, quantities=quantities)
 
         weighing_bytes, faults = self._weighed
         received = [payload(task) + trial_bytes + weighing_bytes for task in played.tasks.values()]
         rejected = faults | played.rejected
-        self.recorder.training_round(self.round, played.replies, rejected, received, began, updates, outcome)
+        self.recorder.training_round(self.round, played.replies, rejected, received, started_from, updates, outcome)
         self.round, self._sent, self._weighed = self.round + 1, None, (0, {})
         self._checkpoint()
         self.on_round(self.recorder.ledger.records[-1])
@@ -434,7 +470,7 @@ class Federation:
                     for site, value in of_others.items():
                         pairs[name][row, self.sites.index(site)] = value
         present = torch.tensor([reply is not None for reply in replies])
-        return updates, Reports(samples, present, values, pairs=pairs)
+        return updates, Reports(samples, present, values, pairs=pairs, products=gram(updates))
 
     def _update_buffers(self, replies: Replies, reports: Reports, statistics: str | None) -> None:
         statistics = statistics or ("shared" if self.method.shares_buffers else "own")
@@ -478,6 +514,11 @@ class Federation:
         if content is None:
             self.recorder.rewind(0, 0)
             return
+        if set(content["state"]) != set(vars(self.state)):
+            raise BadInput(
+                f"{self.run}: was begun by another version of FedMerit, whose {self.plan.method} remembers other "
+                "things; finish it with that version, or start another run"
+            )
         self.round, self.models, self.buffers = content["round"], content["models"], content["buffers"]
         self.weights, self.data_share = content["weights"], content["data_share"]
         self.mean_update = content.get("mean_update")  # checkpoints of earlier versions have none
@@ -539,11 +580,6 @@ def require_patience(min_sites: int, round_timeout: float, num_sites: int | None
         raise BadInput(f"min_sites={min_sites}: expected 1 to the number of sites")
     if not 0 <= round_timeout < math.inf:
         raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
-
-
-def needs_server_set(plan: Plan) -> bool:
-    """Whether the method has models evaluated on a server validation set."""
-    return type(plan.build_method()).trials is not Method.trials
 
 
 def is_finished(run: Path, rounds: int) -> bool:

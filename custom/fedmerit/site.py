@@ -5,6 +5,7 @@ is killed, swapped out or replaced loses nothing, and a round can be repeated.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from fedmerit.messages import (
     Evaluation,
     Failure,
     Patch,
+    PeerModel,
     Reply,
     Task,
     Weighed,
@@ -36,7 +38,7 @@ from fedmerit.messages import (
     rounded,
 )
 from fedmerit.neurons import held_parameters, loss_increases
-from fedmerit.peers import ModelExchange
+from fedmerit.peers import UNREACHABLE, AskPeer, ModelExchange, gives
 from fedmerit.plan import Plan
 from fedmerit.site_log import SiteLog
 from fedmerit.training import (
@@ -46,8 +48,10 @@ from fedmerit.training import (
     evaluate,
     fixed_batches,
     image_losses,
+    initial_network,
     mean_dice,
     random_seed,
+    save_network,
     train,
 )
 
@@ -63,6 +67,7 @@ class Learned:
     buffers: Buffers  # after training
     loss: float  # mean of the batches
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it found of its peers
+    weights: Mapping[str, float] = field(default_factory=dict)  # that it gives them from now on
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,12 @@ class Memory:
     received: Tensor  # (d,)
     trained: Tensor  # (d,)
     buffers: Buffers  # after training
+    weights: Mapping[str, float] = field(default_factory=dict)  # that it gives its peers
+
+    @property
+    def model(self) -> Tensor:
+        """(d,) what came of the round: received plus update, rounded as where the update travels."""
+        return self.received + (self.trained - self.received)
 
 
 class Site:
@@ -82,17 +93,29 @@ class Site:
         plan: the run.
         memory: folder of its own in which the site keeps its memory between rounds.
         device: "cpu", "cuda", "cuda:1", or "auto": the first GPU where there is one.
+        ask_peer: how to get another site's model, of methods whose models stay at the sites.
 
     Raises:
         BadInput: the images do not fit the plan's network, or the device is not there.
     """
 
-    def __init__(self, folder: SiteFolder, plan: Plan, memory: Path, device: str = "auto"):
+    def __init__(
+        self,
+        folder: SiteFolder,
+        plan: Plan,
+        memory: Path,
+        device: str = "auto",
+        ask_peer: AskPeer = lambda peer, round: None,
+    ):
         require_fit(plan, folder)
+        self.ask_peer = ask_peer
         self.folder, self.plan, self.memory = folder, plan, memory
         self.device = pick_device(device, folder.name)
         self.method = plan.build_method()
         self.name = folder.name
+        if self.method.models_stay:  # made here, since it borrows the global random state, and sites work in threads
+            network = initial_network(plan.network, plan.seed)
+            self._start: tuple[Tensor, Buffers] = (flat.get_parameters(network), flat.get_buffers(network))
 
     @cached_property
     def _network(self) -> torch.nn.Module:
@@ -118,19 +141,26 @@ class Site:
     def train(self, task: Task) -> Reply:
         """Validate the received model, report what the method asks for, train for a round, remember it."""
         started = time.perf_counter()
-        memory = self._recall(task.round - 1)
+        stays = self.method.models_stay
+        if stays:
+            task = self._completed(task)
+        memory = self._latest(task.round) if stays else self._recall(task.round - 1)
         received = self._received(task, memory)
         overlaps = self._validate(received, task.buffers)
         values = self._report(task, received, memory)
         learned = self.learn(task, received, memory)
         after = self._validate(learned.trained, learned.buffers) if self.plan.training.validate_trained else ()
-        remembered = Memory(received.clone(), learned.trained, learned.buffers)  # a view would save all it views
+        weights = {**(memory.weights if memory else {}), **learned.weights}
+        whole = received.clone()  # a view would save all it views
+        remembered = Memory(whole, learned.trained, learned.buffers, weights)
         self._remember(task.round, remembered)
-        self._log.trained(task, received, learned.update)
+        nothing = torch.empty(0)  # where the model stays: neither does it come with the task, nor does an update leave
+        update = nothing if stays else learned.update
+        self._log.trained(task, nothing if stays else received, update)
         return Reply(
             round=task.round,
-            update=learned.update,
-            buffers=learned.buffers,
+            update=update,
+            buffers={} if stays else learned.buffers,
             num_samples=len(self._slices),
             overlaps=overlaps,
             trained_overlaps=after,
@@ -152,11 +182,11 @@ class Site:
             for peer, fault in exchange.faults.items():
                 log.warning("round %d: %s is not available: %s", task.round, peer, fault)
             available = {peer: float(peer not in exchange.faults) for peer in task.peers}
-            pairs = {**lesson.values, "available": available}
+            pairs, weights = {**lesson.values, "available": available}, lesson.weights
         else:
-            loss, pairs = train(self._network, self._slices, self.plan.training, seed, held), {}
+            loss, pairs, weights = train(self._network, self._slices, self.plan.training, seed, held), {}, {}
         trained = flat.get_parameters(self._network)
-        return Learned(trained - received, trained, flat.get_buffers(self._network), loss, pairs)
+        return Learned(trained - received, trained, flat.get_buffers(self._network), loss, pairs, weights)
 
     def _lesson(self, task: Task, exchange: ModelExchange) -> Lesson:
         """What the method takes from the peers, with the network as it was received."""
@@ -178,11 +208,49 @@ class Site:
             self._remember(task.round, replace(memory, trained=memory.received + update))
             self._log.trained(task, memory.received, update)
 
+    def lend(self, receiver: str, round: int) -> PeerModel | None:
+        """This site's model for a peer to learn from in a round, where it shares it; by its own memory alone."""
+        memory = self._recall(round - 1)
+        if memory is None and round:
+            return None
+        held = torch.tensor(memory.weights.get(receiver, math.nan) if memory else math.nan, dtype=torch.float64)
+        if not gives(float(self.method.probability(held, round)), self.plan.seed, self.folder.name, receiver, round):
+            return None
+        return PeerModel(*self._own_model(round), math.nan)
+
+    def _completed(self, task: Task) -> Task:
+        """A task with the models that are not the server's: the site's own, and those its peers share with it."""
+        memory = self._latest(task.round)
+        peers = {}
+        for peer, told in task.others.items():
+            try:
+                shared = self.ask_peer(peer, task.round)
+            except Exception as error:  # whatever happens at a peer or on the way there
+                log.warning("round %d: %s cannot be asked for its model: %s", task.round, peer, error)
+                shared = UNREACHABLE
+            if shared is not None:
+                peers[peer] = replace(shared, weight=memory.weights.get(peer, told) if memory else told)
+        model, buffers = self._own_model(task.round)
+        return replace(task, parameters=model, buffers=buffers, peers=peers)
+
+    def _own_model(self, round: int) -> tuple[Tensor, Buffers]:
+        """What the site starts a round from where its model stays with it, and the statistics: (d,)."""
+        memory = self._latest(round)
+        return self._start if memory is None else (memory.model, memory.buffers)
+
+    def _keep_final(self, task: Evaluation) -> Evaluation:
+        """The evaluation of the site's own model, which lies among the run's models from now on."""
+        model, buffers = self._own_model(task.round)
+        flat.load(self._network, model, buffers)
+        save_network(self.memory.parents[1] / "models", self.folder.name, self._network, self.plan.network)
+        return replace(task, models=model[None], buffers=(buffers,))
+
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Dice, and where asked for losses, of some models on one split."""
-        evaluated = evaluate_models(self._network, self._cases(task.split), task, self.plan)
         self._log.evaluated(task, task.models)
-        return evaluated
+        if self.method.models_stay:
+            task = self._keep_final(task)
+        return evaluate_models(self._network, self._cases(task.split), task, self.plan)
 
     def weigh(self, task: Weighing) -> Weighed:
         """What each neuron of a model is worth on one split."""
@@ -253,13 +321,23 @@ class Site:
 
     def _remember(self, round: int, memory: Memory) -> None:
         write_atomically(self._file(round), lambda file: torch.save(vars(memory), file))
+        kept = (self._file(round), max(self._files(round), default=None))
         for file in self.memory.glob("round_*.pt"):
-            if file not in (self._file(round), self._file(round - 1)):
+            if file not in kept:
                 file.unlink()
 
     def _recall(self, round: int) -> Memory | None:
         file = self._file(round)
         return Memory(**torch.load(file, weights_only=True)) if file.exists() else None
+
+    def _latest(self, round: int) -> Memory | None:
+        """What it remembers of the last round before ``round`` that it did."""
+        files = self._files(round)
+        return Memory(**torch.load(max(files), weights_only=True)) if files else None
+
+    def _files(self, round: int) -> list[Path]:
+        """Those of earlier rounds."""
+        return [file for file in self.memory.glob("round_*.pt") if file < self._file(round)]
 
 
 def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation, plan: Plan) -> Evaluated:

@@ -1,15 +1,15 @@
 """Fairness from run folders: which runs and ground truth there are, what is missing, and the files written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from evaluation.bootstrap import DRAWS
-from evaluation.fairness.fairness_tables import Fairness, complete_truths, measure
+from evaluation.fairness.fairness_tables import Fairness, measure
 from evaluation.formats import write_tables
 from evaluation.runs import Run, open_runs, together
-from evaluation.truth.games import coalition_utilities
+from evaluation.truth.ground_truths import Truth, open_truths
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.results import read_results
@@ -55,21 +55,17 @@ def study(
     results = _of_label(together(runs), label)
     if not ((results["split"] == split) & (results["quantity"] == "dice")).any():
         raise BadInput(f"--split {split}: no run was tested on it; `fedmerit run` tests on it today, so run anew")
-    coalitions, truths = None, list[str]()
+    coalitions, truths = None, list[Truth]()
     if truth is None:
         notes.append(
             "collaboration fairness needs a ground truth: give --truth DIR, what `fedmerit loo --sites "
             f"{runs[0].info.get('sites_folder')} --out DIR` or `fedmerit shapley` wrote"
         )
     else:
-        coalitions = _of_label(_truth(truth, runs[0].sites), label)
-        try:
-            truths, lacking = complete_truths(
-                coalition_utilities(coalitions), runs[0].sites, sorted({run.seed for run in runs})
-            )
-        except BadInput as error:
-            raise BadInput(f"--truth {truth}: {error}") from None
+        rows, truths, lacking = open_truths(truth, runs[0].sites, sorted({run.seed for run in runs}))
+        coalitions = _of_label(rows, label)
         notes += [f"--truth {truth}: {note}" for note in lacking]
+        notes += [f"--truth {truth}: {text}" for one in truths for text in _sampled(one, runs[0].sites)]
     methods = {run.label: str(run.info["method"]) for run in runs}
     found = measure(results, methods, alone=base, truth=coalitions, truths=truths, split=split, draws=draws, seed=seed)
     return found, [*notes, *_undefined(found)]
@@ -154,24 +150,15 @@ def _of_label(results: pd.DataFrame, label: str | None) -> pd.DataFrame:
     return results if label is None else results[(results["label"] == label) | (results["label"] == "")]
 
 
-def _truth(folder: Path, sites: Sequence[str]) -> pd.DataFrame:
-    """The rows of a folder of trained coalitions; `BadInput` where it is none, or of other sites."""
-    if not (folder / "results.csv").exists():
-        raise BadInput(
-            f"--truth {folder}: no results.csv in it; `fedmerit loo --sites SITES --out {folder}` or "
-            f"`fedmerit shapley --sites SITES --out {folder}` makes it"
+def _sampled(truth: Truth, sites: Sequence[str]) -> Iterator[str]:
+    """What there is to know of values that are estimates: of each site, by seed."""
+    for seed, estimate in truth.estimates.items():
+        pairs = zip(sites, 100 * estimate.values, 100 * estimate.standard_errors, strict=True)
+        told = ", ".join(f"{site} {value:.2f} (standard error {error:.2f})" for site, value, error in pairs)
+        yield (
+            f"{truth.name}, seed {seed}: estimates from {estimate.permutations} sampled permutations, in points of "
+            f"Dice: {told}"
         )
-    results = read_results(folder)
-    if not (results["coalition"] != "").any():
-        raise BadInput(
-            f"--truth {folder}: its results.csv names no coalition; give what `fedmerit loo` or "
-            "`fedmerit shapley` wrote"
-        )
-    if (valued := sorted(set(results["site"]))) != list(sites):
-        raise BadInput(
-            f"--truth {folder}: is of the sites {', '.join(valued)}, the runs are of {', '.join(sites)}; value the same"
-        )
-    return results
 
 
 def _undefined(found: Fairness) -> list[str]:

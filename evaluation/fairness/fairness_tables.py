@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from evaluation.bootstrap import DRAWS, LEVEL, SiteDice, bootstrap, observed
 from evaluation.compare import PAPER, UNION, union_dice
@@ -18,26 +17,11 @@ from evaluation.fairness import fairness
 from evaluation.fairness.fairness import Figure
 from evaluation.formats import DASH, MINUS, Table
 from evaluation.tables import RUN, case_dice, contributions, per_round
-from evaluation.truth.games import (
-    NOBODY,
-    Coalition,
-    FloatArray,
-    Weights,
-    coalition_dice,
-    leave_one_out_weights,
-    missing,
-    named,
-    normalised,
-    required,
-    semivalue,
-    shapley_weights,
-)
-from fedmerit.errors import BadInput
+from evaluation.truth.games import NOBODY, FloatArray, coalition_dice, normalised
+from evaluation.truth.ground_truths import Truth
 
 Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seeds x sites
 
-TRUTHS: Mapping[str, Weights] = {"leave-one-out": leave_one_out_weights, "Shapley": shapley_weights}
-COMMANDS: Mapping[str, str] = {"leave-one-out": "loo", "Shapley": "shapley --exact-up-to {}"}  # of n sites
 TRAINED = "trained by "  # stands before a coalition where methods stand
 
 DICE: Mapping[str, Figure] = {
@@ -133,51 +117,13 @@ def estimates_of(results: pd.DataFrame, methods: Mapping[str, str]) -> dict[str,
     return found
 
 
-def complete_truths(
-    games: Mapping[int, Mapping[Coalition, ArrayLike]], sites: Sequence[str], seeds: Sequence[int]
-) -> tuple[list[str], list[str]]:
-    """Which of `TRUTHS` have all their coalitions for one seed at least, and notes on what others lack.
-
-    Args:
-        games: utilities of coalitions by seed, as `evaluation.truth.games.coalition_utilities`.
-        sites: those of the runs.
-        seeds: those of the runs.
-
-    Raises:
-        BadInput: coalitions hold other sites, or no truth is complete for any seed; the message names what is missing.
-    """
-    trained = {one for game in games.values() for one in game}
-    if (valued := frozenset[str]().union(*trained)) - set(sites):
-        raise BadInput(
-            f"the ground truth is of {', '.join(sorted(valued))}, the runs are of {', '.join(sites)}; value the same"
-        )
-    notes: list[str] = []
-    complete: list[str] = []
-    for truth, weights in TRUTHS.items():
-        if truth == "Shapley" and trained <= {NOBODY, *required(sites, leave_one_out_weights)}:
-            continue  # nobody asked for it
-        for seed in seeds:
-            lacking = [one for one in missing(games.get(seed, {}), sites, weights) if one != NOBODY]
-            if not lacking:
-                complete.append(truth)
-            else:
-                command = COMMANDS[truth].format(len(sites))
-                notes.append(
-                    f"{truth}, seed {seed}: no utility of {named(lacking)}; `fedmerit {command} --sites SITES "
-                    f"--seeds {seed} --out DIR`, with the same DIR and options, trains what is missing"
-                )
-    if not complete:
-        raise BadInput("; ".join(notes))
-    return list(dict.fromkeys(complete)), notes
-
-
 def measure(
     results: pd.DataFrame,
     methods: Mapping[str, str],
     *,
     alone: str | None = None,
     truth: pd.DataFrame | None = None,
-    truths: Sequence[str] = (),
+    truths: Sequence[Truth] = (),
     split: str = "testing",
     draws: int = DRAWS,
     seed: int = 0,
@@ -190,7 +136,7 @@ def measure(
         methods: the method of each label.
         alone: the label of training alone, for performance fairness and gains.
         truth: rows of trained coalitions of the same sites, for collaboration fairness.
-        truths: which of `TRUTHS` to take of them.
+        truths: what they make the sites worth.
         split: the cases that Dice is of: each site's own (``testing``), or all sites' (``union``).
         draws: of the bootstrap.
         seed: of the bootstrap.
@@ -208,10 +154,9 @@ def measure(
         trained = coalition_dice(truth).mean(axis=1)
         cases = pd.concat([cases, trained.rename(index=lambda text: f"{TRAINED}{text}", level="method")])
     estimates = estimates_of(results, methods)
-    weights = {name: TRUTHS[name] for name in truths}
 
     def pairs(dice: SiteDice) -> list[_Pair]:
-        return list(_pairs(dice, methods, alone, estimates, weights))
+        return list(_pairs(dice, methods, alone, estimates, truths))
 
     def figures(dice: SiteDice) -> dict[Key, FloatArray]:
         return {key: value for pair in pairs(dice) for key, value in pair.values()}
@@ -226,7 +171,7 @@ def measure(
         [{**key._asdict(), **numbers, "note": why.get(key, "")} for key, numbers in summary.items()],
         columns=[*Key._fields, "mean", "std", "low", "high", "seeds", "note"],
     )
-    captions = _captions(alone, split, len(seen.seeds), level)
+    captions = _captions(alone, split, len(seen.seeds), level, truths)
     ran = {label: len(set(results.loc[results["method"] == label, "seed"])) for label in methods}
     tables = [
         _shown(str(name), captions[str(name)], rows, ran, level) for name, rows in table.groupby("table", sort=False)
@@ -239,7 +184,7 @@ def _pairs(
     methods: Mapping[str, str],
     alone: str | None,
     estimates: Estimates,
-    truths: Mapping[str, Weights],
+    truths: Sequence[Truth],
 ) -> Iterator[_Pair]:
     """What is compared with what, Dice in percent."""
     final = {label: 100 * dice.of(label) for label in methods if label in dice.methods}
@@ -264,7 +209,7 @@ def _pairs(
             yield _Pair("rewards", label, estimate, said, own, (estimate, "Dice"), LINEAR | RANKS)
 
 
-def _values(dice: SiteDice, truths: Mapping[str, Weights]) -> dict[str, FloatArray]:
+def _values(dice: SiteDice, truths: Sequence[Truth]) -> dict[str, FloatArray]:
     """(..., s, n) points of Dice: what each site is worth by the coalitions among the methods; NaN where not known."""
     utilities = {
         frozenset(text.removeprefix(TRAINED).split("+")): 100 * dice.of(text).mean(axis=-1)
@@ -273,11 +218,13 @@ def _values(dice: SiteDice, truths: Mapping[str, Weights]) -> dict[str, FloatArr
     }
     utilities[NOBODY] = np.zeros(dice.seed.shape)
     found = {}
-    for truth, weights in truths.items():
-        needed = {one: utilities[one] for one in required(dice.sites, weights)}
-        known = np.isfinite(np.stack(list(needed.values()))).all(axis=0)
-        game = {one: np.where(known, utility, 0.0) for one, utility in needed.items()}
-        found[truth] = np.moveaxis(np.where(known, semivalue(game, weights, dice.sites), np.nan), 0, -1)
+    for truth in truths:
+        found[truth.name] = np.full((*dice.seed.shape, len(dice.sites)), np.nan)
+        for place, seed in enumerate(dice.seeds):
+            if seed in truth.parts:
+                slots = dice.seed == place
+                game = {one: utilities[one][slots] for one in truth.parts[seed]}
+                found[truth.name][slots] = truth.values(seed, game).T
     return found
 
 
@@ -297,7 +244,7 @@ def _reasons(pair: _Pair, seen: SiteDice) -> Iterator[tuple[Key, str]]:
             yield key, "; ".join(f"seed {number}: {reason}" for number, reason in reasons.items())
 
 
-def _captions(alone: str | None, split: str, seeds: int, level: float) -> dict[str, str]:
+def _captions(alone: str | None, split: str, seeds: int, level: float, truths: Sequence[Truth]) -> dict[str, str]:
     """What stands above each table."""
     where = "on each site's test split" if split == "testing" else f"on the {split} of the test splits"
     over = "seeds and cases" if seeds > 1 else "cases"
@@ -311,10 +258,11 @@ def _captions(alone: str | None, split: str, seeds: int, level: float) -> dict[s
         "worse off than alone, and of those within the bounds of Definition 1 of FedSAC (BCF)",
         "rewards": f"What the method says of contributions, and its Dice {where} (100 x Pearson as Table 7 of CGSV)",
     }
-    for truth in TRUTHS:
-        about = f"Collaboration fairness, {truth} values and what the method says of contributions"
-        captions[truth.lower()] = f"{about} (as Table 3 of {PAPER}): 100 x Pearson, distance of shares"
-        captions[f"{truth.lower()}-ranks"] = f"{about}: correlation of ranks"
+    for truth in truths:
+        about = f"Collaboration fairness, {truth.name} values and what the method says of contributions"
+        sampled = f"; {truth.sampled}, which no interval holds" if truth.sampled else ""
+        captions[truth.name.lower()] = f"{about} (as Table 3 of {PAPER}): 100 x Pearson, distance of shares{sampled}"
+        captions[f"{truth.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"
     return {name: f"{caption}{end}" for name, caption in captions.items()}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from evaluation.figures import STYLE, site_style
+from evaluation.figures import STYLE, lines_over_rounds
 from evaluation.freeriders.detection import accumulated, free_rider_values, of_rounds
 from evaluation.freeriders.freeriders import HONEST, Attack
 from evaluation.freeriders.sybils import SYBILS
@@ -79,21 +79,5 @@ def heat_map(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
 
 def lines(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
     """As Figure 7: a panel per site that rides, a line per site over the rounds, the rider's the thickest."""
-    sites = list(next(iter(values.values())).columns)
-    with matplotlib.rc_context(STYLE):
-        columns = min(3, len(values))
-        rows = -(-len(values) // columns)
-        figure = Figure(figsize=(1.9 + 3.0 * columns, 0.7 + 2.3 * rows), dpi=160, layout="constrained")
-        panels = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
-        for panel, (rider, table) in zip(panels, values.items(), strict=False):
-            for site in sites:
-                panel.plot(
-                    table.index, table[site], label=site, **site_style(sites, site), lw=3 if site == rider else 1
-                )
-            panel.set_title(f"{rider} rides")
-            panel.set_xlabel("Round")
-        for panel in panels[len(values) :]:
-            panel.set_axis_off()
-        figure.suptitle(title, x=0.01, ha="left")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
-    return figure
+    panels = {f"{rider} rides": table for rider, table in values.items()}
+    return lines_over_rounds(panels, title, bold={f"{rider} rides": rider for rider in values})

@@ -3,7 +3,7 @@
 Dice is that of the test cases of all sites together, which are the same in every way of dealing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from evaluation.compare import UNION, union_dice
 from evaluation.fairness.fairness import pearson
 from evaluation.formats import Table, file_name
 from evaluation.papers.paper_artefacts import Artefact, Drawn, Made, beside, printed
-from evaluation.papers.paper_figures import lines_over_rounds, numbers_of
+from evaluation.papers.paper_figures import numbers_of
 from evaluation.papers.paper_runs import Compared, Deal, Study
 from evaluation.tables import per_round, validation
 from fedmerit.errors import BadInput
@@ -120,15 +120,28 @@ def reputation_and_loss(results: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
     return reputations(results), -losses
 
 
-def lines(study: Study, artefact: Artefact, quantity: str, title: str) -> Made:
-    """A panel for each method and way of dealing, a line for each site over rounds, mean over seeds.
+def lines(study: Study, artefact: Artefact, titles: Mapping[str, str]) -> Made:
+    """A figure for each quantity: a panel for each method and way of dealing, a line for each site over rounds.
+
+    Lines are means over seeds.
 
     Args:
         study: what was asked for.
         artefact: which.
-        quantity: of the rounds; "validation": Dice of the model received on the site's validation images, percent.
-        title: what the vertical axis says.
+        titles: by quantity of the rounds, what the vertical axis says; "validation" is Dice of the model received on
+            the site's validation images, percent.
     """
+    drawn = []
+    for quantity, title in titles.items():
+        panels = _panels(study, artefact, quantity)
+        name = artefact.name if len(titles) == 1 else f"{artefact.name}-{quantity.replace('_', '-')}"
+        caption = artefact.what if len(titles) == 1 else f"{artefact.what}: {title.lower()}"
+        drawn.append(Drawn(name, caption, figures.lines_over_rounds(panels, title), numbers_of(panels)))
+    return Made(drawn=drawn)
+
+
+def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.DataFrame]:
+    """By method and way of dealing, rounds x sites; `BadInput` where no run records the quantity."""
     panels: dict[str, pd.DataFrame] = {}
     for need in _dealt(artefact):
         results = study.results(need).astype({"method": str})
@@ -138,8 +151,8 @@ def lines(study: Study, artefact: Artefact, quantity: str, title: str) -> Made:
             own = table[table.index.get_level_values("method") == label]
             panels[name] = own.groupby(level="round").mean().dropna(axis=1, how="all")
     if not panels:
-        raise BadInput(f"no run records {quantity}")
-    return Made(drawn=[Drawn(artefact.name, artefact.what, lines_over_rounds(panels, title), numbers_of(panels))])
+        raise BadInput(f"no run records {quantity}; runs of an earlier FedMerit do not: train anew in another --out")
+    return panels
 
 
 def bars(study: Study, artefact: Artefact) -> Made:

@@ -1,10 +1,12 @@
 """Tables and figures of FedCE (Jiang et al., CVPR 2023), for other sites."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from data_prep.pictures import intensities
 from evaluation import compare, figures
-from evaluation.fairness.fairness_tables import Fairness, complete_truths, measure
+from evaluation.fairness.fairness_tables import Fairness, measure
 from evaluation.formats import Table
 from evaluation.freeriders import rider_figures
 from evaluation.freeriders.detection import accumulated, free_rider_values, of_rounds
@@ -18,6 +20,7 @@ from evaluation.runs import Run, open_runs
 from evaluation.tables import contributions, validation
 from evaluation.truth.coalitions import results_of as coalition_results
 from evaluation.truth.games import coalition_utilities
+from evaluation.truth.ground_truths import Truth, complete_truths
 from evaluation.truth.values import leave_one_out_tables
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
@@ -54,10 +57,10 @@ def _dice(study: Study, artefact: Artefact) -> Made:
     return Made([*with_paper, *printed(artefact.name, artefact.published)])
 
 
-def _fairness(study: Study, truth: pd.DataFrame | None = None, truths: list[str] | None = None) -> Fairness:
+def _fairness(study: Study, truth: pd.DataFrame | None = None, truths: Sequence[Truth] = ()) -> Fairness:
     results = study.results(ALL)
     methods = {label: label.split(":")[0] for label in results["method"].cat.categories}
-    return measure(results, methods, alone="standalone", truth=truth, truths=truths or ())
+    return measure(results, methods, alone="standalone", truth=truth, truths=truths)
 
 
 def _named(found: Fairness, name: str, lacking: str) -> Table:

@@ -32,7 +32,7 @@ def _accuracy(study: Study, artefact: Artefact) -> Made:
 
 
 def _validation(study: Study, artefact: Artefact) -> Made:
-    return lines(study, artefact, "validation", "Validation Dice [%]")
+    return lines(study, artefact, {"validation": "Validation Dice [%]"})
 
 
 PAPER = Paper(

@@ -1,4 +1,4 @@
-"""Figures of papers that no report needs: lines of every site over rounds, and values under a change of sites."""
+"""Figures of papers that no report needs: values under a change of sites; and the numbers behind lines."""
 
 from collections.abc import Mapping
 
@@ -7,41 +7,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from evaluation.figures import STYLE, site_style
 
 
-def lines_over_rounds(panels: Mapping[str, pd.DataFrame], title: str) -> Figure:
-    """A panel for each table, a line for each site.
-
-    Args:
-        panels: by their titles, rounds x sites; sites may differ from panel to panel.
-        title: what the vertical axis says.
-    """
-    sites = sorted({str(site) for table in panels.values() for site in table})
-    with matplotlib.rc_context(STYLE):
-        columns = min(3, len(panels))
-        rows = -(-len(panels) // columns)
-        figure = Figure(figsize=(1.9 + 3.2 * columns, 0.7 + 2.6 * rows), dpi=160, layout="constrained")
-        axes = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
-        for panel, (name, table) in zip(axes, panels.items(), strict=False):
-            for site in table:
-                look = site_style(sites, str(site))
-                panel.plot(table.index, table[site], marker="o" if len(table) < 3 else "", **look)
-            panel.set_title(name)
-            panel.set_xlabel("Round")
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-        for panel in axes[len(panels) :]:
-            panel.set_axis_off()
-        figure.supylabel(title, fontsize=9.5, color="#30343b")
-        handles = [Line2D([], [], label=site, **site_style(sites, site)) for site in sites]
-        figure.legend(handles=handles, title="Site", loc="outside right upper", alignment="left")
-    return figure
-
-
 def numbers_of(panels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """What `lines_over_rounds` shows as one table: ``panel, round`` and a column for each site."""
+    """What `evaluation.figures.lines_over_rounds` shows as one table: ``panel, round`` and a column for each site."""
     return pd.concat(
         {name: table.rename_axis("round") for name, table in panels.items()}, names=["panel"]
     ).reset_index()

@@ -5,7 +5,7 @@
 again, whichever table or figure it was for.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,16 +18,14 @@ from evaluation import comparison_runs
 from evaluation.comparison_runs import Planned, parse_methods
 from evaluation.formats import file_name
 from evaluation.freeriders import freeriders
-from evaluation.pool import execute_all
+from evaluation.pool import OnEnd
 from evaluation.truth import coalitions
 from evaluation.truth.games import leave_one_out_weights, required
-from fedmerit.core import Method
 from fedmerit.data import SERVER_SPLIT, open_sites
-from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import read_json, write_json
+from fedmerit.errors import BadInput
+from fedmerit.files import write_json
 from fedmerit.registry import METHODS
 
-OnEnd = Callable[[Path, str | None], None]
 RIDE = "repeat"  # how a free rider of FedCE's study cheats: one image, several times
 
 
@@ -110,11 +108,7 @@ class Study:
 
     def require_same(self) -> None:
         """`BadInput` where the folder is for other sites, rounds or settings."""
-        path = self.out / "paper.json"
-        if path.exists() and (before := read_json(path)) != self._asked:
-            changed = [name for name in {**before, **self._asked} if before.get(name) != self._asked.get(name)]
-            told = ", ".join(f"{name} {before.get(name)}" for name in changed)
-            raise BadInput(f"{self.out}: holds trainings with {told}; go on with the same, or choose another --out")
+        comparison_runs.require_unchanged(self.out / "paper.json", self._asked)
 
     def claim(self) -> None:
         """Write down what the folder is for; `BadInput` where it is for something else."""
@@ -161,8 +155,7 @@ class Study:
 
     def can_train(self, label: str) -> bool:
         """Whether a method has what it needs: some need images set aside for the server."""
-        kind = METHODS[label.split(":")[0]].method
-        return self.has_server_set or kind.trials is Method.trials
+        return self.has_server_set or not METHODS[label.split(":")[0]].needs_server_set
 
     def results(self, need: "Compared") -> pd.DataFrame:
         """The results of a comparison in one table; column ``method`` holds labels, in the order they were named.
@@ -205,21 +198,7 @@ class Compared:
 
     def work_off(self, trainings: Sequence[Planned], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
-        failed: dict[Path, str] = {}
-        for waiting in (False, True):  # for what sites reach alone
-            left = [training for training in trainings if (training.alone is not None) == waiting]
-            begun = [training.folder for training in left if not training.finished and _begins(training, failed)]
-            failed |= execute_all(begun, workers, on_end, after=freeriders.forget)
-        return failed
-
-
-def _begins(training: Planned, failed: dict[Path, str]) -> bool:
-    """Whether a run has its folder now; if not, ``failed`` is told why."""
-    try:
-        training.begin()
-    except RunFailed as error:
-        failed[training.folder] = str(error)
-    return training.folder not in failed
+        return comparison_runs.work_off(trainings, workers, on_end, after=freeriders.forget)
 
 
 @dataclass(frozen=True)
@@ -271,6 +250,35 @@ class Riding:
         out, options = study.out / "riders", study.options(study.sites)
         items = parse_methods(self.label)
         return freeriders.prepare(out, items, [RIDE], study.names, study.seeds, study.settings, options)
+
+    def work_off(self, trainings: Sequence[freeriders.Attack], workers: int, on_end: OnEnd) -> dict[Path, str]:
+        """Train what is not finished."""
+        return freeriders.work_off(trainings, workers, on_end)
+
+
+@dataclass(frozen=True)
+class WrongMasks:
+    """A method on sites dealt anew of which the last has wrong masks, in each way in turn, and where none has."""
+
+    label: str
+    deal: Deal
+    kinds: tuple[str, ...]  # specs of `fedmerit.behaviours`
+
+    def keys(self, sites: Sequence[str]) -> list[str]:
+        """One for each kind, and one without."""
+        return [f"{self.label} on {self.deal}, {kind}" for kind in ("honest", *self.kinds)]
+
+    @property
+    def cost(self) -> str:
+        """Number of kinds, and one where all are honest."""
+        return f"{len(self.kinds) + 1} on {self.deal.name}"
+
+    def prepare(self, study: Study) -> list[freeriders.Attack]:
+        """A run folder for each kind and seed."""
+        sites = study.sites_of(self.deal)
+        last = [folder.name for folder in open_sites(sites)][-1:]
+        out, items = study.out / "riders" / sites.name, parse_methods(self.label)
+        return freeriders.prepare(out, items, self.kinds, last, study.seeds, study.settings, study.options(sites))
 
     def work_off(self, trainings: Sequence[freeriders.Attack], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""

@@ -11,22 +11,19 @@ from pathlib import Path
 
 from evaluation.formats import Table, write_tables
 from evaluation.pages import Picture, pictures, write_page
-from evaluation.papers import paper_cgsv, paper_fedave, paper_fedce, paper_fedsac
+from evaluation.papers import paper_cgsv, paper_cycle, paper_fedave, paper_fedce, paper_fedsac
 from evaluation.papers.paper_artefacts import Artefact, Made, Paper
-from evaluation.papers.paper_runs import Compared, Need, OnEnd, Study
-from evaluation.pool import workers_for
+from evaluation.papers.paper_runs import Compared, Need, Study
+from evaluation.pool import OnEnd, workers_for
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
-from fedmerit.registry import METHODS
 
 PAPERS: Mapping[str, Paper] = {
     "fedce": paper_fedce.PAPER,
     "cgsv": paper_cgsv.PAPER,
     "fedave": paper_fedave.PAPER,
     "fedsac": paper_fedsac.PAPER,
-}
-LACKING = {  # papers asked for, and the method each is about
-    "cycle": "distillation between sites, by the alignment of their gradients",
+    "cycle": paper_cycle.PAPER,
 }
 
 
@@ -45,11 +42,6 @@ def paper_of(name: str) -> Paper:
     """The paper of that name; `BadInput` where there is none."""
     if name in PAPERS:
         return PAPERS[name]
-    if name in LACKING:
-        raise BadInput(
-            f"paper {name}: its method ({LACKING[name]}) is not among the methods ({', '.join(METHODS)}), and nothing "
-            f"of the paper can be made without it; there are {', '.join(PAPERS)}"
-        )
     raise BadInput(f"paper {name!r}: unknown; there are {', '.join(PAPERS)}")
 
 

@@ -11,13 +11,12 @@ import pandas as pd
 
 from evaluation.bootstrap import DRAWS
 from evaluation.fairness import fairness
-from evaluation.fairness.fairness_tables import TRUTHS, complete_truths, estimates_of, measure
+from evaluation.fairness.fairness_tables import estimates_of, measure
 from evaluation.formats import Table
 from evaluation.runs import Run
 from evaluation.truth import games, values
 from evaluation.truth.games import FloatArray
-from fedmerit.errors import BadInput
-from fedmerit.results import read_results
+from evaluation.truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, Truth, open_truths
 
 MOST_EXACT = 7  # sites whose permutations are all tried
 SAMPLED = 9999  # permutations of more sites
@@ -34,6 +33,7 @@ class Agreement:
     of_values: Table
     of_methods: Table
     caveats: list[str]
+    sampled: str  # of values that are estimates: from what, and their standard errors
 
 
 def agreements(
@@ -50,25 +50,12 @@ def agreements(
     Raises:
         BadInput: the folder holds no coalition, they are of other sites, or none of the truths is complete.
     """
-    if not (folder / "results.csv").exists():
-        raise BadInput(
-            f"--truth {folder}: no results.csv in it; `fedmerit loo --sites SITES --out {folder}` or "
-            f"`fedmerit shapley --sites SITES --out {folder}` makes it"
-        )
-    truth = read_results(folder)
-    if not (truth["coalition"] != "").any():
-        raise BadInput(f"--truth {folder}: names no coalition; give what `fedmerit loo` or `fedmerit shapley` wrote")
+    rows, truths, notes = open_truths(folder, runs[0].sites, sorted({run.seed for run in runs}))
     if not any(run.tested for run in runs):
         return [], ["the runs have no test Dice yet, so nothing is compared with the ground truth"]
-    coalitions = games.coalition_utilities(truth)
-    try:
-        names, notes = complete_truths(coalitions, runs[0].sites, sorted({run.seed for run in runs}))
-    except BadInput as error:
-        raise BadInput(f"--truth {folder}: {error}") from None
     methods = {run.label: str(run.info["method"]) for run in runs}
-    figures = measure(results, methods, truth=truth, truths=names, draws=draws).figures
-    found = [_agreement(name, coalitions, truth, figures, _said(results, methods), runs[0].sites) for name in names]
-    return found, notes
+    figures = measure(results, methods, truth=rows, truths=truths, draws=draws).figures
+    return [_agreement(truth, rows, figures, _said(results, methods), runs[0].sites) for truth in truths], notes
 
 
 def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:
@@ -108,29 +95,29 @@ def _said(results: pd.DataFrame, methods: Mapping[str, str]) -> dict[tuple[str, 
 
 
 def _agreement(
-    truth: str,
-    coalitions: Mapping[int, games.Game],
+    truth: Truth,
     rows: pd.DataFrame,
     figures: pd.DataFrame,
     said: Mapping[tuple[str, str], pd.DataFrame],
     sites: Sequence[str],
 ) -> Agreement:
-    weights = TRUTHS[truth]
+    coalitions = games.coalition_utilities(rows)
     valued = pd.DataFrame(
-        {
-            seed: 100 * games.semivalue(game, weights, sites)
-            for seed, game in coalitions.items()
-            if not games.missing(game, sites, weights)
-        },
-        index=list(sites),
+        {seed: 100 * truth.values(seed, coalitions[seed]) for seed in truth.parts}, index=list(sites)
     ).T
-    of_values = {"leave-one-out": values.leave_one_out_tables, "Shapley": values.shapley_tables}[truth](rows)[0]
-    table, caveats = _compared(truth, valued, figures, said)
+    of_values = {LEAVE_ONE_OUT: values.leave_one_out_tables, SHAPLEY: values.shapley_tables}[truth.name]
+    shown = values.sampled_tables(sites, truth.estimates) if truth.estimates else of_values(rows)
+    table, caveats = _compared(truth.name, valued, figures, said)
+    if truth.sampled:
+        caveats.append(
+            f"{truth.sampled}: sites whose values differ by less than twice that are not distinguishable, and no "
+            "interval of an agreement holds these errors."
+        )
     totals = valued.sum(axis=1)
     if (totals <= 0).any():
         seeds = ", ".join(str(seed) for seed in totals.index[totals <= 0])
-        caveats.append(f"The {truth} values sum to 0 or less (seed {seeds}): shares of them mean nothing there.")
-    return Agreement(truth, valued, said, of_values, table, caveats)
+        caveats.append(f"The {truth.name} values sum to 0 or less (seed {seeds}): shares of them mean nothing there.")
+    return Agreement(truth.name, valued, said, shown[0], table, caveats, truth.sampled)
 
 
 def _compared(

@@ -61,7 +61,7 @@ def write_report(
     extra = [table for one in agreed for table in (one.of_values, one.of_methods)]
     write_tables([*shown.values(), *extra, *([suspicions] if len(suspicions.frame) else [])], out.parent / "tables")
     drawn = _drawn(results, intervals) | _drawn_agreements(agreed)
-    for name in {name for name, _ in ROUNDS.values()} - set(drawn):
+    for name in {"peers", *(name for name, _ in ROUNDS.values())} - set(drawn):
         (out.parent / "figures" / f"{name}.png").unlink(missing_ok=True)
     overlay, overlay_note = _overlay(opened, intervals, sites, out.parent / "figures", images=images)
     settings, differing = settings_of(opened, [_shown(run) for run in opened])
@@ -156,6 +156,12 @@ def _drawn(results: pd.DataFrame, intervals: pd.DataFrame) -> dict[str, tuple[st
         caption += "".join(f" Here the {other} is the same number." for other in same)
         figure = figures.over_rounds(results, quantity, quantity.title(), equal_share=quantity == "weight")
         drawn[name] = (caption, figure)
+    if (results["quantity"] == "peer_reputation").any():
+        text = "Reputation of each site (columns) with each of the others (rows), 0 to 1, in three rounds."
+        drawn["peers"] = (
+            text + " The lowest row is the mean over all rounds and holders.",
+            figures.reputations(results),
+        )
     return drawn
 
 

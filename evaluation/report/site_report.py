@@ -231,9 +231,9 @@ def _tables(own: _Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
         yield _against("own-contributions", own, merit, 1.0, caption, 3)
     if agreed:
         columns = {f"{one.truth} value [points]": _valued(one.values, own.name) for one in agreed}
-        yield _against(
-            "own-values", own, columns, 1.0, "What the site is worth: points of mean Dice, mean over seeds", 2
-        )
+        caption = "What the site is worth: points of mean Dice, mean over seeds"
+        caption += "".join(f"; {one.sampled}" for one in agreed if one.sampled)
+        yield _against("own-values", own, columns, 1.0, caption, 2)
     marked = marks.marked(own.runs)
     marked = marked[marked["Site"] == own.name]
     if not marked.empty:

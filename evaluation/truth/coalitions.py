@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from evaluation.comparison_runs import require_same, scratch
+from evaluation.comparison_runs import require_same, require_unchanged, scratch
 from evaluation.evaluate import evaluate
 from evaluation.pool import execute_all, images_of
 from evaluation.truth.games import Coalition, text_of
@@ -24,7 +24,7 @@ from fedmerit import runs
 from fedmerit.core import Layout
 from fedmerit.data import Slices, open_sites
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json, write_text
+from fedmerit.files import write_json, write_text
 from fedmerit.place import device_of
 from fedmerit.plan import Plan, make_plan
 from fedmerit.registry import METHODS
@@ -94,7 +94,8 @@ def prepare(
         raise BadInput(f"site {joined[0]}: coalitions are named by their sites with a + between; rename the site")
     asked = {"method": method, "settings": dict(settings), **options, "sites": Path(options["sites"])}
     asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
-    _require_same_study(out, asked, everyone)
+    asked["site_names"] = everyone
+    require_unchanged(out / STUDY, asked)
     trainings = []
     with scratch(out) as new:
         for coalition in sorted(coalitions, key=lambda members: (-len(members), text_of(members))):
@@ -111,18 +112,8 @@ def prepare(
         (out / "runs").mkdir(parents=True, exist_ok=True)
         for made in sorted(new.glob("*")):
             made.rename(out / "runs" / made.name)
-    write_json(out / STUDY, asked | {"site_names": everyone})
+    write_json(out / STUDY, asked)
     return trainings
-
-
-def _require_same_study(out: Path, asked: Mapping[str, Any], sites: Sequence[str]) -> None:
-    """`BadInput` where the folder's trainings were asked for with other options or sites."""
-    before = read_json(out / STUDY) if (out / STUDY).exists() else {}
-    if not before or before == {**asked, "site_names": sites}:
-        return
-    changed = [name for name in {**before, **asked} if name != "site_names" and before.get(name) != asked.get(name)]
-    what = ", ".join(f"{name} {before.get(name)}" for name in changed) or f"sites {', '.join(before['site_names'])}"
-    raise BadInput(f"{out}: holds trainings with {what}; go on with the same, or choose another --out")
 
 
 def require_one_model(plan: Plan) -> None:

@@ -13,7 +13,7 @@ would bring scikit-learn for what is one sum here.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pandas as pd
@@ -88,6 +88,22 @@ def missing(game: Game, sites: Iterable[str], weights: Weights) -> list[Coalitio
     return [one for one in required(sites, weights) if one not in game or not np.isfinite(game[one]).all()]
 
 
+def coefficients(sites: Iterable[str], weights: Weights) -> dict[Coalition, FloatArray]:
+    """(n,) of every coalition that a semivalue takes: how much of its utility each site's value holds."""
+    names = sorted(sites)
+    joining, left = np.concatenate([[0.0], weights(len(names))]), np.concatenate([weights(len(names)), [0.0]])
+    return {  # v(S) is gained by joining S, or left behind
+        one: np.array([joining[len(one)] if name in one else -left[len(one)] for name in names])
+        for one in required(names, weights)
+    }
+
+
+def combined(game: Game, parts: Mapping[Coalition, FloatArray]) -> FloatArray:
+    """(n, ...) the sum over coalitions of their (n,) ``parts``, as `coefficients` gives them, times their utilities."""
+    utilities = np.stack([np.asarray(game[one], dtype=np.float64) for one in parts])
+    return np.tensordot(np.stack(list(parts.values()), axis=1), utilities, axes=1)
+
+
 def semivalue(game: Game, weights: Weights, sites: Sequence[str] | None = None) -> FloatArray:
     """The value of each site, (n, ...) by site name.
 
@@ -104,13 +120,7 @@ def semivalue(game: Game, weights: Weights, sites: Sequence[str] | None = None) 
         raise BadInput("the game has no site; give it the utility of at least one coalition")
     if lacking := missing(game, names, weights):
         raise BadInput(f"{named(lacking)}: no utility; train what is missing, then ask for the values again")
-    coalitions = required(names, weights)
-    member = np.array([[name in one for name in names] for one in coalitions])
-    sizes = member.sum(axis=1)[:, None]
-    padded = np.concatenate([[0.0], weights(len(names)), [0.0]])
-    factors = np.where(member, padded[sizes], -padded[sizes + 1])  # of v(S): it is gained by joining S, or left behind
-    utilities = np.stack([np.asarray(game[one], dtype=np.float64) for one in coalitions])
-    return np.tensordot(factors.T, utilities, axes=1)
+    return combined(game, coefficients(names, weights))
 
 
 def named(coalitions: Sequence[Coalition]) -> str:
@@ -218,28 +228,51 @@ class Sampling:
         needed: dict[Coalition, None] = {}
         while not needed and not (ended := self._ended(whole)):
             walks = [self._walk(game, number) for number in range(len(whole), self._batch_end(len(whole)))]
-            needed = dict.fromkeys(step for step in walks if isinstance(step, frozenset))
+            needed = dict.fromkeys(walk[-1] for walk in walks if walk[-1] not in game)
             if not needed:
-                whole += [walk for walk in walks if not isinstance(walk, frozenset)]
+                whole += [self._marginals(game, walk) for walk in walks]
         values, errors = self._means(whole, np.shape(game[grand]))
         return Estimate(values, errors, len(whole), tuple(needed), "" if needed else ended)
+
+    def coefficients(self, game: Game) -> dict[Coalition, FloatArray]:
+        """As `coefficients`, of the estimate that the utilities known carry to: sums over its permutations.
+
+        They say what the estimate would be for other utilities of the same coalitions, cut off where this one is.
+        """
+        names = sorted(self.sites)
+        found = {NOBODY: np.zeros(len(names))}
+        count = self.estimate(game).permutations
+        for number in range(count):
+            for before, joined in pairwise(self._walk(game, number)):
+                (name,) = joined - before
+                for one, sign in ((joined, 1.0), (before, -1.0)):
+                    found.setdefault(one, np.zeros(len(names)))[names.index(name)] += sign / count
+        return found
 
     def _batch_end(self, start: int) -> int:
         return min(start + self.batch, self.most)
 
-    def _walk(self, game: Game, number: int) -> FloatArray | Coalition:
-        """(n, ...) marginals of one permutation by site name, or the next coalition it has to know."""
-        names, joined = sorted(self.sites), NOBODY
-        end, here = (np.asarray(game[one], dtype=np.float64) for one in (frozenset(names), NOBODY))
-        marginals = np.zeros((len(names), *end.shape))
+    def _walk(self, game: Game, number: int) -> list[Coalition]:
+        """From nobody on, the coalitions that grow in one permutation, up to where the rest counts as 0.
+
+        The last is not in the game where it has to be known to go on.
+        """
+        end, walk = np.asarray(game[frozenset(self.sites)], dtype=np.float64), [NOBODY]
         for name in self.order(number):
-            if np.abs(end - here).max() <= self.truncation:
+            if np.abs(end - np.asarray(game[walk[-1]])).max() <= self.truncation:
                 break
-            joined |= {name}
-            if joined not in game:
-                return joined
-            before, here = here, np.asarray(game[joined], dtype=np.float64)
-            marginals[names.index(name)] = here - before
+            walk.append(walk[-1] | {name})
+            if walk[-1] not in game:
+                break
+        return walk
+
+    def _marginals(self, game: Game, walk: Sequence[Coalition]) -> FloatArray:
+        """(n, ...) what each site adds in a permutation, by site name."""
+        names = sorted(self.sites)
+        marginals = np.zeros((len(names), *np.shape(game[NOBODY])))
+        for before, joined in pairwise(walk):
+            (name,) = joined - before
+            marginals[names.index(name)] = np.asarray(game[joined]) - np.asarray(game[before])
         return marginals
 
     def _means(self, whole: Sequence[FloatArray], shape: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:

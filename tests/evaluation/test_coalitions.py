@@ -99,7 +99,10 @@ def test_all_together_is_the_ordinary_run(study, sites, tmp_path):
     together = folder_of(study[1], GRAND)
     run = train(tmp_path / "run", sites, "fedavg")
     assert_same_model(run / "models/global.pt", together / "models/global.pt")
-    tables = [read_results(folder).query("quantity != 'seconds'").drop(columns="run") for folder in (run, together)]
+    tables = [
+        read_results(folder).query("not quantity.str.endswith('seconds')").drop(columns="run")
+        for folder in (run, together)
+    ]
     assert tables[0].equals(tables[1])
     dice = tables[0].query("split == 'testing' and quantity == 'dice'")
     everywhere = coalitions.results_of(study[1]).query("coalition == 'Alder+Birch+Cedar' and split == 'testing'")
@@ -192,16 +195,23 @@ def test_own_seconds_are_those_of_the_sites(study):
         ({"rounds": 3}, "rounds 2"),
         ({"method": "fedce"}, "method fedavg"),
         ({"settings": {"lr": "0.01"}}, "settings"),
-        ({"device": "cpu"}, "device None"),
+        ({"device": "cpu"}, "no device"),
     ],
 )
 def test_other_options_need_another_folder(own, prepare, changes, told):
     before, asked = contents(own), read_json(own / "study.json")
-    with pytest.raises(BadInput, match="go on with the same, or choose another --out") as error:
+    with pytest.raises(BadInput, match="Go on with the same, or choose another --out") as error:
         prepare(own, of=[*ALL], seeds=(0, 1), **changes)
     assert told in str(error.value)
     assert contents(own) == before
     assert read_json(own / "study.json") == asked
+
+
+def test_a_device_setting_names_sites_that_a_coalition_leaves_out(prepare, tmp_path):
+    trainings = prepare(tmp_path / "out", of=[*ALL], device="Alder=cpu,Cedar=cpu")
+    assert {read_run(training.folder)["device"] for training in trainings} == {"Alder=cpu,Cedar=cpu"}
+    with pytest.raises(BadInput, match="no site Elm"):
+        prepare(tmp_path / "other", of=[*ALL], device="Elm=cpu")
 
 
 def test_other_sites_need_another_folder(sites, prepare, tmp_path):
@@ -209,7 +219,7 @@ def test_other_sites_need_another_folder(sites, prepare, tmp_path):
     shutil.copytree(sites, more)
     prepare(tmp_path / "out", of=[GRAND], sites=more)
     shutil.rmtree(more / "Cedar")
-    with pytest.raises(BadInput, match="sites Alder, Birch, Cedar; go on with the same"):
+    with pytest.raises(BadInput, match=r"site names Alder, Birch, Cedar\. Go on with the same"):
         prepare(tmp_path / "out", of=[PAIR], sites=more)
 
 

@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 from run_factory import make_sites
 
+from evaluation import comparison_runs
 from evaluation.compare import tables, union_dice
 from evaluation.comparison_runs import Planned, parse_methods, parse_seeds, prepare, work_off, write_tables
 from evaluation.formats import DASH, csv_text, latex_text
+from fedmerit import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.registry import METHODS
 from fedmerit.results import COLUMNS, read_run
@@ -365,29 +367,68 @@ def test_what_a_killed_process_left_does_not_disturb(tmp_path, options):
     assert len(plan_of(tmp_path, options)) == 4
 
 
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path, options):
-    planned, done = plan_of(tmp_path, options), []
+TINY = {"width": "4", "depth": "2"}
 
-    def execute(run):
-        done.append(run)
-        if run is planned[1]:
+
+def tiny(tmp_path, engine, settings=None):
+    sites = make_sites(tmp_path / "sites", ("A", "B"), size=32)
+    options = {"sites": sites, "rounds": 1, "engine": engine}
+    return plan_of(tmp_path, options, methods="fedavg", seeds="0,1,2", settings=TINY | (settings or {}))
+
+
+def test_runs_go_side_by_side(tmp_path):
+    planned, rounds, ended = tiny(tmp_path, "local"), [], []
+    (planned[1].folder / "results.csv").mkdir()
+    failed = work_off(
+        planned, 2, lambda folder, error: ended.append((folder, error)), lambda folder, record: rounds.append(folder)
+    )
+    assert list(failed) == [planned[1].folder]
+    assert failed[planned[1].folder].startswith("IsADirectoryError")
+    assert sorted(ended) == sorted((run.folder, failed.get(run.folder)) for run in planned)
+    assert sorted(rounds) == [planned[0].folder, planned[2].folder]
+    assert [run.finished for run in planned] == [True, False, True]
+    assert work_off(planned[::2], 2, lambda folder, error: ended.clear()) == {}
+    assert ended
+    assert write_tables(tmp_path / "out", planned)
+
+
+def test_a_run_of_the_simulator_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
+    planned, done, ended = tiny(tmp_path, "sim"), [], []
+
+    def execute(folder, on_round, threads):
+        done.append(folder)
+        on_round({"round": 0})
+        if folder == planned[0].folder:
             raise RunFailed("the simulator ended")
-        if run is planned[2]:
+        if folder == planned[1].folder:
             raise MemoryError("the GPU is full")
 
-    ended = []
-    failed = work_off(planned, execute, lambda: ended.append(len(done)))
-    assert done == planned
-    assert ended == [1, 2, 3, 4]
-    log = planned[2].folder / "failed.log"
-    assert failed == {planned[1]: "the simulator ended", planned[2]: f"MemoryError: the GPU is full\nlog: {log}"}
+    monkeypatch.setattr(runs, "execute", execute)
+    rounds = []
+    failed = work_off(
+        planned, 2, lambda folder, error: ended.append(folder), lambda folder, record: rounds.append(folder)
+    )
+    assert done == ended == rounds == [run.folder for run in planned]
+    log = planned[1].folder / "failed.log"
+    told = {planned[0]: "the simulator ended", planned[1]: f"MemoryError: the GPU is full\nlog: {log}"}
+    assert failed == {run.folder: reason for run, reason in told.items()}
     assert log.read_text().startswith("Traceback")
     assert write_tables(tmp_path / "out", planned) == []
 
 
-def test_a_run_at_work_elsewhere_stops_the_comparison(tmp_path, options):
-    def execute(run):
-        raise BadInput("another process is at work on this run")
-
-    with pytest.raises(BadInput, match="another process"):
-        work_off(plan_of(tmp_path, options), execute, lambda: None)
+@pytest.mark.parametrize(
+    ("cores", "workers", "asked", "settings", "threads"),
+    [
+        (8, 2, {}, {}, 4),
+        (8, 8, {}, {}, 2),
+        (8, 2, {}, {"cpu_threads": "2"}, 2),
+        (1, 4, {}, {}, 1),
+        (8, 2, {"threads": 3}, {}, 3),
+    ],
+)
+def test_free_cores_go_to_the_sites_of_a_run(tmp_path, options, monkeypatch, cores, workers, asked, settings, threads):
+    planned, heard = plan_of(tmp_path, options | asked, settings=settings), {}
+    monkeypatch.setattr(comparison_runs, "cores", lambda: cores)
+    monkeypatch.setattr(comparison_runs, "execute_all", lambda *arguments, threads: heard.update(threads=threads) or {})
+    assert work_off(planned, workers, lambda folder, error: None) == {}
+    assert heard == {"threads": threads}

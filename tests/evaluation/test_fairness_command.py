@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,10 +13,10 @@ from typer.testing import CliRunner
 
 from evaluation.fairness import fairness
 from evaluation.fairness.fairness_study import study, write
-from evaluation.fairness.fairness_tables import complete_truths
 from evaluation.runs import open_runs, together
 from evaluation.tables import by_site, contributions
 from evaluation.truth import games
+from evaluation.truth.ground_truths import complete_truths, write_sampling
 from fedmerit.cli import app
 from fedmerit.errors import BadInput
 from fedmerit.results import ResultsFile, Row
@@ -226,6 +227,45 @@ def test_shapley_half_done_is_told(out, tmp_path):
     assert any("`fedmerit shapley --exact-up-to 4 --sites SITES --seeds 1 " in note for note in notes)
 
 
+def sampled_truth(folder, of, most=6):
+    """A folder of ground truth with the coalitions alone that sampling asks for, and its rule by seed."""
+    whole = games.coalition_utilities(pd.read_csv(of / "results.csv", dtype={"case": str}))
+    rules = {
+        seed: games.Sampling(tuple(SITES), seed=seed, truncation=0.001, precision=0, fewest=2, most=most)
+        for seed in whole
+    }
+    asked = {one for seed, rule in rules.items() for one in rule.coefficients(whole[seed])}
+    make_truth(folder, [one for one in EVERY if one in asked])
+    write_sampling(folder, rules[0])
+    return folder, rules, whole
+
+
+def test_sampled_shapley_values_are_a_truth(out, tmp_path):
+    folder, rules, whole = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
+    assert len(games.coalition_utilities(pd.read_csv(folder / "results.csv", dtype={"case": str}))[0]) < 1 + len(EVERY)
+    found, notes = study([out], truth=folder, draws=DRAWS)
+    estimates = {seed: rule.estimate(whole[seed]) for seed, rule in rules.items()}
+    values = np.stack([estimates[seed].values for seed in (0, 1)])
+    said = contributions(together(open_runs(sorted(out.glob("*_seed*")))))["mean_contribution"].unstack("site")
+    expected = fairness.pearson(values, said.xs("fedce", level="method").to_numpy())
+    row = figure(found, "shapley", "fedce", "pearson", "mean contribution")
+    assert row["mean"] == pytest.approx(expected.mean())
+    assert row["low"] < row["high"]
+    for seed, estimate in estimates.items():
+        error = 100 * estimate.standard_errors[0]
+        told = [note for note in notes if f"Shapley, seed {seed}: estimates from 6 sampled permutations" in note]
+        assert f"Alder {100 * estimate.values[0]:.2f} (standard error {error:.2f})" in told[0]
+    (table,) = [table for table in found.tables if table.name == "fairness-shapley"]
+    assert "from 6, 6 sampled permutations, with standard errors up to" in table.caption
+
+
+def test_sampling_that_has_not_come_to_its_end_is_told(out, tmp_path):
+    folder, rules, _ = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
+    write_sampling(folder, replace(rules[0], most=200, fewest=200))
+    with pytest.raises(BadInput, match=r"sampled Shapley, seed 0: no utility of coalition.*--most-permutations 200"):
+        study([out], truth=folder, draws=DRAWS)
+
+
 def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
     truth = make_truth(tmp_path / "truth", seeds=(1,))
     found, notes = study([out], truth=truth, draws=DRAWS)
@@ -236,7 +276,7 @@ def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
 
 
 def test_truths_that_cannot_be_used(out, tmp_path):
-    with pytest.raises(BadInput, match="is of the sites Alder, Birch, the runs are of"):
+    with pytest.raises(BadInput, match="the ground truth is of Alder, Birch, the runs are of"):
         study([out], truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
     with pytest.raises(
         BadInput, match="the ground truth is of Alder, Birch, Cedar, Dogwood, the runs are of Alder, Birch"
@@ -322,6 +362,15 @@ def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
     found, _ = study([tmp_path], draws=DRAWS)
     assert math.isfinite(figure(found, "performance", "fedavg", "euclidean")["mean"])
     assert math.isnan(figure(found, "performance", "fedavg", "pearson")["low"])
+
+
+def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(BadInput, match=r"no run folder, .* `fedmerit run --method METHOD --sites SITES --out .*empty`"):
+        study([empty])
+    with pytest.raises(BadInput, match=r"it holds run folders, name those: .*fedavg_seed0, .*fedavg_seed1"):
+        open_runs([out])
 
 
 def test_the_command_ends_with_a_message_on_bad_input(tmp_path):

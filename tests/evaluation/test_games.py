@@ -295,6 +295,19 @@ def test_truncation_costs_at_most_its_tolerance_in_sum():
     assert len(order) < len(train_on_demand(exact, game)[2])
 
 
+@pytest.mark.parametrize("truncation", [0.0, 0.1])
+def test_an_estimate_is_a_sum_of_utilities(truncation):
+    """Its coefficients give it back, and what it would be for other utilities of the same coalitions."""
+    game = random_game(tuple("ABCDE"), 4)
+    rules = Sampling(tuple("ABCDE"), seed=1, truncation=truncation, precision=0, fewest=8, most=8)
+    parts = rules.coefficients(game)
+    assert np.allclose(games.combined(game, parts), rules.estimate(game).values, atol=1e-12)
+    assert set(parts) <= set(game)
+    assert NOBODY in parts
+    doubled = {one: np.stack([np.asarray(value), 2 * np.asarray(value)]) for one, value in game.items()}
+    assert np.allclose(games.combined(doubled, parts)[:, 1], 2 * rules.estimate(game).values)
+
+
 def test_sampling_ends_at_the_most_permutations():
     game = random_game("ABC", 9, shape=(2,))
     estimate = Sampling(tuple("ABC"), truncation=0, precision=1e-9, fewest=2, most=25).estimate(game)

@@ -1,12 +1,10 @@
 """Runs side by side, each in a process of its own: the same results, and no run harms another, whatever befalls it."""
 
 import fcntl
-import os
 import resource
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -47,7 +45,9 @@ def assert_same(one, other):
         first, second = (torch.load(run / "models" / name, weights_only=True) for run in (one, other))
         assert first.keys() == second.keys()
         assert all(torch.equal(first[key], second[key]) for key in first)
-    tables = [read_results(run).query("quantity != 'seconds'").drop(columns="run") for run in (one, other)]
+    tables = [
+        read_results(run).query("not quantity.str.endswith('seconds')").drop(columns="run") for run in (one, other)
+    ]
     assert tables[0].equals(tables[1])
 
 
@@ -170,8 +170,8 @@ def machine(monkeypatch):
     """A machine of so many free cores and bytes."""
 
     def have(cores, memory):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=memory))
+        monkeypatch.setattr(pool, "cores", lambda: cores)
+        monkeypatch.setattr(pool, "free_memory", lambda: memory)
 
     return have
 
@@ -185,6 +185,28 @@ def test_workers_go_by_cores_and_memory(sites, tmp_path, machine):
     machine(8, 100 * need)
     assert pool.workers_for(create(tmp_path / "threads", sites, settings={"cpu_threads": "4"})) == 2
     assert pool.workers_for(create(tmp_path / "more", sites, settings={"cpu_threads": "16"})) == 1
+
+
+def test_workers_go_by_the_memory_of_gpus_too(sites, tmp_path, machine, monkeypatch):
+    run = create(tmp_path / "run", sites)
+    need = pool.gpu_memory_of(run)
+    free = {"cuda:0": 100 * need, "cuda:1": 4 * need}
+    monkeypatch.setattr(pool, "_gpus", lambda folder: list(free))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (free[gpu], 0))
+    machine(8, 100 * pool.memory_of(run))
+    assert pool.workers_for(run) == 3
+    free["cuda:1"] = need / 2
+    assert pool.workers_for(run) == 1
+
+
+def test_the_gpus_of_a_run(sites, tmp_path, monkeypatch):
+    run = create(tmp_path / "run", sites)
+    assert pool._gpus(run) == ([] if not torch.cuda.is_available() else [torch.device("cuda")])
+    monkeypatch.setattr(pool, "pick_device", lambda device, site: torch.device(device))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pool._gpus(run) == [torch.device("cuda:0"), torch.device("cuda:1")]
+    mixed = create(tmp_path / "mixed", sites, device="Alder=cpu,Birch=cpu,Cedar=cpu")
+    assert pool._gpus(mixed) == []
 
 
 def test_memory_goes_by_network_batch_size_and_sites(sites, tmp_path):

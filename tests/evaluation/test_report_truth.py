@@ -13,6 +13,8 @@ from evaluation.report.agreement import agreements, permutation_p
 from evaluation.report.report import write_report
 from evaluation.report.site_report import write_site_report
 from evaluation.runs import open_runs, together
+from evaluation.truth.games import Sampling
+from evaluation.truth.ground_truths import write_sampling
 from fedmerit.errors import BadInput
 from fedmerit.results import ResultsFile, Row
 
@@ -86,6 +88,17 @@ def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
     assert "no p can fall below 0.042" in page
     table = pd.read_csv(out.parent / "tables" / "agreement-leave-one-out.csv")
     assert table["Pearson"].between(-1, 1).all()
+
+
+def test_sampled_values_stand_with_their_errors(tmp_path: Path) -> None:
+    truth = _truth(tmp_path / "truth", sizes=(4, 3, 2), seeds=(0, 1))
+    write_sampling(truth, Sampling(SITES, truncation=2.0, most=20))
+    out = write_report(_runs(tmp_path), tmp_path / "r" / "report.html", truth=truth)
+    page = out.read_text()
+    assert "Standard error [points]" in page
+    assert "estimates from 20, 20 sampled permutations, with standard errors up to" in page
+    table = pd.read_csv(out.parent / "tables" / "shapley.csv")
+    assert table["Standard error [points]"].tolist() == [0, 0, 0, 0]  # each order ends before its first site
 
 
 def test_values_that_sum_to_less_than_0_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import Layout, TrialResults, histogram, quota_counts
+from fedmerit.core import Layout, TrialResults, gram, histogram, norms, quota_counts
 from fedmerit.methods.cffl import CFFL, largest_entries
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE, distribution, divergence
@@ -91,7 +91,7 @@ def check_fedave(content, form):
         quota = outcome.quantities["quota"]
         assert_equal(quota * size, tensor(round["quota_raw"]).clamp(max=size).tolist(), what)
         assert quota_counts(quota, size) == round["quota"], what
-        aggregate = method.weighted_uploads(outcome.weights, updates)
+        aggregate = method.weighted_uploads(outcome.weights, updates, norms(gram(updates)))
         assert_equal(aggregate, round["g"], what)
         assert_equal(tensor(round["mask"]) * aggregate, round["reward"], what)
         assert_equal(outcome.models - before, round["reward"], what)

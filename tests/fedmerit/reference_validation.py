@@ -82,8 +82,9 @@ def cffl(
 
 
 def fedave(
-    start, samples, rounds, dice, own_losses, server_losses, *, tau=None, form="resolved", alpha=0.95, beta=1.5, bins=10
-):
+    start, samples, rounds, dice, own_losses, server_losses, *, tau=None, form="resolved", alpha=0.95, beta=1.5,
+    bins=10, in_score=True, in_quota=True,
+):  # fmt: skip
     """FedAVE (Wang et al. 2024): one dict per round of score, divergence, r and models.
 
     ``own_losses`` of (site, model) and ``server_losses`` of a model are lists of losses in [0, 1].
@@ -100,7 +101,8 @@ def fedave(
         near = {i: (1 / kl[i]) / max(1 / kl[j] for j in here) for i in here}
         accuracy = {i: dice(_plus(models[i], updates[i])) for i in here}
         power = {"resolved": 1, "released": 2}
-        score = {i: accuracy[i] / kl[i] if form == "paper" else accuracy[i] * near[i] ** power[form] for i in here}
+        known = {i: 1 / kl[i] if form == "paper" else near[i] ** power[form] for i in here}
+        score = {i: accuracy[i] * known[i] if in_score else accuracy[i] for i in here}
         late = any(r[i] is not None for i in here)  # then a newcomer starts with its share of the scores
         first = {i: score[i] / sum(score[j] for j in here) if late and any(score.values()) else score[i] for i in here}
         raw = {i: max(1e-3, first[i] if r[i] is None else alpha * r[i] + (1 - alpha) * score[i]) for i in here}
@@ -113,7 +115,8 @@ def fedave(
         update = [sum(p[i] * step * updates[i][k] / norm[i] for i in here if norm[i]) for k in range(d)]
         for i in here:
             quota = math.tanh(beta * r[i]) / max(math.tanh(beta * r[j]) for j in here)
-            quota = min(1.0, quota / kl[i] if form == "paper" else quota * near[i])
+            if in_quota:
+                quota = min(1.0, quota / kl[i] if form == "paper" else quota * near[i])
             models[i] = _plus(models[i], _largest(update, math.floor(d * quota + 1e-9)))
         results.append({"score": score, "divergence": kl, "r": [x or 0.0 for x in r], "models": list(models)})
     return results

@@ -100,7 +100,7 @@ def test_a_killed_comparison_goes_on_to_the_same_end(
 ):
     out = tmp_path / "out"
     with (tmp_path / "output.txt").open("wb") as output:
-        command = [str(part) for part in (scripts / "fedmerit", *arguments(out))]
+        command = [str(part) for part in (scripts / "fedmerit", *arguments(out, jobs=1))]
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 
     def in_the_middle_of_the_second_run():
@@ -168,6 +168,7 @@ def test_other_options_need_another_folder(fedmerit, arguments, whole):
         ({"methods": "fedavg,fedavg"}, "twice"),
         ({"seeds": "0,one"}, "--seeds"),
         ({"device": "site9=cpu"}, "site9"),
+        ({"jobs": 0}, "--jobs"),
     ],
 )
 def test_bad_input_before_anything_runs(fedmerit, arguments, tmp_path, changes, word):

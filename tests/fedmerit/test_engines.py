@@ -114,7 +114,7 @@ def test_results_hold_every_quantity(trained, sites, engine):
     assert set(results["method"]) == {"fedce"}
     assert set(results["seed"]) == {0}
     known = {"num_samples", "train_loss", "weight", "reputation", "seconds", "bytes_sent", "bytes_received", "flagged"}
-    known |= {"norm", "cosine_to_mean", "largest_pair_cosine", "repeated"}
+    known |= {"server_seconds", "norm", "cosine_to_mean", "largest_pair_cosine", "repeated"}
     later = known | {"contribution", "cosine", "minus_error", "cosine_to_previous"}
     training = results[(results["case"] == "") & (results["split"] == "")]
     for (round, site), rows in training.groupby(["round", "site"]):
@@ -124,6 +124,7 @@ def test_results_hold_every_quantity(trained, sites, engine):
         assert {name for name, value in values.items() if value == value} == (later if round else known)
         assert values["num_samples"] == len(Slices(SiteFolder(sites / site).cases("training")))
         assert values["seconds"] > 0
+        assert values["server_seconds"] > 0
         assert -1 <= values["cosine"] <= 1 or round == 0
         assert 0 <= values["minus_error"] <= 1 or round == 0
         assert values["flagged"] == 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedmerit.core import BLOCK
+from fedmerit.core import BLOCK, gram
 from fedmerit.evidence import evidence_of
 from fedmerit.inspection import fault_of_reply
 from fedmerit.messages import Reply
@@ -24,7 +24,7 @@ def test_norms_and_cosines_are_those_of_the_vectors(size):
     updates[2] = 0  # absent
     present = torch.tensor([True, True, False, True])
     weights = torch.tensor([0.5, 0.2, 0.0, 0.3], dtype=torch.float64)
-    mean, found = evidence_of(updates, weights, present, last)
+    mean, found = evidence_of(updates, gram(updates), weights, present, last)
     expected = weights @ updates.double()
     assert torch.allclose(mean.double(), expected, rtol=1e-6)
     assert mean.dtype == updates.dtype
@@ -40,12 +40,12 @@ def test_norms_and_cosines_are_those_of_the_vectors(size):
 def test_what_there_is_nothing_to_compare_with_is_unknown_or_zero():
     updates = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     alone = torch.tensor([True, False])
-    _, found = evidence_of(updates, torch.tensor([1.0, 0.0]), alone, None)
+    _, found = evidence_of(updates, gram(updates), torch.tensor([1.0, 0.0]), alone, None)
     assert found["norm"].nan_to_num(-1).tolist() == [5, -1]
     assert found["cosine_to_mean"][0] == pytest.approx(1)
     assert found["cosine_to_previous"].isnan().all()
     assert found["largest_pair_cosine"].isnan().all()
-    _, both = evidence_of(updates, torch.tensor([0.5, 0.5]), torch.tensor([True, True]), torch.zeros(2))
+    _, both = evidence_of(updates, gram(updates), torch.tensor([0.5, 0.5]), torch.tensor([True, True]), torch.zeros(2))
     assert both["cosine_to_mean"].tolist() == pytest.approx([1, 0])
     assert both["cosine_to_previous"].tolist() == [0, 0]
     assert both["largest_pair_cosine"].tolist() == [0, 0]

@@ -24,7 +24,7 @@ from fedmerit.inspection import fault_of_evaluated
 from fedmerit.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Patch, Reply, Task, payload
 from fedmerit.registry import METHODS
 from fedmerit.results import read_results
-from fedmerit.server import Federation, require_sites
+from fedmerit.server import CHECKPOINT, Federation, require_sites
 from fedmerit.training import Overlap
 
 
@@ -338,6 +338,17 @@ def test_dice_are_pooled_over_the_cases_of_all_sites(run):
         assert found[0, name] == pytest.approx(sum(dice) / 7, rel=1e-12)
 
 
+def test_seconds_of_a_round_count_the_trials(run):
+    federation = Federation(tiny_plan(), SITES, run)
+    federation.take({site: replace(reply, seconds=2.0) for site, reply in replies(federation).items()})
+    answers = {site: replace(evaluated(federation, site), seconds=0.5) for site in ("Alder", "Cedar")}
+    federation.take(answers | {"Birch": Failure("asleep")})
+    assert quantities(run, "seconds") == {(0, "Alder"): 2.5, (0, "Birch"): 2.0, (0, "Cedar"): 2.5}
+    server = quantities(run, "server_seconds")
+    assert len(set(server.values())) == 1
+    assert 0 < server[0, "Alder"] < 60
+
+
 def test_received_bytes_count_task_and_trials(run):
     federation = Federation(tiny_plan(), SITES, run)
     buffers = payload(Task(0, torch.empty(0), flat.get_buffers(NETWORK)))
@@ -456,6 +467,17 @@ def test_final_test_that_nobody_answers_can_be_repeated(run):
     assert again.work == EVALUATE
     again.take(evaluations(again))
     assert again.finished
+
+
+def test_a_checkpoint_of_another_version_is_told(run):
+    plan = tiny_plan("cgsv")
+    federation = Federation(plan, SITES, run)
+    federation.take(replies(federation))
+    content = torch.load(run / CHECKPOINT)
+    del content["state"]["server"]
+    torch.save(content, run / CHECKPOINT)
+    with pytest.raises(BadInput, match="begun by another version of FedMerit, whose cgsv remembers other things"):
+        Federation(plan, SITES, run)
 
 
 @pytest.mark.parametrize("method", METHODS)

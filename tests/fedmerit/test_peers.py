@@ -6,19 +6,30 @@ from dataclasses import replace
 
 import pytest
 import torch
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit import flat, runs
 from fedmerit.core import Sharing
 from fedmerit.data import SiteFolder
-from fedmerit.flare.messages import answer_to_model, model_to_reply, model_to_task, task_to_model
+from fedmerit.flare.messages import (
+    answer_to_model,
+    model_to_evaluation,
+    model_to_reply,
+    model_to_task,
+    peer_to_shareable,
+    shareable_to_peer,
+    task_to_model,
+)
 from fedmerit.inspection import fault_of_reply
-from fedmerit.messages import Failure, PeerModel, Reply, Task, payload
+from fedmerit.ledger import Ledger
+from fedmerit.messages import Evaluation, Failure, PeerModel, Reply, Task, payload
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.peers import ModelExchange, givers, shares
+from fedmerit.peers import ModelExchange, givers, gives
 from fedmerit.plan import TASKS, make_plan
-from fedmerit.results import read_results
+from fedmerit.results import PAIRS, read_results
 from fedmerit.server import Federation
 from fedmerit.site import Site
 from fedmerit.training import Overlap, initial_network, random_seed
@@ -48,19 +59,17 @@ def held(run, quantity):
 
 
 def test_sharing_is_as_probable_as_it_should_be():
-    drawn = [shares(0.3, 0, "Alder", "Birch", round) for round in range(2000)]
+    drawn = [gives(0.3, 0, "Alder", "Birch", round) for round in range(2000)]
     assert sum(drawn) / 2000 == pytest.approx(0.3, abs=0.04)
-    assert not any(shares(0.0, seed, "Alder", "Birch", 0) for seed in range(50))
-    assert all(shares(1.0, seed, "Alder", "Birch", 0) for seed in range(50))
+    assert not any(gives(0.0, seed, "Alder", "Birch", 0) for seed in range(50))
+    assert all(gives(1.0, seed, "Alder", "Birch", 0) for seed in range(50))
 
 
 def test_each_pair_seed_and_round_draws_for_itself():
     pairs = [("Alder", "Birch"), ("Birch", "Alder"), ("Alder", "Cedar")]
-    draws = {
-        (seed, pair): [shares(0.5, seed, *pair, round) for round in range(40)] for seed in (0, 1) for pair in pairs
-    }
+    draws = {(seed, pair): [gives(0.5, seed, *pair, round) for round in range(40)] for seed in (0, 1) for pair in pairs}
     assert len(set(map(tuple, draws.values()))) == 6
-    assert draws[0, pairs[0]] == [shares(0.5, 0, *pairs[0], round) for round in range(40)]
+    assert draws[0, pairs[0]] == [gives(0.5, 0, *pairs[0], round) for round in range(40)]
 
 
 def test_nobody_is_its_own_peer():
@@ -223,7 +232,7 @@ def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
     def over_the_wire(model):
         return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
 
-    task = Task(3, MODEL, BUFFERS, 0.25, None, peers_of())
+    task = Task(3, MODEL, BUFFERS, 0.25, None, peers=peers_of())
     arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
     assert torch.equal(arrived.parameters, MODEL)
     assert list(arrived.peers) == list(task.peers)
@@ -236,17 +245,41 @@ def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
     assert model_to_reply(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK).pairs == reply.pairs
 
 
+def test_what_stays_at_a_site_does_not_travel():
+    def over_the_wire(model):
+        return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
+
+    task = Task(3, torch.empty(0), {}, others={"Birch": 0.5, "Cedar": NAN})
+    arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    assert (arrived.parameters.numel(), arrived.buffers, arrived.peers) == (0, {}, {})
+    assert arrived.others["Birch"] == 0.5
+    assert arrived.others["Cedar"] != arrived.others["Cedar"]
+    one = torch.eye(1, dtype=torch.float64)
+    test = Evaluation(5, "testing", torch.empty(1, 0), one, ({},), one)
+    arrived = model_to_evaluation(over_the_wire(task_to_model(test, NETWORK, 9)), NETWORK)
+    assert (arrived.models.shape, arrived.buffers, arrived.split) == ((1, 0), ({},), "testing")
+    reply = Reply(3, torch.empty(0), {}, 5, ())
+    arrived = model_to_reply(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK)
+    assert (arrived.update.numel(), arrived.buffers) == (0, {})
+
+
+def test_a_peers_model_arrives_as_it_was_sent():
+    (peer, _) = peers_of().values()
+    arrived = shareable_to_peer(peer_to_shareable(peer, NETWORK), NETWORK)
+    assert torch.equal(arrived.parameters, peer.parameters)
+    assert all(torch.equal(arrived.buffers[name], value) for name, value in BUFFERS.items())
+    assert shareable_to_peer(peer_to_shareable(None, NETWORK), NETWORK) is None
+    with pytest.raises(RuntimeError, match=ReturnCode.COMMUNICATION_ERROR):
+        shareable_to_peer(make_reply(ReturnCode.COMMUNICATION_ERROR), NETWORK)
+
+
 # Whole runs
 
 
-def test_simulator_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of):
-    run = trained(*EARLY, method="cycle", engine="sim", threads=3)
-    assert_same_run(trained(*EARLY, method="cycle"), run)
-    assert processes_of(run) == []
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "settings", "threads"), [("vpdl", EARLY[:1], 3), ("cycle", EARLY, 2)])
+@pytest.mark.parametrize(
+    ("method", "settings", "threads"), [("vpdl", EARLY[:1], 3), ("cycle", EARLY, 3), ("cycle", EARLY, 2)]
+)
 def test_every_way_to_simulate_gives_what_the_local_engine_gives(trained, assert_same_run, method, settings, threads):
     run = trained(*settings, method=method, engine="sim", threads=threads)
     assert_same_run(trained(*settings, method=method), run)
@@ -286,14 +319,112 @@ def test_what_sites_learn_from_each_other_changes_their_models(trained, model):
     assert not any(torch.equal(one, other) for i, one in enumerate(learned) for other in learned[:i])
 
 
+# From site to site
+
+
+@pytest.mark.parametrize("method", ["cycle", "vpdl"])
+def test_models_from_site_to_site_give_what_the_server_would_have_passed_on(trained, assert_same_model, method):
+    settings = EARLY if method == "cycle" else EARLY[:1]
+    relayed, direct = trained(*settings, method=method), trained(*settings, "exchange=peer", method=method)
+    for name in ("site1", "site2", "site3"):
+        assert_same_model(relayed / f"models/{name}.pt", direct / f"models/{name}.pt")
+
+    def told(run):
+        table = read_results(run)
+        rows = table[table["quantity"].isin(["dice", "train_loss", "reputation", "contribution", *PAIRS])]
+        rows = rows[rows["split"] != "union"]
+        return rows.drop(columns="run").astype(str).values.tolist()
+
+    assert told(relayed) == told(direct)
+    assert len(told(direct)) > 50
+
+
+def test_simulated_sites_ask_each_other(trained, assert_same_run, processes_of):
+    run = trained(*EARLY, "exchange=peer", method="cycle", engine="sim", threads=3)
+    assert_same_run(trained(*EARLY, "exchange=peer", method="cycle"), run)
+    assert processes_of(run) == []
+
+
+def test_server_never_sees_a_model_that_stays(trained):
+    run = trained(*EARLY, "exchange=peer", method="cycle")
+    checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
+
+    def sizes(part):
+        if isinstance(part, torch.Tensor):
+            return [part.numel()]
+        values = part.values() if isinstance(part, dict) else part if isinstance(part, (list, tuple)) else ()
+        return [size for value in values for size in sizes(value)]
+
+    assert max(sizes(checkpoint)) <= 9  # of pairs of three sites
+    assert all(record["updates"] == {} for record in Ledger(run / "ledger.jsonl").records)
+    results = read_results(run)
+    moved = results[results["quantity"].isin(["bytes_sent", "bytes_received"])]
+    assert set(moved["value"]) == {0.0}
+    assert "union" not in set(results["split"])
+    assert not {"norm", "cosine_to_mean"} & set(results["quantity"])
+    assert set(results.query("quantity == 'repeated'")["value"]) == {0.0}
+
+
+def test_fewer_processes_than_sites_cannot_ask_each_other(fedmerit, options, tmp_path):
+    chosen = options("exchange=peer", method="cycle", engine="sim", threads=2)
+    result = fedmerit("run", "--out", tmp_path / "run", *chosen)
+    assert result.exit_code == 2
+    assert "exchange=relay" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def asking(sites, tmp_path):
+    """What a site says of peers that answer with what ``answers`` holds, the model it then has, and the site."""
+
+    def play(answers):
+        def ask(peer, round):
+            if isinstance(answers[peer], Exception):
+                raise answers[peer]
+            return answers[peer]
+
+        memory = tmp_path / f"{len(list(tmp_path.iterdir()))}" / "sites" / "site1"
+        site = Site(SiteFolder(sites / "site1"), plan_of(exchange="peer"), memory, "cpu", ask)
+        site.train(Task(0, torch.empty(0), {}))
+        reply = site.train(Task(1, torch.empty(0), {}, others=dict.fromkeys(answers, NAN)))
+        assert (reply.update.numel(), reply.buffers) == (0, {})
+        return reply.pairs, torch.load(memory / "round_00001.pt", weights_only=True)["trained"], site
+
+    return play
+
+
+@pytest.mark.parametrize("bad", [TimeoutError("no answer"), *(spoil for spoil, _ in SPOILED.values())])
+def test_peer_that_vanishes_or_answers_wrongly_costs_its_own_exchange_alone(asking, bad):
+    good = peers_of()
+    pairs, model, _ = asking(good | {"site3": bad if isinstance(bad, Exception) else bad(good["site3"])})
+    expected, alone, _ = asking(good | {"site3": None})
+    assert pairs == expected | {"available": {"site2": 1.0, "site3": 0.0}}
+    assert expected["available"] == {"site2": 1.0}
+    assert torch.equal(model, alone)
+
+
+def test_site_decides_by_its_own_memory_with_whom_it_shares(asking):
+    _, _, site = asking(peers_of())
+    held = torch.load(site.memory / "round_00001.pt", weights_only=True)["weights"]
+    for peer in ("site2", "site3"):
+        lent = site.lend(peer, 2)
+        assert (lent is not None) == gives(held[peer], 0, "site1", peer, 2)
+        assert site.lend(peer, 3) is None  # it did no round 2, of which it could share what it trained
+        assert site.lend(peer, 1) is not None  # scoring is due
+        assert torch.equal(site.lend(peer, 0).parameters, MODEL)
+    assert site.lend("Dogwood", 2) is not None  # never scored: shared with until it is
+
+
 class Stop(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("count", [5, 8])
-def test_run_stopped_anywhere_ends_the_same(trained, fedmerit, sites, tmp_path, monkeypatch, assert_same_run, count):
+@pytest.mark.parametrize(("count", "exchange"), [(5, "relay"), (8, "relay"), (5, "peer"), (8, "peer")])
+def test_run_stopped_anywhere_ends_the_same(
+    trained, fedmerit, sites, tmp_path, monkeypatch, assert_same_run, count, exchange
+):
     run, calls, original = tmp_path / "run", 0, Site.train
-    settings = {"width": "4", "depth": "3", "warmup": "1", "R": "2"}
+    settings = {"width": "4", "depth": "3", "warmup": "1", "R": "2", "exchange": exchange}
     runs.create(run, method="cycle", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
 
     def stopping(*arguments):
@@ -309,4 +440,5 @@ def test_run_stopped_anywhere_ends_the_same(trained, fedmerit, sites, tmp_path, 
             runs.execute(run, lambda record: None)
     gc.collect()
     assert fedmerit("run", "--resume", "--out", run).exit_code == 0
-    assert_same_run(trained(*EARLY, method="cycle"), run)
+    direct = ("exchange=peer",) if exchange == "peer" else ()
+    assert_same_run(trained(*EARLY, *direct, method="cycle"), run)

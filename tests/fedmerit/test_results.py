@@ -90,6 +90,16 @@ def test_after_truncating_all_the_header_comes_again(results, tmp_path):
     assert read_results(tmp_path)["value"].tolist() == [2]
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "not readable as results"), (b"a,b\n1,2\n", "lacks run, method, seed"), (b"\xff\xfe", "not readable")],
+)
+def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
+    (tmp_path / "results.csv").write_bytes(content)
+    with pytest.raises(BadInput, match=rf"results\.csv: .*{words}"):
+        read_results(tmp_path)
+
+
 def test_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(BadInput, match=r"no results\.csv in it"):
         read_results(tmp_path)

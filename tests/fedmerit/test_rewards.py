@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from rounds import Rounds, as_numbers, few, make_rounds, outcomes, play, random_rounds
 
 from fedmerit.core import (
+    BLOCK,
     Layout,
     Reports,
     cosine_to_sum,
+    distances,
     gram,
     keep_largest,
     keep_largest_per_tensor,
+    norms_outside,
     quota_counts,
     remember,
     reshare,
@@ -520,6 +523,35 @@ def test_reward_adds_the_quota_of_an_update():
     per_tensor = torch.tensor([[1, 1, 1, 1], [1.1, -3, 3, 1], [1.1, -3, 3, 1]])
     assert torch.allclose(reward(models, update, quotas, [1, 3]), per_tensor)
     assert (models == 1).all()
+
+
+@pytest.mark.parametrize("size", [7, BLOCK + 3])
+def test_distances_and_what_masks_leave_out(size):
+    random = torch.Generator().manual_seed(size)
+    vectors, point = torch.randn(3, size, generator=random), torch.randn(size, generator=random)
+    assert torch.allclose(distances(vectors, point), (vectors.double() - point.double()).norm(dim=1), rtol=1e-12)
+    masks = torch.rand(3, size, generator=random) < 0.5
+    masks[0] = True
+    left_out = (point.double() * ~masks).norm(dim=1)
+    assert torch.allclose(norms_outside(point, masks), left_out, rtol=1e-12)
+    assert norms_outside(point, masks)[0] == 0
+
+
+@pytest.mark.parametrize("mask", ["global", "per_tensor"])
+def test_distances_to_the_aggregate_and_to_the_model_that_takes_it_whole(mask):
+    states, before, server = [], torch.zeros(4, 12), torch.zeros(12)
+    played = list(play(CGSV(mask=mask), make_rounds(n=4, d=12, rounds=3, absences=True), states))
+    for (reports, outcome), state in zip(played, states, strict=True):
+        present, found, downloads = reports.present, outcome.quantities, outcome.models - before
+        u_N = state.server - server
+        short = (downloads - u_N).norm(dim=1).double()
+        assert torch.allclose(found["reward_distance"][present], short[present], atol=1e-5)
+        assert torch.allclose(found["model_distance"], (outcome.models - state.server).norm(dim=1).double(), atol=1e-5)
+        best = int(found["quota"].where(present, -1.0).argmax())
+        if mask == "global":
+            assert found["reward_distance"][best] == 0
+            assert torch.allclose(downloads[best], u_N, atol=1e-5)
+        before, server = outcome.models, state.server
 
 
 def test_cosine_to_sum_is_the_cosine_with_the_weighted_sum():

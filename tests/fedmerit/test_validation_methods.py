@@ -157,6 +157,9 @@ FEDAVE_PAIRS = [
     (FedAVE(form="paper", tau=0.5), {"form": "paper", "tau": 0.5}),
     (FedAVE(form="released", bins=4), {"form": "released", "bins": 4}),
     (FedAVE(alpha=0.5, beta=3.0), {"alpha": 0.5, "beta": 3.0}),
+    (FedAVE(distributions="none"), {"in_score": False, "in_quota": False}),
+    (FedAVE(distributions="reputation"), {"in_quota": False}),
+    (FedAVE(distributions="quota", form="paper"), {"in_score": False, "form": "paper"}),
 ]
 
 

@@ -239,7 +239,7 @@ def test_other_options_need_another_folder(fedmerit, arguments, whole):
     before = contents(whole[0])
     result = fedmerit(*arguments("shapley", whole[0], rounds=3))
     assert result.exit_code == 2
-    assert "holds trainings with rounds 2; go on with the same, or choose another --out" in result.stderr
+    assert "holds trainings with rounds 2. Go on with the same, or choose another --out" in result.stderr
     assert contents(whole[0]) == before
 
 

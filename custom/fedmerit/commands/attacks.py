@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fedmerit.commands.app import (
     Device,
@@ -147,9 +146,8 @@ def _show(out: Path, tables: "Sequence[Table]", figures: "Mapping[str, Figure]")
     from evaluation.pages import save_png
     from evaluation.tables import print_table
 
-    wide = Console(width=max(console.width, 180))  # narrower, labels and numbers are cut
     for table in tables:
-        print_table(table, wide)
+        print_table(table, console)
     write_tables(tables, out / "tables")
     for name, figure in figures.items():
         save_png(out / "figures" / f"{file_name(name)}.png", png(figure))

@@ -1,6 +1,5 @@
 """Commands on site folders: prepare, check."""
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from fedmerit.commands.app import app, console, reports_bad_input
 from fedmerit.errors import BadInput
+from fedmerit.machine import cores
 
 
 class SliceChoice(StrEnum):
@@ -102,7 +102,7 @@ def prepare(
             server_share=server_share,
             patient_table=patient_table,
             skip_unreadable=skip_unreadable,
-            jobs=(os.cpu_count() or 1) if jobs is None else jobs,
+            jobs=cores() if jobs is None else jobs,
             pictures=pictures,
         )
     except KeyboardInterrupt:

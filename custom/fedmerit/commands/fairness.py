@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedmerit.commands.app import app, console, reports_bad_input
 
@@ -39,9 +38,8 @@ def fairness(
     from evaluation.tables import print_table
 
     found, notes = study(runs, alone or [], truth, split=split.value, label=label, draws=draws, seed=seed)
-    wide = Console(width=max(console.width, 150))  # narrower, labels and numbers are cut
     for table in found.tables:
-        print_table(table, wide)
+        print_table(table, console)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     if out:

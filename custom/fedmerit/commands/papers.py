@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @app.command()
 @reports_bad_input
 def paper(
-    name: Annotated[str, typer.Argument(help="fedce, cgsv, fedave or fedsac.", metavar="PAPER", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="fedce, cgsv, fedave, fedsac or cycle.", metavar="PAPER", show_default=False)
+    ],
     sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of trainings, tables and figures; what is trained stays.")

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from fedmerit.commands.app import console
 
@@ -27,12 +28,6 @@ def progress() -> Progress:
     return Progress(*columns, TextColumn("{task.fields[last]}"), console=console)
 
 
-def run_with_progress(folder: Path) -> None:
-    """Execute one run under a bar of its own."""
-    with progress() as bars:
-        execute(folder, bars)
-
-
 def last_round(record: Mapping[str, Any]) -> str:
     """A ledger record in a few words."""
     dice = list(record["validation_dice"].values())
@@ -40,19 +35,43 @@ def last_round(record: Mapping[str, Any]) -> str:
     return f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
 
 
-def execute(folder: Path, bars: Progress, name: str = "") -> None:
-    """Execute a run under a bar of its rounds."""
-    from fedmerit import runs
-    from fedmerit.results import read_run
+class RunBars:
+    """Under ``bars``, a bar of its own for every run at work: its rounds, what happened in the last one."""
 
-    info = read_run(folder)
-    bar = bars.add_task(f"{name or info['method']} ({info['engine']})", total=info["rounds"], last="")
+    def __init__(self, bars: Progress):
+        self._bars = bars
+        self._of: dict[Path, TaskID] = {}
 
-    def on_round(record: Mapping[str, Any]) -> None:
-        bars.update(bar, completed=record["round"] + 1, last=last_round(record))
+    def begin(self, folder: Path, name: str = "") -> None:
+        """Show the bar of a run, called ``name``, else by its method."""
+        from fedmerit.results import read_run
+
+        info = read_run(folder)
+        text = f"{name or info['method']} ({info['engine']})"
+        self._of[folder] = self._bars.add_task(text, total=info["rounds"], last="")
+
+    def on_round(self, folder: Path, record: Mapping[str, Any], name: str = "") -> None:
+        """Show a round's ledger record; a run that nobody began, such as in another process, begins with it."""
+        if folder not in self._of:
+            self.begin(folder, name)
+        self._bars.update(self._of[folder], completed=record["round"] + 1, last=last_round(record))
+        head = f"{name}, round {record['round']}" if name else f"round {record['round']}"
         for site, reason in record["rejected"].items():
-            bars.console.print(f"round {record['round']}: {site} rejected: {reason}", markup=False)
+            self._bars.console.print(f"{head}: {site} rejected: {reason}", markup=False)
         for site in record["flagged"]:
-            bars.console.print(f"round {record['round']}: {site} flagged: its cosine is not the server's")
+            self._bars.console.print(f"{head}: {site} flagged: its cosine is not the server's")
 
-    runs.execute(folder, on_round)
+    def remove(self, folder: Path) -> None:
+        """The run has come to its end, and its bar with it."""
+        if folder in self._of:
+            self._bars.remove_task(self._of.pop(folder))
+
+
+def run_with_progress(folder: Path) -> None:
+    """Execute one run under a bar of its own."""
+    from fedmerit import runs
+
+    with progress() as bars:
+        bar = RunBars(bars)
+        bar.begin(folder)
+        runs.execute(folder, partial(bar.on_round, folder))

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fedmerit.commands.app import (
     Contributions,
     Device,
     Engine,
+    Jobs,
     Privacy,
     RoundTimeout,
     ServerSites,
@@ -23,9 +23,10 @@ from fedmerit.commands.app import (
     assignments,
     console,
     reports_bad_input,
+    require_jobs,
 )
 from fedmerit.commands.data import print_sites
-from fedmerit.commands.progress import execute, progress, resumable, run_with_progress
+from fedmerit.commands.progress import RunBars, progress, resumable, run_with_progress
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
 
@@ -173,6 +174,7 @@ def compare(
     seeds: Annotated[str, typer.Option(help="Of the runs of each method.")] = "0",
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 30,
     engine: Annotated[Engine, typer.Option(help="NVFlare's simulator, or one process.")] = Engine.sim,
+    jobs: Jobs = None,
     threads: Threads = None,
     device: Device = None,
     server_sites: ServerSites = None,
@@ -180,35 +182,36 @@ def compare(
 ) -> None:
     """Train methods and seeds on the same sites, and print Tables 1 and 6 of the FedCE paper for them.
 
-    Interrupted, the same command goes on from the last complete round. Exits with 1 where a run failed.
+    Runs on the local engine go side by side, those on the simulator one by one. Interrupted, the same command goes on
+    from the last complete round. Exits with 1 where a run failed.
     """
-    from evaluation.comparison_runs import Planned, parse_methods, parse_seeds, prepare, work_off, write_tables
+    from evaluation.comparison_runs import parse_methods, parse_seeds, prepare, work_off, write_tables
+    from evaluation.pool import workers_for
     from evaluation.tables import print_table
 
+    require_jobs(jobs)
     given = {"threads": threads, "device": device, "server_sites": server_sites}
     options = {"sites": sites, "rounds": rounds, "engine": engine.value} | {
         name: value for name, value in given.items() if value is not None
     }
     planned = prepare(out, parse_methods(methods), parse_seeds(seeds), assignments(settings), options)
+    names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
     with resumable(), progress() as bars:
-        bar = bars.add_task("runs", total=len(planned), last="")
+        bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")
+        each = RunBars(bars)
 
-        def work(run: Planned) -> None:
-            execute(run.folder, bars, f"{run.label}, seed {run.seed}")
-
-        def on_end() -> None:
-            for task in bars.task_ids:
-                if task != bar:
-                    bars.remove_task(task)
+        def on_end(folder: Path, error: str | None) -> None:
+            each.remove(folder)
             bars.advance(bar)
 
-        failed = work_off(planned, work, on_end)
-    wide = Console(width=max(console.width, 150))  # narrower, labels and numbers are cut
+        there = next(run.folder for run in planned if (run.folder / "run.json").exists())
+        workers = jobs or max(1, workers_for(there) // (threads or 1))
+        failed = work_off(planned, workers, on_end, lambda folder, record: each.on_round(folder, record, names[folder]))
     for table in write_tables(out, planned):
-        print_table(table, wide)
+        print_table(table, console)
     console.print(f"runs and tables: {out}", soft_wrap=True)
-    for run, error in failed.items():
-        typer.echo(f"failed: {run.label}, seed {run.seed}, in {run.folder}: {error}", err=True)
+    for folder, error in failed.items():
+        typer.echo(f"failed: {names[folder]}, in {folder}: {error}", err=True)
     if failed:
         raise typer.Exit(1)
 

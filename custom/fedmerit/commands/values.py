@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fedmerit.commands.app import (
     Device,
@@ -85,6 +85,7 @@ def shapley(
     What `loo` trained with the same --out is not trained again. Interrupted, the same command goes on.
     """
     from evaluation.truth.games import NOBODY, Sampling, coalition_utilities, required, shapley_weights
+    from evaluation.truth.ground_truths import write_sampling
     from evaluation.truth.values import sampled_tables, shapley_tables
 
     study = _Study(sites, out, method, rounds, seeds, jobs, device, server_sites, settings)
@@ -96,16 +97,12 @@ def shapley(
     if most_permutations < 2:
         raise BadInput(f"--most-permutations {most_permutations}: expected 2 or more")
     console.print(f"{len(study.names)} sites: permutations are sampled; --exact-up-to {len(study.names)} trains all")
+    fewest = min(20, most_permutations)
+    rule = Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
+    write_sampling(out, rule)
     ends = {}
     for seed in study.seeds:
-        rule = Sampling(
-            tuple(study.names),
-            seed=seed,
-            truncation=truncation,
-            precision=precision,
-            most=most_permutations,
-            fewest=min(20, most_permutations),
-        )
+        rule = replace(rule, seed=seed)
         estimate = rule.estimate({NOBODY: 0.0})
         while estimate.needed:
             study.train(estimate.needed, [seed])
@@ -191,10 +188,9 @@ class _Study:
         from evaluation.truth.coalitions import write_results
 
         write_results(self.out)
-        wide = Console(width=max(console.width, 150))  # narrower, labels and numbers are cut
         write_tables(tables, self.out / "tables")
         for table in tables:
-            print_table(table, wide)
+            print_table(table, console)
         console.print(f"trainings, results and tables: {self.out}", soft_wrap=True)
 
 

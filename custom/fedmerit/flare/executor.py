@@ -5,6 +5,7 @@ site's own `ERRORS` and on its standard error; NVFlare's log learns that somethi
 """
 
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -22,8 +23,15 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.behaviours import Misbehaving, behaving
-from fedmerit.flare.messages import answer_to_model, model_to_evaluation, model_to_reply, model_to_task
-from fedmerit.messages import EVALUATE, TRAIN, Reply, Task, Work, failed_with
+from fedmerit.flare.messages import (
+    answer_to_model,
+    model_to_evaluation,
+    model_to_reply,
+    model_to_task,
+    peer_to_shareable,
+    shareable_to_peer,
+)
+from fedmerit.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, failed_with
 from fedmerit.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.plan import Plan
 from fedmerit.site import Site
@@ -36,8 +44,12 @@ READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
 }
 
 
+PEER_MODEL = "fedmerit.peer_model"  # topic on which sites ask each other
+PEER_TIMEOUT = 60.0  # seconds to wait for a peer's answer; then it is not available this round
+
+
 class MeritExecutor(Executor):
-    """Trains and evaluates at one site.
+    """Trains and evaluates at one site; gives its model to other sites, of methods whose models stay at the sites.
 
     Args:
         plan: `Plan.to_dict`, the same as the aggregator's.
@@ -48,6 +60,7 @@ class MeritExecutor(Executor):
         self.plan = plan
         self._site: Site | Misbehaving | None = None
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
+        self._opening = threading.Lock()  # a peer may ask while the site is being opened
 
     @cached_property
     def _network(self) -> torch.nn.Module:
@@ -55,13 +68,40 @@ class MeritExecutor(Executor):
 
     def _open(self, fl_ctx: FLContext) -> Site | Misbehaving:
         """The site, opened once per process."""
-        if self._site is None:
-            plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
-            torch.set_num_threads(plan.training.cpu_threads)
-            follow_manifest(Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()), name)
-            site = Site(site_folder(name), plan, _own_folder(fl_ctx), device_of(name))
-            self._site = behaving(site, behaviour_of(name))
-        return self._site
+        with self._opening:
+            if self._site is None:
+                self._site = self._opened(fl_ctx)
+            return self._site
+
+    def _opened(self, fl_ctx: FLContext) -> Site | Misbehaving:
+        plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
+        torch.set_num_threads(plan.training.cpu_threads)
+        engine = fl_ctx.get_engine()
+        follow_manifest(Path(engine.get_workspace().get_site_config_dir()), name)
+
+        def ask_peer(peer: str, round: int) -> PeerModel | None:
+            with engine.new_context() as context:
+                request = Shareable({"round": round})
+                replies = engine.send_aux_request([peer], PEER_MODEL, request, PEER_TIMEOUT, context)
+            return shareable_to_peer(replies[peer], self._network)
+
+        site = Site(site_folder(name), plan, _own_folder(fl_ctx), device_of(name), ask_peer)
+        return behaving(site, behaviour_of(name))
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Lend the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN and Plan.from_dict(self.plan).build_method().models_stay:
+            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._lend)
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
+            (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+            left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
+            if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
+                self._site.sent(task, left.update)
+
+    def _lend(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        receiver = fl_ctx.get_peer_context().get_identity_name()
+        return peer_to_shareable(self._open(fl_ctx).lend(receiver, int(request["round"])), self._network)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """One task. The server learns of an error that there was one."""
@@ -82,15 +122,6 @@ class MeritExecutor(Executor):
                 traceback.print_exc(file=log)
             self.log_error(fl_ctx, f"round failed at this site ({type(error).__name__}); its own {ERRORS} says why")
             return FLModelUtils.to_shareable(answer_to_model(failed_with(error), self._network))
-
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Where a filter, the job's or the site's, changed the update on its way out, the site remembers what left."""
-        super().handle_event(event_type, fl_ctx)
-        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
-            (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-            left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
-            if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
-                self._site.sent(task, left.update)
 
 
 def _own_folder(fl_ctx: FLContext) -> Path:

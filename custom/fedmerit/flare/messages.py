@@ -3,13 +3,16 @@
 Updates and models go by parameter name, so that NVFlare's own filters can work on them.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor, nn
 
@@ -31,6 +34,7 @@ from fedmerit.training import Overlap
 
 PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job how far it is
 Arrays = Mapping[str, NDArray[Any]]
+PARAMETERS, BUFFERS = "parameters", "buffers"  # of the message that carries a peer's model
 
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -39,6 +43,35 @@ def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 def _tensors(arrays: Arrays) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+
+def _named(network: nn.Module, vector: Tensor) -> dict[str, Tensor]:
+    """As `flat.named`; nothing of a vector (0,), in whose place the site has its own."""
+    return flat.named(network, vector) if len(vector) else {}
+
+
+def _vector(params: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """The vector of which `_named` made ``params``."""
+    return flat.flatten(params, names) if params else torch.empty(0)
+
+
+def peer_to_shareable(model: PeerModel | None, network: nn.Module) -> Shareable:
+    """What a site answers a peer that asks for its model."""
+    reply = make_reply(ReturnCode.OK)
+    if model is not None:
+        reply[PARAMETERS] = _arrays(_named(network, model.parameters))
+        reply[BUFFERS] = _arrays(model.buffers)
+    return reply
+
+
+def shareable_to_peer(reply: Shareable, network: nn.Module) -> PeerModel | None:
+    """What the peer makes of it; an error where it is no such answer."""
+    if reply.get_return_code() != ReturnCode.OK:
+        raise RuntimeError(f"answers {reply.get_return_code()}")
+    if PARAMETERS not in reply:
+        return None
+    parameters = flat.flatten(_tensors(reply[PARAMETERS]), list(flat.trainable(network)))
+    return PeerModel(parameters, _tensors(reply[BUFFERS]), math.nan)
 
 
 def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
@@ -63,7 +96,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
             params={
                 f"{place}/{name}": array
                 for place, model in enumerate(task.models)
-                for name, array in _arrays(flat.named(network, model)).items()
+                for name, array in _arrays(_named(network, model)).items()
             },
             current_round=task.round,
             total_rounds=rounds,
@@ -77,7 +110,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
             },
         )
     patched = isinstance(task.parameters, Patch)
-    params = vars(task.parameters) if isinstance(task.parameters, Patch) else flat.named(network, task.parameters)
+    params = vars(task.parameters) if isinstance(task.parameters, Patch) else _named(network, task.parameters)
     of_peers = {
         f"{peer}/{name}": array
         for peer, model in task.peers.items()
@@ -96,6 +129,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
             "ledger": task.ledger,
             "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
             "peers": peers,
+            "others": dict(task.others),
         },
     )
 
@@ -116,13 +150,14 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
         neurons = torch.from_numpy(np.unpackbits(bits, count=count).astype(bool))
     return Task(
         round=model.current_round,
-        parameters=flat.flatten(params, names) if whole else Patch(params["indices"], params["values"]),
+        parameters=_vector(params, names) if whole else Patch(params["indices"], params["values"]),
         buffers=_tensors(model.meta["buffers"]),
         weight=model.meta["weight"],
         data_share=model.meta["data_share"],
         ledger=model.meta["ledger"],
         neurons=neurons,
         peers=peers,
+        others=model.meta["others"],
     )
 
 
@@ -139,11 +174,11 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Weig
             images=model.meta["images"],
             ledger=model.meta["ledger"],
         )
-    count = len(params) // len(names)
+    count = len(model.meta["mixtures"][0])
     return Evaluation(
         round=model.current_round,
         split=model.meta["split"],
-        models=torch.stack([flat.flatten(params, [f"{place}/{name}" for name in names]) for place in range(count)]),
+        models=torch.stack([_vector(params, [f"{place}/{name}" for name in names]) for place in range(count)]),
         mixtures=torch.from_numpy(np.array(model.meta["mixtures"])),
         buffers=tuple(_tensors(buffers) for buffers in model.meta["buffers"]),
         shares=torch.from_numpy(np.array(model.meta["shares"])),
@@ -167,7 +202,7 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
     return FLModel(
         params_type=ParamsType.DIFF,
-        params=_arrays(flat.named(network, answer.update)),
+        params=_arrays(_named(network, answer.update)),
         current_round=answer.round,
         meta={name: getattr(answer, name) for name in parts} | {"buffers": _arrays(answer.buffers)} | tested,
     )
@@ -208,7 +243,7 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
         if model.params_type != ParamsType.DIFF:
             return Failure("a model in the place of an update")
         params = _tensors(model.params)
-        if set(params) != set(parts):
+        if params and set(params) != set(parts):
             return Failure("update with other parameter names than the model's")
         for name, value in params.items():
             if (value.shape, value.dtype) != (parts[name].shape, parts[name].dtype):
@@ -217,7 +252,7 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
         meta = model.meta
         return Reply(
             round=_round(model),
-            update=flat.flatten(params, list(parts)),
+            update=_vector(params, list(parts)),
             buffers=_tensors(meta["buffers"]),
             num_samples=meta["num_samples"],
             overlaps=_overlaps(meta["overlaps"]),

@@ -15,14 +15,17 @@ from fedmerit.core import (
     Method,
     Outcome,
     Reports,
+    add_masked,
     aggregate,
     cosine_to_sum,
-    gram,
+    distances,
+    earned,
+    inner_products,
     norms,
+    norms_outside,
     remember,
     require_choice,
     reshare,
-    reward,
     shapley,
     share,
 )
@@ -39,6 +42,7 @@ class CGSVState:
     reputation: Tensor  # (n,) r of the last round; 0 before a site's first
     round: Tensor  # () rounds played: the seed of sampled permutations
     tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector (mask="per_tensor")
+    server: Tensor  # (d,) the server's model, which takes every u_N whole; what rewards fall short of
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,12 @@ class CGSV(Method):
             reputation=torch.zeros(num_sites, dtype=torch.float64),
             round=torch.tensor(0),
             tensor_sizes=torch.tensor(layout.tensor_sizes),
+            server=model,
         )
 
     def round(self, state: CGSVState, updates: Tensor, reports: Reports) -> tuple[CGSVState, Outcome]:
         """``updates`` (n, d), each relative to its site's model: reputations, then rewards (Eqs. 1-5)."""
-        present, products = reports.present, gram(updates)
+        present, products = reports.present, inner_products(updates, reports)
         sizes = norms(products)
         to_unit = torch.where(sizes > 0, 1 / sizes, 0.0)
         known = state.reputation[present].sum() > 0
@@ -105,14 +110,18 @@ class CGSV(Method):
         memory = remember(state.reputation, contribution, self.alpha, present)  # Eq. 4
         reputation = reshare(state.reputation, memory.clamp(min=self.floor), present)
 
+        server = state.server + u_N
         if self.reward == "global":
-            models = state.models + u_N
+            models = server
         else:
-            earned = torch.tanh(self.beta * reputation).where(present, 0.0)
-            quantities["quota"] = earned / earned.max()
+            boosted = torch.tanh(self.beta * reputation).where(present, 0.0)
+            quantities["quota"] = boosted / boosted.max()
             per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
-            models = reward(state.models, u_N, quantities["quota"], per_tensor)  # Eq. 5
-        state = CGSVState(models, reputation, state.round + 1, state.tensor_sizes)
+            masks = earned(u_N, quantities["quota"], per_tensor)
+            models = add_masked(state.models, u_N, masks)  # Eq. 5
+            quantities["reward_distance"] = norms_outside(u_N, masks)
+            quantities["model_distance"] = distances(models, server)
+        state = CGSVState(models, reputation, state.round + 1, state.tensor_sizes, server)
         return state, Outcome(contribution.where(present, torch.nan), reputation, weights, models, quantities)
 
     def _exact(self, state: CGSVState, cosines: Tensor, weights: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from fedmerit.core import (
     DIRECTIONS,
+    EXCHANGES,
     Layout,
     Lesson,
     Method,
@@ -59,12 +60,14 @@ class CYCle(Method):
     T: float = 5.0  # temperature, of CaPriDe; not given in the paper
     warmup: int = 8  # rounds of local training before; a quarter of 30, as the paper's 25 of 100
     kl: str = "own_peer"  # KL(own || peer), or "peer_own": KL(peer || own)
+    exchange: str = "relay"  # of models: by the server, or from site to site ("peer"), of which the server sees none
     score_batches: int = 8  # batches of training images to score on
 
     asks_of_peers: ClassVar[tuple[str, ...]] = ("available", "misalignment")
 
     def __post_init__(self) -> None:
         require_choice("kl", self.kl, DIRECTIONS)
+        require_choice("exchange", self.exchange, EXCHANGES)
         if not 0 <= self.alpha < 1:
             raise ValueError(f"alpha={self.alpha}: expected 0 or more, less than 1")
         if not 0 <= self.tau_opt < self.tau_max <= 1:
@@ -73,6 +76,11 @@ class CYCle(Method):
             raise ValueError("lambda0, T, warmup: expected 0 or more, more than 0, and 0 or more")
         if self.R < 1 or self.score_batches < 1:
             raise ValueError(f"R={self.R}, score_batches={self.score_batches}: expected 1 or more")
+
+    @property
+    def models_stay(self) -> bool:
+        """Whether sites ask each other for their models."""
+        return self.exchange == "peer"
 
     @property
     def shares_buffers(self) -> bool:
@@ -92,8 +100,11 @@ class CYCle(Method):
         """Adaptive sharing (Algorithm 1, lines 13 to 21, with the r_(n,k) that the text gives n)."""
         if state.round < self.warmup:
             return None
-        r = state.reputation
-        return Sharing(sharing_probability(r, self.scores(int(state.round))), weights=r)
+        return Sharing(self.probability(state.reputation, int(state.round)), state.reputation)
+
+    def probability(self, weights: Tensor, round: int) -> Tensor:
+        """Of what n holds of k, ``weights``, the λ_(n,k) = r_(n,k)."""
+        return sharing_probability(weights, self.scores(round))
 
     def round(self, state: CYCleState, updates: Tensor, reports: Reports) -> tuple[CYCleState, Outcome]:
         """``updates`` (n, d): θ_n ← θ_n + Δ_n, and the reputations of what the sites found this round."""
@@ -121,7 +132,8 @@ class CYCle(Method):
         found = torch.tensor([s.get(peer, torch.nan) for peer in view.weights], dtype=torch.float64)
         r = remembered(before, current_reputation(found, self.tau_opt, self.tau_max), self.alpha).tolist()
         weights = {peer: self.lambda0 * value for peer, value in zip(view.weights, r, strict=True) if value > 0}
-        return Lesson(distillation(view.predict, weights, self.T, self.kl), {"misalignment": s})
+        loss = distillation(view.predict, weights, self.T, self.kl)
+        return Lesson(loss, {"misalignment": s}, dict(zip(view.weights, r, strict=True)))
 
 
 def current_reputation(misalignment: Tensor, tau_opt: float, tau_max: float) -> Tensor:

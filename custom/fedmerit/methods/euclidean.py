@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, aggregate, gram, reward, share
+from fedmerit.core import Layout, Method, Outcome, Reports, aggregate, inner_products, reward, share
 
 COINCIDES = 1e-12  # a squared distance this small beside its terms is rounding
 
@@ -37,7 +37,7 @@ class Euclidean(Method):
         """``updates`` (n, d): u_N = Σ p_i Δ_i, of which a site gets what its score earns (Eq. 5, Xu et al. 2021)."""
         present, weights = reports.present, reports.data_share
         u_N = aggregate(torch.zeros_like(updates[0]), weights, updates)
-        distance_share = share(distances_to_sum(gram(updates), weights), present)
+        distance_share = share(distances_to_sum(inner_products(updates, reports), weights), present)
         others = int(present.sum()) - 1
         score = ((1 - distance_share) / others if others else distance_share).where(present, 0.0)
         quota = score / score.max()

@@ -17,8 +17,8 @@ from fedmerit.core import (
     SiteView,
     Trials,
     aggregate,
-    gram,
     histogram,
+    inner_products,
     norms,
     remember,
     require_choice,
@@ -61,10 +61,12 @@ class FedAVE(Method):
     floor: float = 1e-3  # of the reputation before it is normalised, positive
     form: str = "resolved"  # score Acc·K, quota tanh·K; "paper": Acc/KL, tanh/KL; "released": Acc·K², tanh·K
     mask: str = "global"  # the largest entries of the whole aggregate; or "per_tensor"
+    distributions: str = "both"  # where nearness counts: in "reputation", "quota", both, or "none" (Table 4's ablation)
 
     def __post_init__(self) -> None:
         require_choice("form", self.form, ("resolved", "paper", "released"))
         require_choice("mask", self.mask, ("global", "per_tensor"))
+        require_choice("distributions", self.distributions, ("both", "reputation", "quota", "none"))
         for name in ("beta", "smoothing", "kl_floor", "floor"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected above 0")
@@ -106,9 +108,9 @@ class FedAVE(Method):
         own = torch.stack([reports.values[name] for name in self.asks], dim=1)[present]  # (k, bins)
         kl = to_sites(self._divergence(own, reports.trials.losses[count:]), present)
         nearness = (kl[present].min() / kl).where(present, 0.0)  # K
-
-        score = {"resolved": accuracy * nearness, "paper": accuracy / kl, "released": accuracy * nearness**2}
-        new = score[self.form].where(present, 0.0)
+        factors = {"resolved": nearness, "paper": 1 / kl, "released": nearness**2}
+        counts = self.distributions in ("both", "reputation")
+        new = (accuracy * (factors[self.form] if counts else 1)).where(present, 0.0)
         known = remember(state.reputation, new, self.alpha, present)
         seen = state.reputation > 0
         first = share(new, present) if seen[present].any() else new  # beside reputations that sum to 1
@@ -116,9 +118,11 @@ class FedAVE(Method):
         reputation = reshare(state.reputation, reputation, present)
 
         bounded = torch.tanh(self.beta * reputation) * present
-        quota = bounded / bounded.max() * (1 / kl if self.form == "paper" else nearness)
+        quota = bounded / bounded.max()
+        if self.distributions in ("both", "quota"):
+            quota = quota * (1 / kl if self.form == "paper" else nearness)
         quota = quota.clamp(max=1).where(present, 0.0)
-        update = self.weighted_uploads(weights, updates)
+        update = self.weighted_uploads(weights, updates, norms(inner_products(updates, reports)))
         per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
         models = reward(state.models, update, quota, per_tensor)
         outcome = Outcome(
@@ -143,9 +147,8 @@ class FedAVE(Method):
         own = distribution(own.nan_to_num(0.0), self.smoothing)
         return divergence(own, distribution(validation, self.smoothing)).clamp(min=self.kl_floor)
 
-    def weighted_uploads(self, weights: Tensor, updates: Tensor) -> Tensor:
-        """(d,) Σ p_i τ Δ_i / ‖Δ_i‖, a zero update staying zero; ``weights`` p (n,), ``updates`` (n, d)."""
-        lengths = norms(gram(updates))
+    def weighted_uploads(self, weights: Tensor, updates: Tensor, lengths: Tensor) -> Tensor:
+        """(d,) Σ p_i τ Δ_i / ‖Δ_i‖, a zero update staying zero; weights p (n,), updates (n, d), ‖Δ_i‖ (n,)."""
         tau = (weights * lengths).sum() if self.tau is None else self.tau
         factors = torch.where(lengths > 0, weights * tau / lengths.where(lengths > 0, 1.0), 0.0)
         return aggregate(torch.zeros_like(updates[0]), factors, updates)

@@ -20,7 +20,7 @@ from fedmerit.core import (
     SiteView,
     aggregate,
     cosine_to_others,
-    gram,
+    inner_products,
     require_choice,
     share,
 )
@@ -81,7 +81,7 @@ class FedCE(Method):
 
     def round(self, state: FedCEState, updates: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
         """``updates`` (n, d); weigh the sites by their accumulated contribution, aggregate (Eqs. 2-6)."""
-        products = gram(updates)
+        products = inner_products(updates, reports)
         estimate = self._at_sites if self.estimate == "site" else self._at_server
         memory, outcome = estimate(state, products, reports)
         present, weights = reports.present, outcome.weights

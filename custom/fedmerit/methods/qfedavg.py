@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, aggregate, gram, require_choice, share
+from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, aggregate, inner_products, require_choice, share
 
 EPSILON = 1e-10  # added to every loss
 
@@ -60,7 +60,7 @@ class QFedAvg(Method):
         weights = share((loss / loss.max()) ** self.q, present)  # the maximum: F^q underflows
         step = 1.0
         if self.rule == "exact":
-            squared_norms = gram(updates).diagonal()
+            squared_norms = inner_products(updates, reports).diagonal()
             step = 1 / float(1 + (weights * self.q * self.L * squared_norms / loss).sum())  # Σ L F^q / Σ h
         model = aggregate(state.model, weights * step, updates)
         outcome = Outcome(

@@ -18,7 +18,7 @@ from fedmerit.core import (
     Reports,
     aggregate,
     cosine_to_sum,
-    gram,
+    inner_products,
     norms,
     remember,
     require_choice,
@@ -92,7 +92,7 @@ class RFFL(Method):
         known = state.reputation[here].sum() > 0
         weights = share(state.reputation, here) if known else data_share
 
-        products = gram(updates)
+        products = inner_products(updates, reports)
         sizes = norms(products)
         gamma = self.gamma if self.gamma is not None else data_share @ sizes
         clip = torch.where(sizes > gamma, gamma / sizes, 1.0)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmerit.core import (
     DIRECTIONS,
+    EXCHANGES,
     Layout,
     Lesson,
     Method,
@@ -44,13 +45,20 @@ class VPDL(Method):
     T: float = 5.0  # temperature, of CaPriDe
     warmup: int = 8  # rounds of local training before; a quarter of 30, as the paper's 25 of 100
     kl: str = "own_peer"  # KL(own || peer), or "peer_own": KL(peer || own)
+    exchange: str = "relay"  # of models: by the server, or from site to site ("peer"), of which the server sees none
 
     asks_of_peers: ClassVar[tuple[str, ...]] = ("available",)
 
     def __post_init__(self) -> None:
         require_choice("kl", self.kl, DIRECTIONS)
+        require_choice("exchange", self.exchange, EXCHANGES)
         if not (self.lambda0 >= 0 and self.T > 0 and self.warmup >= 0):
             raise ValueError("lambda0, T, warmup: expected 0 or more, more than 0, and 0 or more")
+
+    @property
+    def models_stay(self) -> bool:
+        """Whether sites ask each other for their models."""
+        return self.exchange == "peer"
 
     @property
     def shares_buffers(self) -> bool:
@@ -65,8 +73,13 @@ class VPDL(Method):
         """Everybody with everybody, once the warm-up is over."""
         if state.round < self.warmup:
             return None
-        always = torch.ones(len(state.models), len(state.models), dtype=torch.float64)
-        return Sharing(probability=always, weights=always / max(1, len(state.models) - 1))
+        n = len(state.models)
+        weights = torch.full((n, n), 1 / max(1, n - 1), dtype=torch.float64)
+        return Sharing(self.probability(weights, int(state.round)), weights)
+
+    def probability(self, weights: Tensor, round: int) -> Tensor:
+        """Always."""
+        return torch.ones_like(weights)
 
     def round(self, state: VPDLState, updates: Tensor, reports: Reports) -> tuple[VPDLState, Outcome]:
         """``updates`` (n, d): θ_n ← θ_n + Δ_n. Nobody's contribution is known."""

@@ -1,0 +1,66 @@
+"""What this process may use of its machine: cores and memory, where it runs in a container no more than that allows.
+
+Containers limit by control groups, of version 2 (``cpu.max``, ``memory.max``) or 1; a process stands in a group, and
+every group around that limits it too.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+def cores() -> int:
+    """Cores that this process may keep busy, at least 1."""
+    allowed = [float(len(os.sched_getaffinity(0)))]
+    for group in _groups("cpu"):
+        quota = _numbers(group / "cpu.max")  # microseconds, in how many; "max" first where there is no limit
+        quota = quota or _numbers(group / "cpu.cfs_quota_us") + _numbers(group / "cpu.cfs_period_us")
+        if len(quota) == 2 and quota[0] > 0:  # -1: no limit
+            allowed.append(quota[0] / quota[1])
+    return max(1, int(min(allowed)))
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take; files that the system holds in memory count as free."""
+    free = [psutil.virtual_memory().available]
+    for group in _groups("memory"):
+        for limit, used, cache in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            if (most := _numbers(group / limit)) and (taken := _numbers(group / used)):
+                free.append(most[0] - taken[0] + _entry(group / "memory.stat", cache))
+    return max(0, min(free))
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The folders of the groups around this process that may limit ``controller``, version 2 and 1."""
+    for line in _text(OWN_GROUPS).splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" or controller in controllers.split(","):
+            root = GROUPS if number == "0" else GROUPS / controller
+            own = root / path.lstrip("/")
+            yield from (group for group in (own, *own.parents) if group == root or root in group.parents)
+
+
+def _numbers(file: Path) -> list[int]:
+    """The numbers in a file; none where there is no such file, or a word in it."""
+    words = _text(file).split()
+    return [int(word) for word in words] if all(word.lstrip("-").isdigit() for word in words) else []
+
+
+def _entry(file: Path, name: str) -> int:
+    """The number after a name in a file of ``name number`` lines; 0 where there is none."""
+    return next((int(line.split()[1]) for line in _text(file).splitlines() if line.split()[0] == name), 0)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,94 @@
+"""Cores and memory that a process may use: by its affinity, and by control groups of both versions."""
+
+import os
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from fedmerit import machine
+from fedmerit.files import write_text
+
+GIB = 1024**3
+
+
+@pytest.fixture
+def groups(tmp_path, monkeypatch):
+    """A machine of 8 cores and 16 GiB; called with the process's groups and the files below them."""
+    monkeypatch.setattr(machine, "GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=16 * GIB))
+
+    def make(own, files):
+        write_text(tmp_path / "own", own)
+        for name, text in files.items():
+            write_text(tmp_path / "cgroup" / name, f"{text}\n")
+
+    return make
+
+
+def test_without_groups_the_whole_machine(groups):
+    assert (machine.cores(), machine.free_memory()) == (8, 16 * GIB)
+    groups("0::/\n", {})
+    assert (machine.cores(), machine.free_memory()) == (8, 16 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("max 100000", 8), ("300000 100000", 3), ("350000 100000", 3), ("50000 100000", 1), ("3200000 100000", 8)],
+)
+def test_cores_of_version_2(groups, quota, expected):
+    groups("0::/\n", {"cpu.max": quota})
+    assert machine.cores() == expected
+
+
+def test_every_group_around_limits(groups):
+    groups(
+        "0::/slice/pod/box\n",
+        {
+            "slice/cpu.max": "200000 100000",
+            "slice/pod/cpu.max": "max 100000",
+            "slice/pod/box/cpu.max": "400000 100000",
+            "slice/pod/memory.max": str(4 * GIB),
+            "slice/pod/memory.current": str(3 * GIB),
+            "slice/pod/memory.stat": f"anon 1\nfile 2\ninactive_file {GIB}",
+            "slice/pod/box/memory.max": "max",
+            "slice/pod/box/memory.current": str(GIB),
+        },
+    )
+    assert (machine.cores(), machine.free_memory()) == (2, 2 * GIB)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["as the host has it", "mounted as its own"])
+def test_version_1(groups, inside):
+    below = "docker/box/" if inside else ""
+    groups(
+        "11:memory:/docker/box\n3:cpu,cpuacct:/docker/box\n2:freezer:/\n1:name=systemd:/docker/box\n",
+        {
+            f"cpu/{below}cpu.cfs_quota_us": "150000",
+            f"cpu/{below}cpu.cfs_period_us": "50000",
+            f"memory/{below}memory.limit_in_bytes": str(2 * GIB),
+            f"memory/{below}memory.usage_in_bytes": str(3 * GIB // 2),
+            f"memory/{below}memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB // 4}",
+        },
+    )
+    assert (machine.cores(), machine.free_memory()) == (3, 3 * GIB // 4)
+
+
+def test_version_1_without_limits(groups):
+    groups(
+        "4:memory:/\n1:cpu:/\n",
+        {
+            "cpu/cpu.cfs_quota_us": "-1",
+            "cpu/cpu.cfs_period_us": "100000",
+            "memory/memory.limit_in_bytes": "9223372036854771712",
+            "memory/memory.usage_in_bytes": "106496",
+        },
+    )
+    assert (machine.cores(), machine.free_memory()) == (8, 16 * GIB)
+
+
+def test_a_full_container_has_nothing_free(groups):
+    groups("0::/\n", {"memory.max": "100", "memory.current": "200"})
+    assert machine.free_memory() == 0
