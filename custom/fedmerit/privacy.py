@@ -60,6 +60,7 @@ class Gaussian:
 
 
 KINDS: Mapping[str, type[Any]] = {"percentile": Percentile, "svt": SparseVector, "gaussian": Gaussian}
+PAST_THE_FILTERS = "its models go from site to site, past the filters of what goes to the server"
 HE = "he"  # homomorphic encryption is asked for, so that its refusal says why
 NO_SERVER_FOR_IT = (
     "the server keeps its model in the clear, which it could not; see docs/privacy.md, Homomorphic encryption"
@@ -81,8 +82,9 @@ def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str
             f"--privacy {HE}: {NO_SERVER_FOR_IT if method.sums_only else f'not with method {name}: {SINGLE}'}"
         )
     complete = [options.text_of(parse(spec), KINDS) for spec in specs]
-    if complete and method.unfilterable:
-        raise BadInput(f"--privacy {complete[0]}: not with method {name}: {method.unfilterable}")
+    why_not = method.unfilterable or (PAST_THE_FILTERS if method.models_stay else "")
+    if complete and why_not:
+        raise BadInput(f"--privacy {complete[0]}: not with method {name}: {why_not}")
     return complete
 
 

@@ -59,8 +59,8 @@ class MeritExecutor(Executor):
         super().__init__()
         self.plan = plan
         self._site: Site | Misbehaving | None = None
-        self._opening = threading.Lock()  # a peer may ask while the site is being opened
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
+        self._opening = threading.Lock()  # a peer may ask while the site is being opened
 
     @cached_property
     def _network(self) -> torch.nn.Module:
@@ -88,6 +88,17 @@ class MeritExecutor(Executor):
         site = Site(site_folder(name), plan, _own_folder(fl_ctx), device_of(name), ask_peer)
         return behaving(site, behaviour_of(name))
 
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Lend the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN and Plan.from_dict(self.plan).build_method().models_stay:
+            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._lend)
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
+            (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+            left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
+            if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
+                self._site.sent(task, left.update)
+
     def _lend(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         receiver = fl_ctx.get_peer_context().get_identity_name()
         return peer_to_shareable(self._open(fl_ctx).lend(receiver, int(request["round"])), self._network)
@@ -111,20 +122,6 @@ class MeritExecutor(Executor):
                 traceback.print_exc(file=log)
             self.log_error(fl_ctx, f"round failed at this site ({type(error).__name__}); its own {ERRORS} says why")
             return FLModelUtils.to_shareable(answer_to_model(failed_with(error), self._network))
-
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Be there for peers where models stay at the sites; remember what left where a filter changed the update.
-
-        The filter may be the job's or the site's own.
-        """
-        super().handle_event(event_type, fl_ctx)
-        if event_type == EventType.START_RUN and Plan.from_dict(self.plan).build_method().models_stay:
-            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._lend)
-        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
-            (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-            left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
-            if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
-                self._site.sent(task, left.update)
 
 
 def _own_folder(fl_ctx: FLContext) -> Path:
