@@ -60,8 +60,9 @@ def cross_site(results: pd.DataFrame) -> pd.DataFrame:
     """
     rows = results[(results["split"] == "union") & (results["quantity"] == "dice")]
     cases = rows.groupby([*SITE, "case"], observed=True)["value"].mean()
-    at = cases.index.get_level_values("case").str.rpartition("/").get_level_values(0)
-    table = cases.groupby([cases.index.get_level_values(level) for level in SITE] + [at.rename("at")], observed=True)
+    where = [str(case).rpartition("/")[0] for case in cases.index.get_level_values("case")]
+    at = pd.Index(where, name="at", dtype=object)
+    table = cases.groupby([cases.index.get_level_values(level) for level in SITE] + [at], observed=True)
     matrix = table.mean().unstack("at")
     differing = matrix.groupby(level=RUN, observed=True).transform("nunique").max(axis=1) > 1
     return matrix[differing]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+DECIMALS = 6  # of the numbers a site reports: more say nothing, and could say anything
 BLOCK = 1 << 15  # entries at a time in float64: they stay in the cache, and the stack is never copied
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedmerit.core import RANGES
-from fedmerit.messages import DECIMALS, REASONS
+from fedmerit.core import DECIMALS, RANGES
+from fedmerit.messages import REASONS
 from fedmerit.training import Overlap
 
 LISTED: Mapping[str, str] = {

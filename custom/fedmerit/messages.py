@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from fedmerit.core import DECIMALS
 from fedmerit.errors import MemoryLost
 from fedmerit.flat import Buffers
 from fedmerit.ledger import GENESIS
 from fedmerit.training import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
-DECIMALS = 6  # of the numbers a site reports: more say nothing, and could say anything
 LOST_MEMORY = (
     "what it remembers of the round before is missing, so that what changed since cannot be applied; "
     "the server sends the whole model in the next round"

@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from measured import rows
 from typer.testing import CliRunner, Result
 
 from data_prep.prepare import prepare
 from fedmerit.cli import app
 from fedmerit.ledger import Ledger
-from fedmerit.results import read_results
 from fedmerit.server import is_finished
 
 NAMES = ("site1", "site2", "site3")
@@ -151,11 +151,6 @@ def assert_same_model() -> Callable[[Path, Path], None]:
 @pytest.fixture(scope="session")
 def assert_same_run(assert_same_model: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
     """Two runs agree: models bit for bit, ledgers, and all of results.csv but the seconds."""
-
-    def rows(run: Path) -> list[tuple[object, ...]]:
-        table = read_results(run)
-        table = table[~table["quantity"].str.endswith("seconds")].drop(columns="run")
-        return [tuple(row) for row in table.astype(str).itertuples(index=False)]
 
     def compare(one: Path, other: Path) -> None:
         models = sorted(path.name for path in (one / "models").glob("*.pt"))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from measured import rows
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.errors import RunFailed
@@ -401,7 +402,7 @@ def test_spoiled_reply_is_rejected_and_the_others_go_on(tmp_path, sat_out, asser
     assert birch.set_index("quantity")["value"]["weight"] == 0
 
     assert_same_model(sat_out / "models/global.pt", run / "models/global.pt")
-    assert (sat_out / "results.csv").read_text() == (run / "results.csv").read_text()
+    assert rows(sat_out) == rows(run)
     model = [json.loads(line)["model"] for line in (sat_out / "ledger.jsonl").read_text().splitlines()]
     assert [record["model"] for record in records] == model
 
@@ -410,7 +411,7 @@ def test_spoiled_reply_is_rejected_and_the_others_go_on(tmp_path, sat_out, asser
 def test_value_that_the_method_does_not_ask_for(tmp_path, method, assert_same_model):
     run = federate(tmp_path / "run", with_values(minus_error=0.5), (1,), method)
     same = federate(tmp_path / "other/run", lambda reply: None, (1,), method)
-    assert (run / "results.csv").read_text() == (same / "results.csv").read_text()
+    assert rows(run) == rows(same)
     names = ("global",) if method == "fedavg" else SITES
     for name in names:
         assert_same_model(run / f"models/{name}.pt", same / f"models/{name}.pt")
@@ -422,7 +423,7 @@ def test_site_rejected_in_every_round_changes_nothing(tmp_path, assert_same_mode
         for number, spoil in enumerate([with_first_entry(float("nan")), lambda reply: None])
     ]
     assert_same_model(*(run / "models/global.pt" for run in runs))
-    assert (runs[0] / "results.csv").read_text() == (runs[1] / "results.csv").read_text()
+    assert rows(runs[0]) == rows(runs[1])
 
 
 def test_all_rejected_ends_the_run_with_every_reason(tmp_path):
@@ -450,7 +451,7 @@ def test_all_rejected_ends_the_run_with_every_reason(tmp_path):
 )
 def test_overlaps_that_are_none_reject_the_reply(tmp_path, sat_out, overlap):
     run = federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))
-    assert (sat_out / "results.csv").read_text() == (run / "results.csv").read_text()
+    assert rows(sat_out) == rows(run)
 
 
 def test_negative_variances_reject_the_reply(tmp_path, sat_out, assert_same_model):

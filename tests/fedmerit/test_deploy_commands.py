@@ -200,7 +200,7 @@ def test_server_is_prepared(server, sites, fedmerit, tmp_path):
     text = (server / "local/resources.json").read_text()
     assert "/tmp/nvflare" not in text
     assert str(server / "storage") in text
-    assert read(server / "local/resources.json")["class_allow_list"] == CLASSES
+    assert read(server / "local/resources.json")["class_allow_list"] == site_policy(track=True)["class_allow_list"]
 
 
 @pytest.mark.parametrize(("command", "name"), [("site", "localhost"), ("server", "site1"), ("site", "a@lead.org")])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from measured import rows
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit import flat, neurons, runs
@@ -198,7 +199,7 @@ def test_importance_is_pooled_by_images(run):
 
 def test_survey_that_nobody_answers_can_be_repeated(run):
     federation = Federation(tiny_plan(), SITES, run)
-    with pytest.raises(RunFailed, match=r"round 0: no site said what neurons are worth.*Alder.*asleep"):
+    with pytest.raises(RunFailed, match=r"round 0: no site sent a usable importance of neurons.*Alder.*asleep"):
         federation.take(dict.fromkeys(SITES, Failure("asleep")))
     again = Federation(tiny_plan(), SITES, run)
     assert again.work == EVALUATE
@@ -222,8 +223,8 @@ def test_a_run_goes_on_from_its_last_survey(run, tmp_path):
         assert torch.equal(one.models, whole.models)
         assert torch.equal(one.neurons, whole.neurons)
         assert all(map(same, one.buffers, whole.buffers))
-    ours, theirs = (read_results(folder).drop(columns="run") for folder in (run, tmp_path / "whole"))
-    assert ours.equals(theirs)
+    ours, theirs = (rows(folder) for folder in (run, tmp_path / "whole"))
+    assert ours == theirs
     assert one.recorder.ledger.records[0]["rejected"] == whole.recorder.ledger.records[0]["rejected"] != {}
 
 

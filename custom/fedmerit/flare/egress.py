@@ -7,8 +7,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 
+from fedmerit.core import DECIMALS
 from fedmerit.egress import cleared
-from fedmerit.messages import DECIMALS
 
 HEADERS = (AppConstants.CURRENT_ROUND,)
 

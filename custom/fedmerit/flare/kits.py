@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedmerit.core import DECIMALS
 from fedmerit.data import SiteFolder, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import site_policy
-from fedmerit.messages import DECIMALS
 from fedmerit.place import MANIFEST, MANIFEST_SETTINGS, SERVER
 from fedmerit.site import pick_device
 

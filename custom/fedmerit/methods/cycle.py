@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from fedmerit.core import (
+    DECIMALS,
     DIRECTIONS,
     EXCHANGES,
     Layout,
@@ -56,7 +57,7 @@ class CYCle(Method):
     tau_opt: float = 0.25  # misalignment up to which r̃ is 1
     tau_max: float = 0.75  # misalignment from which r̃ is 0
     R: int = 5  # collaborative rounds from one scoring to the next; not given in the paper
-    lambda0: float = 25.0  # λ0: T², as the divergence is a mean over pixels without that factor; the paper: 50
+    lambda0: float = 1.0  # λ0, tuned on validation Dice (docs/cycle.md); the paper: 50, of images of one class
     T: float = 5.0  # temperature, of CaPriDe; not given in the paper
     warmup: int = 8  # rounds of local training before; a quarter of 30, as the paper's 25 of 100
     kl: str = "own_peer"  # KL(own || peer), or "peer_own": KL(peer || own)
@@ -194,4 +195,4 @@ def misalignments(
                 del sums[peer]
             else:
                 sums[peer] += gradient(divergence(own, logits, temperature, kl), images)
-    return {peer: misalignment(own_sum, total) for peer, total in sums.items()}
+    return {peer: round(misalignment(own_sum, total), DECIMALS) for peer, total in sums.items()}  # as it is reported

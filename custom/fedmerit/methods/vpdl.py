@@ -41,7 +41,7 @@ class VPDL(Method):
         ValueError: a parameter is out of its range.
     """
 
-    lambda0: float = 25.0  # λ0: T², as the divergence is a mean over pixels without that factor; the paper: 50
+    lambda0: float = 1.0  # λ0, tuned on validation Dice (docs/cycle.md); the paper: 50, of images of one class
     T: float = 5.0  # temperature, of CaPriDe
     warmup: int = 8  # rounds of local training before; a quarter of 30, as the paper's 25 of 100
     kl: str = "own_peer"  # KL(own || peer), or "peer_own": KL(peer || own)
