@@ -15,6 +15,8 @@ from fedmerit.verification import verify_run
 
 ROUNDS = 4
 
+pytestmark = pytest.mark.slow  # whole federations of processes, minutes each
+
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory: pytest.TempPathFactory, sites: Path) -> Iterator[Federation]:
