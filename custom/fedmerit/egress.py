@@ -28,6 +28,7 @@ LISTED: Mapping[str, str] = {
     "train_loss": "mean loss of the round",
     "seconds": "how long the round took",
     "failure": "that there is no answer, for one of the reasons in `fedmerit.messages.REASONS`",
+    "model": "to each peer that the site shares with, where models stay at the sites: its whole model and statistics",
 }
 OTHER_REASON = "the site has no answer; its own log says why"
 FAILED = re.compile(r"failed with [A-Za-z]{1,60}; the site's own log says more")  # `fedmerit.messages.failed_with`
@@ -51,10 +52,25 @@ def cleared(update: Mapping[str, Any], parts: Mapping[str, Any], decimals: int =
     """
     passed = {name: _part(name, value, decimals) for name, value in parts.items() if name in _CHECKS}
     arrays = _arrays(update, "update")
-    size = sum(array.nbytes for array in [*arrays.values(), *passed.get("buffers", {}).values()])
-    if size > LARGEST_MB * 2**20:
-        raise Withheld(f"update and statistics of {size >> 20} MB: at most {LARGEST_MB} leave")
+    _require_size(arrays, passed.get("buffers", {}))
     return arrays, passed
+
+
+def cleared_model(parameters: Mapping[str, Any], buffers: Mapping[str, Any]) -> tuple[Parts, Parts]:
+    """What may leave for a peer that a site lends its model to: parameters and BatchNorm statistics, by name.
+
+    Raises:
+        Withheld: something else than arrays of float32 or int64 by name, or more than `LARGEST_MB`.
+    """
+    arrays, statistics = _arrays(parameters, "model"), _arrays(buffers, "buffers")
+    _require_size(arrays, statistics)
+    return arrays, statistics
+
+
+def _require_size(*tables: Mapping[str, Any]) -> None:
+    size = sum(array.nbytes for table in tables for array in table.values())
+    if size > LARGEST_MB * 2**20:
+        raise Withheld(f"arrays of {size >> 20} MB: at most {LARGEST_MB} leave")
 
 
 def _part(name: str, value: Any, decimals: int) -> Any:
@@ -157,4 +173,4 @@ _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "seconds": _number,
     "failure": _reason,
 }
-assert set(_CHECKS) == set(LISTED) - {"update"}
+assert set(_CHECKS) == set(LISTED) - {"update", "model"}

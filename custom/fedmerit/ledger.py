@@ -42,14 +42,18 @@ class Ledger:
         self.path, self.signer = path, signer
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a record (JSON values), with ``previous``, ``hash`` and any ``signature``, and flush it to disk."""
-        with self.path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # a process that was replaced may still be at work
+        """Add a record (JSON values), with ``previous``, ``hash`` and any ``signature``, and flush it to disk.
+
+        What a crash cut short at the file's end is dropped.
+        """
+        with self.path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
+            file.truncate(file.seek(0, os.SEEK_END) - len(_lines(self.path)[-1]))
             chained = {**record, "previous": self.last_hash}
             closing = {"hash": _hash(chained)}
             if self.signer:
                 closing["signature"] = self.signer.sign(closing["hash"])
-            file.write(json.dumps(chained | closing) + "\n")
+            file.write(json.dumps(chained | closing).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 

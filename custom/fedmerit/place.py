@@ -22,7 +22,6 @@ SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
 BEHAVIOURS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest where not named
 
-
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
 MANIFEST_SETTINGS = {

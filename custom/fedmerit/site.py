@@ -19,6 +19,7 @@ from torch.utils.data import Subset
 from fedmerit import flat
 from fedmerit.core import Lesson, OwnPart, PeerView, SiteView, histogram
 from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices
+from fedmerit.egress import cleared_model
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
@@ -40,7 +41,7 @@ from fedmerit.messages import (
 from fedmerit.neurons import held_parameters, loss_increases
 from fedmerit.peers import UNREACHABLE, AskPeer, ModelExchange, gives
 from fedmerit.plan import Plan
-from fedmerit.site_log import SiteLog
+from fedmerit.site_log import SiteLog, digest_of_peer
 from fedmerit.training import (
     Overlap,
     build_network,
@@ -114,8 +115,7 @@ class Site:
         self.method = plan.build_method()
         self.name = folder.name
         if self.method.models_stay:  # made here, since it borrows the global random state, and sites work in threads
-            network = initial_network(plan.network, plan.seed)
-            self._start: tuple[Tensor, Buffers] = (flat.get_parameters(network), flat.get_buffers(network))
+            self._initial = initial_network(plan.network, plan.seed)
 
     @cached_property
     def _network(self) -> torch.nn.Module:
@@ -209,34 +209,56 @@ class Site:
             self._log.trained(task, memory.received, update)
 
     def lend(self, receiver: str, round: int) -> PeerModel | None:
-        """This site's model for a peer to learn from in a round, where it shares it; by its own memory alone."""
+        """This site's model for a peer to learn from in a round, where it shares it; by its own memory alone.
+
+        It is logged as lent.
+
+        Raises:
+            Withheld: the model is not as `fedmerit.egress` lists it, and must not leave.
+        """
         memory = self._recall(round - 1)
         if memory is None and round:
             return None
         held = torch.tensor(memory.weights.get(receiver, math.nan) if memory else math.nan, dtype=torch.float64)
         if not gives(float(self.method.probability(held, round)), self.plan.seed, self.folder.name, receiver, round):
             return None
-        return PeerModel(*self._own_model(round), math.nan)
+        model = PeerModel(*self._own_model(round), math.nan)
+        tables = flat.named(self._initial, model.parameters), model.buffers
+        cleared_model(*({name: tensor.numpy() for name, tensor in table.items()} for table in tables))
+        self._log.lent(round, receiver, digest_of_peer(model))
+        return model
 
     def _completed(self, task: Task) -> Task:
         """A task with the models that are not the server's: the site's own, and those its peers share with it."""
         memory = self._latest(task.round)
         peers = {}
         for peer, told in task.others.items():
-            try:
-                shared = self.ask_peer(peer, task.round)
-            except Exception as error:  # whatever happens at a peer or on the way there
-                log.warning("round %d: %s cannot be asked for its model: %s", task.round, peer, error)
-                shared = UNREACHABLE
+            shared = self._borrow(task, peer)
             if shared is not None:
                 peers[peer] = replace(shared, weight=memory.weights.get(peer, told) if memory else told)
         model, buffers = self._own_model(task.round)
         return replace(task, parameters=model, buffers=buffers, peers=peers)
 
+    def _borrow(self, task: Task, peer: str) -> PeerModel | None:
+        """The model of a peer, `UNREACHABLE` where it does not answer; either is logged. None: it shares none."""
+        digest = None
+        try:
+            model = self.ask_peer(peer, task.round)
+            if model is None:
+                return None
+            digest = digest_of_peer(model)
+        except Exception as error:  # whatever happens at a peer or on the way there; its text may name files
+            log.warning("round %d: %s cannot be asked for its model: %s", task.round, peer, type(error).__name__)
+            model = UNREACHABLE
+        self._log.borrowed(task, peer, digest)
+        return model
+
     def _own_model(self, round: int) -> tuple[Tensor, Buffers]:
         """What the site starts a round from where its model stays with it, and the statistics: (d,)."""
         memory = self._latest(round)
-        return self._start if memory is None else (memory.model, memory.buffers)
+        if memory is None:
+            return flat.get_parameters(self._initial), flat.get_buffers(self._initial)
+        return memory.model, memory.buffers
 
     def _keep_final(self, task: Evaluation) -> Evaluation:
         """The evaluation of the site's own model, which lies among the run's models from now on."""

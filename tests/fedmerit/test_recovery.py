@@ -70,8 +70,8 @@ class Run:
         assert self.hospitals.wait(self.job) == session.COMPLETED, self.hospitals.log()
         run = self.hospitals.fetch(self.job, out)
         for site in self.hospitals.names:
-            found = verify_run(run, self.log_of(site), self.hospitals.kits[site] / "startup/rootCA.pem")
-            assert found.site == site
+            found = verify_run(run, [self.log_of(site)], self.hospitals.kits[site] / "startup/rootCA.pem")
+            assert list(found.updates) == [site]
             assert found.signer
         return run
 

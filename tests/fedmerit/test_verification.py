@@ -2,21 +2,25 @@
 
 import json
 import random
+import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from certificates import issue
 from pretending import tiny_plan
 
 from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
 from fedmerit.ledger import GENESIS, Ledger, verified_records
+from fedmerit.messages import PeerModel
 from fedmerit.server import Federation
 from fedmerit.signing import CERTIFICATE, Signer, read_certificate
-from fedmerit.site import Site
-from fedmerit.site_log import SITE_LOG
+from fedmerit.site import Memory, Site
+from fedmerit.site_log import SITE_LOG, digest_of_peer
 from fedmerit.verification import verify_run
 
 ROUNDS = 3
@@ -62,8 +66,8 @@ def lines_of(path: Path) -> list[dict]:
 
 def test_signed_run_and_its_sites_agree(signed, keys):
     for site in ("site1", "site2", "site3"):
-        found = verify_run(signed, log_of(signed, site), keys / "root.crt")
-        assert (found.records, found.site, found.updates) == (ROUNDS, site, ROUNDS)
+        found = verify_run(signed, [log_of(signed, site)], keys / "root.crt")
+        assert (found.records, found.updates, found.lent) == (ROUNDS, {site: ROUNDS}, ())
         assert found.signer.startswith("CN=server, valid until")
     assert verify_run(signed).signer == verify_run(signed, trusted=keys / "server.crt").signer
 
@@ -107,7 +111,7 @@ def test_log_holds_what_the_site_got_sent_and_was_told(signed):
 def is_found(run: Path, path: Path, content: bytes, log: Path | None, trusted: Path | None = None) -> bool:
     path.write_bytes(content)
     try:
-        verify_run(run, log, trusted)
+        verify_run(run, [log] if log else [], trusted)
     except BadInput as error:
         return str(path) in str(error)
     return False
@@ -168,7 +172,7 @@ def test_ledger_written_anew_with_a_certificate_to_fit_is_not_what_sites_were_to
     with pytest.raises(BadInput, match=r"it is not signed|neither the certificate that signed the ledger"):
         verify_run(forged, trusted=keys / "root.crt")
     with pytest.raises(BadInput, match=r"site_log\.jsonl, line 3: the server said its ledger ended with"):
-        verify_run(forged, log_of(forged))
+        verify_run(forged, [log_of(forged)])
 
 
 def test_ledger_signed_in_part_is_found(run, keys):
@@ -211,12 +215,12 @@ def rewritten(path: Path, change: Callable[[list[dict]], object]) -> None:
 def test_log_that_disagrees_is_found_and_what_differs_is_named(run, change, words):
     rewritten(log_of(run), change)
     with pytest.raises(BadInput, match=words):
-        verify_run(run, log_of(run))
+        verify_run(run, [log_of(run)])
 
 
 def test_round_trained_twice_agrees_where_either_time_is_in_the_ledger(run):
     rewritten(log_of(run), lambda log: log.insert(1, {**log[1], "update": "0" * 64}))
-    assert verify_run(run, log_of(run)).updates == ROUNDS
+    assert verify_run(run, [log_of(run)]).updates == {"site2": ROUNDS}
 
 
 def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
@@ -227,7 +231,7 @@ def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
     (run / "checkpoint.pt").unlink()
     assert verify_run(run).records == 2
     with pytest.raises(BadInput, match=r"line 4: the server said .* lacks that record"):
-        verify_run(run, log_of(run))
+        verify_run(run, [log_of(run)])
 
 
 def test_certificate_is_needed_and_has_to_be_one(run, keys):
@@ -268,3 +272,127 @@ def test_log_cut_short_by_a_crash_goes_on(signed, tmp_path, sites):
     federation.round = ROUNDS  # the final test again
     Site(folder, plan, log.parent, "cpu").answer(federation.tasks()["site2"])
     assert log.read_text() == whole
+
+
+# What one site lent another
+
+
+@pytest.fixture
+def lending(trained, tmp_path) -> Path:
+    """A run of CYCle whose models went from site to site, in rounds 1 and 2; one that a test may spoil."""
+    run = trained("warmup=1", "R=2", "exchange=peer", method="cycle")
+    return Path(shutil.copytree(run, tmp_path / "lending"))
+
+
+def logs_of(run: Path, *sites: str) -> list[Path]:
+    return [log_of(run, site) for site in sites or ("site1", "site2", "site3")]
+
+
+def test_what_sites_lent_each_other_stands_in_the_logs_of_both(lending):
+    rounds = Counter()
+    for site in ("site1", "site2", "site3"):
+        for entry in lines_of(log_of(lending, site)):
+            if entry["work"] in ("lend", "borrow"):
+                assert set(entry) == {"site", "round", "work", "peer", "model", "previous", "hash"} | (
+                    {"ledger"} if entry["work"] == "borrow" else set()
+                )
+                rounds[entry["round"], entry["work"]] += 1
+    assert rounds[1, "lend"] == rounds[1, "borrow"] == 6  # everybody shares in a round of scoring
+    found = verify_run(lending, logs_of(lending))
+    assert found.updates == {"site1": 0, "site2": 0, "site3": 0}
+    pairs = {(one.lender, one.borrower): one.models for one in found.lent}
+    assert len(pairs) == 6
+    assert sum(pairs.values()) == rounds[1, "lend"] + rounds[2, "lend"]
+    assert not any(one.lost for one in found.lent)
+
+
+def test_digest_is_that_of_the_model_that_the_site_had_trained(trained):
+    run = trained("warmup=1", "R=2", "exchange=peer", method="cycle")
+    memory = Memory(**torch.load(run / "sites/site1/round_00001.pt", weights_only=True))
+    given = {
+        entry["model"] for entry in lines_of(log_of(run, "site1")) if (entry["work"], entry["round"]) == ("lend", 2)
+    }
+    assert given == {digest_of_peer(PeerModel(memory.model, memory.buffers, 0.5))}
+    assert given != {digest_of_peer(PeerModel(memory.model, {}, 0.5))}
+
+
+def test_command_compares_the_logs_of_several_sites(fedmerit, lending):
+    options = [word for log in logs_of(lending, "site1", "site3") for word in ("--site-log", log)]
+    result = fedmerit("verify", lending, *options)
+    assert result.exit_code == 0, result.output
+    for words in ("the log of site1", "the log of site3", "site1 lent site3 a model in", "site3 lent site1 a model in"):
+        assert words in result.stdout
+    assert "site2" not in result.stdout
+    rewritten(log_of(lending, "site3"), lambda log: log.remove(borrowed(log)))
+    result = fedmerit("verify", lending, *options)
+    assert result.exit_code == 2
+    assert f"but {log_of(lending, 'site3')} has no such record" in " ".join(result.stderr.split())
+
+
+def borrowed(log: list[dict], work: str = "borrow", peer: str = "site1") -> dict:
+    """The record of round 1 of a log that is of ``peer``."""
+    return next(entry for entry in log if (entry["work"], entry["round"], entry.get("peer")) == (work, 1, peer))
+
+
+LENT = r"site_log\.jsonl, line \d+: site1 lent site2 model \w{64} in round 1, but .*site2/site_log\.jsonl"
+GOT = r"site_log\.jsonl, line \d+: site2 got model \w{64} of site1 in round 1, but .*site1/site_log\.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("site", "change", "words"),
+    [
+        ("site2", lambda log: log.remove(borrowed(log)), LENT + " has no such record"),
+        ("site2", lambda log: borrowed(log).update(model="0" * 64), r"site2 got model 0{64} of site1 .*, says \w{64}"),
+        ("site2", lambda log: borrowed(log).update(peer="site3"), LENT + " has no such record"),
+        ("site1", lambda log: log.remove(borrowed(log, "lend", "site2")), GOT + " has no such record"),
+        ("site1", lambda log: borrowed(log, "lend", "site2").update(model="0" * 64), GOT + r", line \d+, says 0{64}"),
+        ("site1", lambda log: borrowed(log, "lend", "site2").update(round=2), GOT + " has no such record"),
+        (
+            "site1",
+            lambda log: log.insert(0, borrowed(log, "lend", "site2") | {"model": "0" * 64}),
+            r"lent site2 model 0{64}",
+        ),
+        ("site2", lambda log: borrowed(log).pop("model"), "not a record of a site's log"),
+        ("site1", lambda log: borrowed(log, "lend", "site2").pop("peer"), "not a record of a site's log"),
+        ("site2", lambda log: borrowed(log).update(ledger="0" * 64), "the server said its ledger ended with 0+"),
+    ],
+)
+def test_two_logs_that_disagree_on_what_was_lent_are_found(lending, site, change, words):
+    rewritten(log_of(lending, site), change)
+    with pytest.raises(BadInput, match=words):
+        verify_run(lending, logs_of(lending))
+
+
+@pytest.mark.parametrize("work", ["lend", "borrow"])
+def test_one_byte_of_what_was_lent_or_borrowed_is_found(lending, work):
+    path = log_of(lending)
+    whole = path.read_bytes()
+    start = whole.index(b'"work": "' + work.encode())
+    end = whole.index(b"\n", start)
+    for place in range(start, end, 7):
+        changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        assert is_found(lending, path, changed, path), place
+
+
+def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, lending):
+    rewritten(log_of(lending), lambda log: borrowed(log).update(model=None))
+    found = verify_run(lending, logs_of(lending, "site1", "site2"))
+    models = {(one.lender, one.borrower): (one.models, one.lost) for one in found.lent}
+    assert models["site1", "site2"][1] == (1,)
+    assert models["site2", "site1"][1] == ()
+    result = fedmerit("verify", lending, "--site-log", log_of(lending, "site1"), "--site-log", log_of(lending))
+    assert result.exit_code == 0, result.output
+    assert "in rounds 1 what left did not arrive, by the log of site2" in result.stdout
+
+
+def test_round_asked_for_twice_agrees(lending):
+    """A site that was killed asks its peers again."""
+    before = verify_run(lending, logs_of(lending)).lent
+    rewritten(log_of(lending, "site1"), lambda log: log.append(borrowed(log, "lend", "site2")))
+    rewritten(log_of(lending), lambda log: log.insert(0, borrowed(log) | {"model": None}))
+    assert verify_run(lending, logs_of(lending)).lent == before
+
+
+def test_one_log_of_each_site(lending):
+    with pytest.raises(BadInput, match=re.escape("is a second log of site1; give one of each site")):
+        verify_run(lending, logs_of(lending, "site1", "site2", "site1"))

@@ -94,24 +94,30 @@ def figure(
 def verify(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     site_log: Annotated[
-        Path | None, typer.Option(help="A site's own site_log.jsonl, to compare with the ledger.")
+        list[Path] | None,
+        typer.Option(
+            help="A site's own site_log.jsonl, to compare with the ledger; of several sites, repeated, also with "
+            "each other."
+        ),
     ] = None,
     certificate: Annotated[
         Path | None,
         typer.Option(help="The server's certificate, or the rootCA.pem of a startup kit: who must have signed."),
     ] = None,
 ) -> None:
-    """Recompute the hash chain of a run's ledger, check its signatures, compare it with a site's own log."""
+    """Recompute the hash chain of a run's ledger, check its signatures, compare it with sites' own logs."""
     from fedmerit.verification import verify_run
 
-    found = verify_run(run, site_log, certificate)
+    found = verify_run(run, site_log or (), certificate)
     console.print(f"{run}: {found.records} records, the chain is whole", soft_wrap=True)
     if found.signer:
         console.print(f"signed by {found.signer}", soft_wrap=True)
     else:
         console.print("not signed: the run was made without a server certificate", soft_wrap=True)
-    if found.site:
-        console.print(
-            f"{site_log}: the log of {found.site} is whole and agrees: {found.updates} updates in both",
-            soft_wrap=True,
-        )
+    for path, (site, updates) in zip(site_log or (), found.updates.items(), strict=True):
+        console.print(f"{path}: the log of {site} is whole and agrees: {updates} updates in both", soft_wrap=True)
+    for lent in found.lent:
+        told = f"{lent.lender} lent {lent.borrower} a model in {lent.models} rounds, by the logs of both"
+        rounds = ", ".join(map(str, lent.lost))
+        lost = f"; in rounds {rounds} what left did not arrive, by the log of {lent.borrower}" if rounds else ""
+        console.print(told + lost, soft_wrap=True)

@@ -42,8 +42,6 @@ READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
     TRAIN: model_to_task,
     EVALUATE: model_to_evaluation,
 }
-
-
 PEER_MODEL = "fedmerit.peer_model"  # topic on which sites ask each other
 PEER_TIMEOUT = 60.0  # seconds to wait for a peer's answer; then it is not available this round
 
@@ -100,8 +98,13 @@ class MeritExecutor(Executor):
                 self._site.sent(task, left.update)
 
     def _lend(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        receiver = fl_ctx.get_peer_context().get_identity_name()
-        return peer_to_shareable(self._open(fl_ctx).lend(receiver, int(request["round"])), self._network)
+        """A peer's answer. It, too, learns of an error that there was one."""
+        try:
+            receiver = fl_ctx.get_peer_context().get_identity_name()
+            return peer_to_shareable(self._open(fl_ctx).lend(receiver, int(request["round"])), self._network)
+        except Exception as error:
+            self._tell(error, "no model lent", fl_ctx)
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """One task. The server learns of an error that there was one."""
@@ -115,13 +118,17 @@ class MeritExecutor(Executor):
                 self._trained = task, answer
             return FLModelUtils.to_shareable(answer_to_model(answer, self._network))
         except Exception as error:
-            print(f"ERROR: round failed at {fl_ctx.get_identity_name()}: {error}", file=sys.stderr, flush=True)
-            folder = _own_folder(fl_ctx)
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / ERRORS).open("a") as log:
-                traceback.print_exc(file=log)
-            self.log_error(fl_ctx, f"round failed at this site ({type(error).__name__}); its own {ERRORS} says why")
+            self._tell(error, "round failed", fl_ctx)
             return FLModelUtils.to_shareable(answer_to_model(failed_with(error), self._network))
+
+    def _tell(self, error: Exception, what: str, fl_ctx: FLContext) -> None:
+        """Say why where the site alone reads it, and in NVFlare's log that something went wrong."""
+        print(f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}", file=sys.stderr, flush=True)
+        folder = _own_folder(fl_ctx)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ERRORS).open("a") as log:
+            traceback.print_exception(error, file=log)
+        self.log_error(fl_ctx, f"{what} at this site ({type(error).__name__}); its own {ERRORS} says why")
 
 
 def _own_folder(fl_ctx: FLContext) -> Path:
