@@ -18,7 +18,7 @@ from fedmerit.flare.kits import prepare_server, server_address
 from fedmerit.flare.processes import end, running, start
 from fedmerit.flare.provision import add_sites, init, make_project
 from fedmerit.ledger import Ledger, verify
-from fedmerit.results import read_run
+from fedmerit.results import read_results, read_run
 
 NAMES = ["site1", "site2", "site3"]
 METHODS = ["fedce", "cgsv"]
@@ -140,6 +140,38 @@ def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export):
     with hospitals.session() as opened:
         refused = session.why_refused(session.job(opened, name))
     assert [f"{site}: BYOC not permitted" for site in NAMES] == sorted(text for text in refused if "BYOC" in text)
+
+
+@pytest.fixture
+def own_gate(hospitals):
+    """Site2's own gate, which `deploy site` wrote into its privacy scope, rounds to two decimals for a while."""
+    path = hospitals.kits["site2"] / "local/privacy.json"
+    whole = path.read_text()
+    policy = json.loads(whole)
+    (gate,) = policy["scopes"][0]["task_result_filters"]
+    gate["args"]["decimals"] = 2
+    path.write_text(json.dumps(policy))
+    yield
+    path.write_text(whole)
+
+
+def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, own_gate, export, tmp_path):
+    job = export("ungated", rounds=1)
+    path = job / "app/config/config_fed_client.json"
+    config = json.loads(path.read_text())
+    assert {one["path"] for part in config["task_result_filters"] for one in part["filters"]} == {
+        "fedmerit.flare.egress.EgressFilter"
+    }
+    path.write_text(json.dumps(config | {"task_result_filters": []}))
+    name = hospitals.submit(job)
+    assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
+    results = read_results(hospitals.fetch(name, tmp_path / "run"))
+    told = results[results["quantity"] == "train_loss"].set_index("site")["value"]
+    assert {site: told[site] == round(told[site], 2) for site in NAMES} == {
+        "site1": False,
+        "site2": True,
+        "site3": False,
+    }
 
 
 def test_submit_and_abort(hospitals, export, fedmerit, tmp_path, wait_for):

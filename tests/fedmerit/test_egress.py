@@ -14,7 +14,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit import flat, runs
 from fedmerit.core import DECIMALS
-from fedmerit.egress import LARGEST_MB, LISTED, OTHER_REASON, Withheld, cleared
+from fedmerit.egress import LARGEST_MB, LISTED, MOST_ENTRIES, OTHER_REASON, Withheld, cleared, cleared_model
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import ERRORS
 from fedmerit.flare.messages import answer_to_model, model_to_evaluated, model_to_reply
@@ -57,7 +57,10 @@ def leave(answer, network, decimals=DECIMALS, **planted):
 
 
 def test_every_field_of_an_answer_is_listed():
-    parts = {field.name for kind in (Reply, Evaluated, Weighed) for field in fields(kind)} - {"round"} | {"failure"}
+    parts = {field.name for kind in (Reply, Evaluated, Weighed) for field in fields(kind)} - {"round"} | {
+        "failure",
+        "model",
+    }
     assert parts == set(LISTED)
     told = (Path(__file__).parents[2] / "docs/privacy.md").read_text()
     assert [name for name in LISTED if f"`{name}`" not in told] == []
@@ -146,6 +149,29 @@ def test_a_part_of_another_kind_is_withheld_without_a_word_of_it(reply, network,
 def test_an_update_of_another_kind_is_withheld(update):
     with pytest.raises(Withheld):
         cleared(update, {})
+
+
+def test_a_model_for_a_peer_passes_as_it_is_or_not_at_all(network):
+    model = {name: value.numpy() for name, value in flat.named(network, flat.get_parameters(network)).items()}
+    buffers = {name: value.numpy() for name, value in flat.get_buffers(network).items()}
+    for given, left in zip((model, buffers), cleared_model(model, buffers), strict=True):
+        assert list(left) == list(given)
+        assert all(left[name] is value for name, value in given.items())
+    half = np.zeros(LARGEST_MB << 17, np.float32)
+    cleared_model({"a": half}, {"b": half})
+    others = [
+        ({"a": np.zeros(3, np.float64)}, {}),
+        ({"a": PATIENT}, {}),
+        ({PATIENT + " ": np.zeros(1, np.float32)}, {}),
+        (model, buffers | {"mean": np.array([PATIENT])}),
+        (model, {3: np.zeros(1, np.float32)}),
+        ({"a": half}, {"b": half, "c": np.zeros(1, np.float32)}),
+        (dict.fromkeys(map(str, range(MOST_ENTRIES + 1)), np.zeros(0, np.float32)), {}),
+    ]
+    for parameters, statistics in others:
+        with pytest.raises(Withheld) as refused:
+            cleared_model(parameters, statistics)
+        assert "Mueller" not in str(refused.value)
 
 
 def test_reasons_are_those_of_the_list(network):

@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -118,6 +119,23 @@ def test_a_half_written_last_line_does_not_count_and_is_dropped_by_keep(ledger):
         ledger.keep(2)
         ledger.append({"round": 2})
         assert verify(ledger.path) == 3
+
+
+def test_a_half_written_last_line_is_dropped_by_the_next_record(ledger):
+    whole = ledger.path.read_bytes()
+    for length in (0, 1, 40, len(whole.splitlines(keepends=True)[0]), len(whole) - 1):
+        ledger.path.write_bytes(whole[:length])
+        before = ledger.records
+        ledger.append({"round": "next"})
+        assert ledger.records[:-1] == before
+        assert verify(ledger.path) == len(before) + 1
+
+
+def test_threads_with_ledgers_of_their_own_append_to_one_chain(ledger):
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: Ledger(ledger.path).append({"round": number}), range(3, 40)))
+    assert verify(ledger.path) == 40
+    assert {record["round"] for record in ledger.records} == set(range(40))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

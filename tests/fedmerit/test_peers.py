@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from faulty_peers import FAULTS, install_here, install_in_children
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -13,6 +14,9 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from fedmerit import flat, runs
 from fedmerit.core import Sharing
 from fedmerit.data import SiteFolder
+from fedmerit.egress import LARGEST_MB, Withheld
+from fedmerit.errors import BadInput
+from fedmerit.flare.executor import ERRORS
 from fedmerit.flare.messages import (
     answer_to_model,
     model_to_evaluation,
@@ -32,9 +36,12 @@ from fedmerit.plan import TASKS, make_plan
 from fedmerit.results import PAIRS, read_results
 from fedmerit.server import Federation
 from fedmerit.site import Site
+from fedmerit.site_log import SITE_LOG, digest_of_peer
 from fedmerit.training import Overlap, initial_network, random_seed
+from fedmerit.verification import verify_run
 
 SITES = ("Alder", "Birch", "Cedar")
+NAMES = ("site1", "site2", "site3")  # of generated images
 EARLY = ("warmup=1", "R=2")
 NAN = float("nan")
 
@@ -337,12 +344,20 @@ def test_models_from_site_to_site_give_what_the_server_would_have_passed_on(trai
 
     assert told(relayed) == told(direct)
     assert len(told(direct)) > 50
+    for run, more in ((relayed, set()), (direct, {"lend", "borrow"})):
+        assert {record["work"] for record in Ledger(run / "sites/site1" / SITE_LOG).records} == {
+            "train",
+            "evaluate",
+        } | more
 
 
 def test_simulated_sites_ask_each_other(trained, assert_same_run, processes_of):
     run = trained(*EARLY, "exchange=peer", method="cycle", engine="sim", threads=3)
     assert_same_run(trained(*EARLY, "exchange=peer", method="cycle"), run)
     assert processes_of(run) == []
+    given = verify_run(run, [run / "sites" / site / SITE_LOG for site in NAMES]).lent
+    assert len(given) == 6
+    assert all(one.models and not one.lost for one in given)
 
 
 def test_server_never_sees_a_model_that_stays(trained):
@@ -413,6 +428,144 @@ def test_site_decides_by_its_own_memory_with_whom_it_shares(asking):
         assert site.lend(peer, 1) is not None  # scoring is due
         assert torch.equal(site.lend(peer, 0).parameters, MODEL)
     assert site.lend("Dogwood", 2) is not None  # never scored: shared with until it is
+
+
+def spoiled_memory(site, round, change):
+    """What the site remembers of a round, changed."""
+    path = site.memory / f"round_{round:05d}.pt"
+    memory = torch.load(path, weights_only=True)
+    torch.save(change(memory), path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda memory: memory | {"trained": memory["trained"].double()},
+        lambda memory: memory | {"buffers": {name: value.double() for name, value in memory["buffers"].items()}},
+        lambda memory: memory | {"buffers": memory["buffers"] | {"patient Mueller": torch.zeros(1)}},
+        lambda memory: memory | {"buffers": {"statistics": torch.zeros(LARGEST_MB << 18)}},
+    ],
+    ids=["float64", "statistics of float64", "a name", "too large"],
+)
+def test_model_that_is_not_as_listed_is_neither_lent_nor_logged_as_lent(asking, change):
+    _, _, site = asking(peers_of())
+    assert site.lend("site2", 2) is not None
+    before = Ledger(site.memory / SITE_LOG).records
+    assert (before[-1]["work"], before[-1]["peer"], before[-1]["round"]) == ("lend", "site2", 2)
+    spoiled_memory(site, 1, change)
+    with pytest.raises(Withheld) as withheld:
+        site.lend("site2", 2)
+    assert "Mueller" not in str(withheld.value)
+    assert Ledger(site.memory / SITE_LOG).records == before
+
+
+def test_what_cannot_be_asked_for_is_logged_by_kind_alone(asking, caplog):
+    _, _, site = asking(peers_of() | {"site3": OSError("/data/Mueller.npy: gone")})
+    assert "site3 cannot be asked for its model: OSError" in caplog.text
+    assert "Mueller" not in caplog.text
+    borrowed = [record for record in Ledger(site.memory / SITE_LOG).records if record["work"] == "borrow"]
+    assert [(record["peer"], record["model"]) for record in borrowed] == [
+        ("site2", digest_of_peer(peers_of()["site2"])),
+        ("site3", None),
+    ]
+
+
+def test_site_that_shares_nothing_with_a_peer_is_not_in_its_log(asking):
+    _, _, site = asking(dict.fromkeys(("site2", "site3")))
+    assert {record["work"] for record in Ledger(site.memory / SITE_LOG).records} == {"train"}
+
+
+# What a bad peer costs
+
+
+def available(run):
+    """{round: who got nothing usable of whom, borrower and lender}, in the rounds in which sites shared at all"""
+    said = held(run, "available")
+    return {
+        number: {(holder, site) for round, holder, site in said if round == number and not said[round, holder, site]}
+        for number in sorted({round for round, *_ in said})
+    }
+
+
+@pytest.fixture(scope="module")
+def sharing(sites, tmp_path_factory):
+    """Makes a tiny run of VPDL, where all share with all in every round but the first."""
+
+    def play(engine="local", exchange="peer", rounds=3):
+        settings = {"width": "4", "depth": "3", "warmup": "1", "exchange": exchange}
+        run = tmp_path_factory.mktemp("sharing") / "run"
+        runs.create(run, method="vpdl", sites=sites, rounds=rounds, engine=engine, threads=3, settings=settings)
+        runs.execute(run, lambda record: None)
+        return run
+
+    return play
+
+
+BAD = {(borrower, lender) for lender, borrower in FAULTS}
+
+
+@pytest.fixture(scope="module")
+def faulty(sharing):
+    """A run in one round of which some sites answer some peers with NaN, another shape, or not at all."""
+    with pytest.MonkeyPatch.context() as patch:
+        install_here(patch)
+        return sharing()
+
+
+def test_bad_answer_to_a_peer_costs_that_pair_one_exchange(faulty):
+    """The next round everybody learns from everybody again."""
+    run = faulty
+    assert available(run) == {1: BAD, 2: set()}
+    assert Counter(round for round, *_ in held(run, "available")) == {1: 6, 2: 6}
+    assert "rejected" not in set(read_results(run)["quantity"])
+    logs = {site: run / "sites" / site / SITE_LOG for site in ("site1", "site2", "site3")}
+    lost = {(one.lender, one.borrower): one.lost for one in verify_run(run, [logs["site1"], logs["site3"]]).lent}
+    assert lost == {("site1", "site3"): (), ("site3", "site1"): (1,)}
+    for borrower in ("site1", "site3"):  # what site2 wrote down is not what it gave
+        with pytest.raises(BadInput, match=f"{borrower} got model .* of site2 in round 1, but .*, says"):
+            verify_run(run, [logs["site2"], logs[borrower]])
+
+
+def test_bad_answer_to_a_peer_costs_the_same_on_the_simulator(faulty, sharing, monkeypatch, tmp_path, assert_same_run):
+    install_in_children(monkeypatch, tmp_path / "site")
+    run = sharing("sim")
+    assert_same_run(faulty, run)
+    (log,) = run.glob("nvflare/**/site3/log.txt")
+    assert "no model lent at this site (ConnectionError); its own errors.log says why" in log.read_text()
+    assert "Mueller" not in "".join(path.read_text() for path in run.glob("nvflare/**/log*.txt"))
+    assert "ConnectionError: /data/Mueller: gone" in (run / "sites/site3" / ERRORS).read_text()
+    given = verify_run(run, [run / "sites" / site / SITE_LOG for site in ("site1", "site3")]).lent
+    assert [(one.lender, one.models, one.lost) for one in given] == [("site1", 2, ()), ("site3", 1, (1,))]
+
+
+BAD_UPDATES = {
+    "vanished": lambda reply: Failure("gone"),
+    "NaN": lambda reply: replace(reply, update=reply.update * NAN),
+    "another shape": lambda reply: replace(reply, update=reply.update[:-1]),
+}
+
+
+@pytest.mark.parametrize("way", BAD_UPDATES)
+def test_bad_update_costs_those_whom_the_site_would_share_with_one_exchange(sharing, monkeypatch, way):
+    """Where the server passes models on, a site's model is known there by its update."""
+    original = Site.answer
+
+    def answer(site, task):
+        said = original(site, task)
+        bad = site.name == "site2" and isinstance(task, Task) and task.round == 1
+        return BAD_UPDATES[way](said) if bad else said
+
+    monkeypatch.setattr(Site, "answer", answer)
+    run = sharing(exchange="relay", rounds=4)
+    pairs = {(one, other) for one in NAMES for other in NAMES if one != other}
+    found = held(run, "available")
+    assert set(found.values()) == {1.0}
+    heard = {number: {key[1:] for key in found if key[0] == number} for number in (1, 2, 3)}
+    assert heard == {
+        1: {(borrower, lender) for borrower, lender in pairs if borrower != "site2"},
+        2: {(borrower, lender) for borrower, lender in pairs if lender != "site2"},
+        3: pairs,
+    }
 
 
 class Stop(BaseException):
