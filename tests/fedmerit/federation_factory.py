@@ -14,6 +14,8 @@ from fedmerit.flare import session
 from fedmerit.flare.poc import make_federation
 from fedmerit.flare.processes import end, guarded, running, start
 
+PATIENCE = 400.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
+
 
 class Federation:
     """The kits of a server and the sites of a folder.
@@ -54,20 +56,20 @@ class Federation:
     @contextmanager
     def session(self) -> Iterator[Session]:
         """The admin's."""
-        with session.session(self.admin, patience=120) as opened:
+        with session.session(self.admin, patience=PATIENCE) as opened:
             yield opened
 
     def wait_for_sites(self, *names: str) -> None:
         """Until sites are connected; all where none is named."""
         with self.session() as opened:
-            session.wait_for_sites(opened, names or self.names, seconds=120)
+            session.wait_for_sites(opened, names or self.names, seconds=PATIENCE)
 
     def submit(self, job: Path) -> str:
         """The job's id."""
         with self.session() as opened:
             return session.submit(opened, job)
 
-    def wait(self, job: str, seconds: float = 200) -> str:
+    def wait(self, job: str, seconds: float = PATIENCE) -> str:
         """Until a job has ended; its last status."""
         deadline = time.monotonic() + seconds
         with self.session() as opened:

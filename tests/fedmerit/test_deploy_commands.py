@@ -16,6 +16,7 @@ from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serial
 
 from fedmerit.flare import preflight as checks
 from fedmerit.flare.kits import prepare_server, prepare_site
+from fedmerit.flare.poc import free_port
 from fedmerit.flare.preflight import preflight
 from fedmerit.flare.provision import PROJECT_FILE, init, make_project
 from fedmerit.flare.recipe import site_policy
@@ -49,12 +50,6 @@ def kit(federation):
 @pytest.fixture
 def server(federation):
     return federation / "fedmerit/prod_00/localhost"
-
-
-def free_port():
-    with socket.socket() as trial:
-        trial.bind(("localhost", 0))
-        return trial.getsockname()[1]
 
 
 def read(path):

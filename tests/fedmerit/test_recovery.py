@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from federation_factory import Federation, federation
+from federation_factory import PATIENCE, Federation, federation
 
 from fedmerit.flare import session
 from fedmerit.site_log import SITE_LOG
@@ -49,7 +49,7 @@ class Run:
         path = self.hospitals.kits["server"] / "runs" / self.first / "ledger.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def wait_for(self, condition: Callable[[list[dict]], bool], seconds: float = 200) -> list[dict]:
+    def wait_for(self, condition: Callable[[list[dict]], bool], seconds: float = PATIENCE) -> list[dict]:
         """Until the ledger's records are such; these records."""
         deadline = time.monotonic() + seconds
         while not condition(records := self.records()):

@@ -8,8 +8,9 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 from fedmerit.data import SiteFolder
@@ -25,7 +26,8 @@ from fedmerit.plan import Plan
 from fedmerit.server import is_finished
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
-PATIENCE = 120.0  # seconds for server and sites to start
+PATIENCE = 300.0  # seconds for server and sites to start; a machine with much to do takes minutes
+PORTS = range(20000, 32000)  # below those that systems give to outgoing connections, whichever comes first
 POLL = 0.3  # seconds between looks at the ledger
 LOOKS = 5  # at the ledger for one at the job
 
@@ -122,10 +124,16 @@ def make_federation(
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as trial:
-        trial.bind((HOST, 0))
-        return int(trial.getsockname()[1])
+    """A port of this machine that nobody uses now, and that no outgoing connection is given before it is used.
+
+    Raises:
+        RunFailed: none was found.
+    """
+    for port in SystemRandom().sample(PORTS, 100):
+        with socket.socket() as trial, suppress(OSError):
+            trial.bind((HOST, port))
+            return port
+    raise RunFailed(f"no free port found between {PORTS.start} and {PORTS.stop}; end what listens there")
 
 
 def _what_happened(workspace: Path) -> str:
