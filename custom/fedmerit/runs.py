@@ -208,7 +208,8 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
                 from fedmerit.flare.privacy import filtering
 
                 filtered = filtering(info["privacy"], build_network(plan.network))
-            run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"), filtered)
+            least = info.get("min_sites", 1)
+            run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"), filtered, least)
             return
         server_sites, behaviours = info["server_sites"], info.get("behaviours")
         if info["engine"] == "poc":

@@ -44,6 +44,7 @@ from fedmerit.plan import Plan
 from fedmerit.site_log import SiteLog, digest_of_peer
 from fedmerit.training import (
     Overlap,
+    build_loss,
     build_network,
     check_image_size,
     evaluate,
@@ -195,7 +196,8 @@ class Site:
             return fixed_batches(self._slices, count, self.plan.training.batch_size, self.device)
 
         weights = {peer: model.weight for peer, model in task.peers.items() if peer not in exchange.faults}
-        view = PeerView(task.round, weights, exchange.predict, self._network.eval(), batches)
+        loss = build_loss(self.plan.training.loss)
+        view = PeerView(task.round, weights, exchange.predict, self._network.eval(), batches, loss)
         return self.method.learn_from(view)
 
     def sent(self, task: Task, update: Tensor) -> None:

@@ -140,7 +140,7 @@ def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export, tmp_pat
     assert hospitals.wait(name) == "FINISHED:FAILED_TO_RUN"
     with hospitals.session() as opened:
         refused = session.why_refused(session.job(opened, name))
-        with pytest.raises(BadInput, match="left no run folder, its status is .*BYOC not permitted"):
+        with pytest.raises(BadInput, match=r"left no run folder, its status is .*BYOC not permitted"):
             session.fetch(opened, name, tmp_path / "run")
     assert [f"{site}: BYOC not permitted" for site in NAMES] == sorted(text for text in refused if "BYOC" in text)
 
