@@ -109,14 +109,48 @@ def test_status_lists_sites_and_jobs(hospitals, finished, fedmerit, monkeypatch)
         assert "FINISHED:COMPLETED" in row
 
 
-def test_nvflares_own_command_submits_a_job(hospitals, export, scripts):
-    command = [scripts / "nvflare", "job", "submit", "-j", export("stock", rounds=1), "--startup-kit", hospitals.admin]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+@pytest.fixture(scope="module")
+def ungated(hospitals, export, scripts):
+    """What NVFlare's own command says on submitting a job without FedMerit's gate; it ran.
+
+    Meanwhile site2's own gate, which `deploy site` wrote into its privacy scope, rounded to two decimals.
+    """
+    job = export("ungated", rounds=1)
+    path = job / "app/config/config_fed_client.json"
+    config = json.loads(path.read_text())
+    chains = config["task_result_filters"]
+    assert {one["path"] for chain in chains for one in chain["filters"]} == {"fedmerit.flare.egress.EgressFilter"}
+    path.write_text(json.dumps(config | {"task_result_filters": []}))
+    scope = hospitals.kits["site2"] / "local/privacy.json"
+    whole = scope.read_text()
+    policy = json.loads(whole)
+    (gate,) = policy["scopes"][0]["task_result_filters"]
+    gate["args"]["decimals"] = 2
+    scope.write_text(json.dumps(policy))
+    command = [scripts / "nvflare", "job", "submit", "-j", job, "--startup-kit", hospitals.admin]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
     with hospitals.session() as opened:
-        last = session.jobs(opened)[0]
-    assert last["name"] == "stock"
-    assert last["job_id"] in told
-    assert hospitals.wait(last["job_id"]) == "FINISHED:COMPLETED"
+        name = session.jobs(opened)[0]["job_id"]
+    assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
+    scope.write_text(whole)
+    return name, told
+
+
+def test_nvflares_own_command_submits_a_job(hospitals, ungated):
+    name, told = ungated
+    assert name in told
+    with hospitals.session() as opened:
+        assert session.job(opened, name)["name"] == "ungated"
+
+
+def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, ungated, tmp_path):
+    results = read_results(hospitals.fetch(ungated[0], tmp_path / "run"))
+    told = results[results["quantity"] == "train_loss"].set_index("site")["value"]
+    assert {site: told[site] == round(told[site], 2) for site in NAMES} == {
+        "site1": False,
+        "site2": True,
+        "site3": False,
+    }
 
 
 def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, export, tmp_path):
@@ -143,38 +177,6 @@ def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export, tmp_pat
         with pytest.raises(BadInput, match=r"left no run folder, its status is .*BYOC not permitted"):
             session.fetch(opened, name, tmp_path / "run")
     assert [f"{site}: BYOC not permitted" for site in NAMES] == sorted(text for text in refused if "BYOC" in text)
-
-
-@pytest.fixture
-def own_gate(hospitals):
-    """Site2's own gate, which `deploy site` wrote into its privacy scope, rounds to two decimals for a while."""
-    path = hospitals.kits["site2"] / "local/privacy.json"
-    whole = path.read_text()
-    policy = json.loads(whole)
-    (gate,) = policy["scopes"][0]["task_result_filters"]
-    gate["args"]["decimals"] = 2
-    path.write_text(json.dumps(policy))
-    yield
-    path.write_text(whole)
-
-
-def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, own_gate, export, tmp_path):
-    job = export("ungated", rounds=1)
-    path = job / "app/config/config_fed_client.json"
-    config = json.loads(path.read_text())
-    assert {one["path"] for part in config["task_result_filters"] for one in part["filters"]} == {
-        "fedmerit.flare.egress.EgressFilter"
-    }
-    path.write_text(json.dumps(config | {"task_result_filters": []}))
-    name = hospitals.submit(job)
-    assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
-    results = read_results(hospitals.fetch(name, tmp_path / "run"))
-    told = results[results["quantity"] == "train_loss"].set_index("site")["value"]
-    assert {site: told[site] == round(told[site], 2) for site in NAMES} == {
-        "site1": False,
-        "site2": True,
-        "site3": False,
-    }
 
 
 def test_submit_and_abort(hospitals, export, fedmerit, tmp_path, wait_for):
