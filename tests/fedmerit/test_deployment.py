@@ -20,6 +20,7 @@ from fedmerit.flare.processes import end, running, start
 from fedmerit.flare.provision import add_sites, init, make_project
 from fedmerit.ledger import Ledger, verify
 from fedmerit.results import read_results, read_run
+from fedmerit.site_log import SITE_LOG
 
 NAMES = ["site1", "site2", "site3"]
 METHODS = ["fedce", "cgsv"]
@@ -151,6 +152,26 @@ def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, ungated, tmp
         "site2": True,
         "site3": False,
     }
+
+
+@pytest.mark.slow
+def test_hospitals_lend_each_other_models(hospitals, export, trained, fedmerit, assert_same_model, tmp_path):
+    """From site to site; the models stay there, and the logs of all three agree on what was lent."""
+    settings = ("warmup=1", "R=2", "exchange=peer")
+    job = export("cycle", *(word for setting in settings for word in ("--set", setting)), method="cycle", rounds=3)
+    name = hospitals.submit(job)
+    assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
+    run = hospitals.fetch(name, tmp_path / "run")
+    expected = trained(*settings, method="cycle")
+    logs = []
+    for site in NAMES:
+        own = hospitals.kits[site] / "runs" / name
+        assert_same_model(own / f"models/{site}.pt", expected / f"models/{site}.pt")
+        logs += ["--site-log", own / "sites" / site / SITE_LOG]
+    assert [path.name for path in run.rglob("*.pt")] == ["checkpoint.pt"]
+    result = fedmerit("verify", run, "--certificate", hospitals.kits["site1"] / "startup/rootCA.pem", *logs)
+    assert result.exit_code == 0, result.output
+    assert len(re.findall(r"site\d lent site\d a model in [12] rounds, by the logs of both$", result.stdout, re.M)) == 6
 
 
 def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, export, tmp_path):

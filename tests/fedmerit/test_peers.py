@@ -577,3 +577,6 @@ def test_run_stopped_anywhere_ends_the_same(trained, fedmerit, sites, tmp_path, 
     assert fedmerit("run", "--resume", "--out", run).exit_code == 0
     direct = ("exchange=peer",) if exchange == "peer" else ()
     assert_same_run(trained(*EARLY, *direct, method="cycle"), run)
+    lent = verify_run(run, [run / "sites" / site / SITE_LOG for site in NAMES]).lent
+    assert len(lent) == (6 if exchange == "peer" else 0)
+    assert not any(one.lost for one in lent)
