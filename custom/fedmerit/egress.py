@@ -56,15 +56,13 @@ def cleared(update: Mapping[str, Any], parts: Mapping[str, Any], decimals: int =
     return arrays, passed
 
 
-def cleared_model(parameters: Mapping[str, Any], buffers: Mapping[str, Any]) -> tuple[Parts, Parts]:
-    """What may leave for a peer that a site lends its model to: parameters and BatchNorm statistics, by name.
+def require_model(parameters: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
+    """Let a model, and its BatchNorm statistics, leave for a peer: arrays by name.
 
     Raises:
         Withheld: something else than arrays of float32 or int64 by name, or more than `LARGEST_MB`.
     """
-    arrays, statistics = _arrays(parameters, "model"), _arrays(buffers, "buffers")
-    _require_size(arrays, statistics)
-    return arrays, statistics
+    _require_size(_arrays(parameters, "model"), _arrays(buffers, "buffers"))
 
 
 def _require_size(*tables: Mapping[str, Any]) -> None:

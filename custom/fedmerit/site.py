@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 from fedmerit import flat
 from fedmerit.core import Lesson, OwnPart, PeerView, SiteView, histogram
 from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices
-from fedmerit.egress import cleared_model
+from fedmerit.egress import require_model
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
@@ -226,7 +226,7 @@ class Site:
             return None
         model = PeerModel(*self._own_model(round), math.nan)
         tables = flat.named(self._initial, model.parameters), model.buffers
-        cleared_model(*({name: tensor.numpy() for name, tensor in table.items()} for table in tables))
+        require_model(*({name: tensor.numpy() for name, tensor in table.items()} for table in tables))
         self._log.lent(round, receiver, digest_of_peer(model))
         return model
 
