@@ -12,11 +12,13 @@ import numpy as np
 
 from fedmerit.core import DECIMALS, RANGES
 from fedmerit.messages import REASONS
+from fedmerit.sealed import Sealed
 from fedmerit.training import Overlap
 
 LISTED: Mapping[str, str] = {
     "update": "what training changed, entry by entry, by parameter name; float32",
     "buffers": "BatchNorm statistics after training, by name",
+    "sealed": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
     "num_samples": "how many training images there are",
     "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models",
     "trained_overlaps": "likewise of the model it trained, where the plan asks for that",
@@ -52,6 +54,7 @@ def cleared(update: Mapping[str, Any], parts: Mapping[str, Any], decimals: int =
     passed = {name: _part(name, value, decimals) for name, value in parts.items() if name in _CHECKS}
     arrays = _arrays(update, "update")
     size = sum(array.nbytes for array in [*arrays.values(), *passed.get("buffers", {}).values()])
+    size += sum(len(piece) for pieces in passed.get("sealed", {}).values() for piece in pieces)
     if size > LARGEST_MB * 2**20:
         raise Withheld(f"update and statistics of {size >> 20} MB: at most {LARGEST_MB} leave")
     return arrays, passed
@@ -74,6 +77,15 @@ def _arrays(value: Mapping[str, Any], what: str) -> Parts:
         if array.dtype not in kinds:
             raise Withheld(f"{what}: an array of {array.dtype}, expected float32 or int64")
     return dict(value)
+
+
+def _sealed(value: Mapping[str, Any], decimals: int) -> dict[str, tuple[bytes, ...]]:
+    if set(value) != {part.name for part in fields(Sealed)}:
+        raise Withheld("sealed: something else than an update and statistics")
+    for pieces in value.values():
+        if not all(isinstance(piece, bytes) for piece in _bounded(pieces, "sealed")):
+            raise Withheld("sealed: something else than ciphertexts")
+    return {name: tuple(pieces) for name, pieces in value.items()}
 
 
 def _values(value: Mapping[str, Any], decimals: int) -> dict[str, float]:
@@ -145,6 +157,7 @@ def _bounded(value: Any, what: str) -> Any:
 
 _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "buffers": lambda value, decimals: _arrays(value, "buffers"),
+    "sealed": _sealed,
     "num_samples": _count,
     "overlaps": _overlaps,
     "trained_overlaps": _overlaps,

@@ -13,6 +13,7 @@ from fedmerit.machine import cores
 from fedmerit.messages import Answer, PeerModel, Reply, Task, Work
 from fedmerit.place import SERVER
 from fedmerit.plan import Plan
+from fedmerit.sealed import SiteKey
 from fedmerit.server import Federation
 from fedmerit.site import Site
 
@@ -27,6 +28,7 @@ def run_local(
     server_sites: Sequence[SiteFolder] = (),
     behaviours: Mapping[str, str] | None = None,
     filtered: Callable[[Answer], Answer] | None = None,
+    keys: tuple[bytes, bytes] | None = None,
 ) -> None:
     """Train and test; goes on from the last complete round of ``run``.
 
@@ -40,11 +42,18 @@ def run_local(
         server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
         behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
         filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
+        keys: the contexts of the sites and of the server, of an encrypted run.
     """
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
     federation = Federation(
-        plan, [folder.name for folder in folders], run, on_round, server_sites, devices.get(SERVER, "auto")
+        plan,
+        [folder.name for folder in folders],
+        run,
+        on_round,
+        server_sites,
+        devices.get(SERVER, "auto"),
+        key=keys and keys[1],
     )
     behaviours = behaviours or {}
     sites: dict[str, Site | Misbehaving] = {}
@@ -54,7 +63,8 @@ def run_local(
         def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
             return sites[peer].lend(name, round)
 
-        site = Site(folder, plan, run / "sites" / name, devices.get(name, "auto"), ask_peer)
+        key = SiteKey(keys[0]) if keys else None  # one each: sites work in threads
+        site = Site(folder, plan, run / "sites" / name, devices.get(name, "auto"), ask_peer, key)
         sites[name] = behaving(site, behaviours.get(name))
     threads = threads or max(1, cores() // plan.training.cpu_threads)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedmerit.ledger import Ledger, digest
 from fedmerit.messages import EVALUATE, TRAIN, Evaluation, Task, Weighing, Work
+from fedmerit.sealed import Sealed
 
 SITE_LOG = "site_log.jsonl"
 
@@ -27,15 +28,18 @@ class SiteLog:
         if self._chain.path.exists():
             self._chain.keep(len(self._chain.records))
 
-    def trained(self, task: Task, received: Tensor, update: Tensor) -> None:
-        """Write down a round's training: digests of the model (d,) it began with and of the update (d,) that leaves."""
+    def trained(self, task: Task, received: Tensor | Sealed, update: Tensor | Sealed) -> None:
+        """Write down a round's training: digests of the model (d,) it began with and of the update (d,) that leaves.
+
+        Under encryption, of the ciphertexts: those of the model as they came, those of the update as they leave.
+        """
         self._append(TRAIN, task, received, {"update": digest(update)})
 
-    def evaluated(self, task: Evaluation | Weighing, models: Tensor) -> None:
+    def evaluated(self, task: Evaluation | Weighing, models: Tensor | Sealed) -> None:
         """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated, or their neurons weighed."""
         self._append(EVALUATE, task, models, {"split": task.split})
 
-    def _append(self, work: str, task: Work, received: Tensor, more: dict[str, object]) -> None:
+    def _append(self, work: str, task: Work, received: Tensor | Sealed, more: dict[str, object]) -> None:
         self._chain.path.parent.mkdir(parents=True, exist_ok=True)
         self._chain.append(
             {
