@@ -43,16 +43,20 @@ class Withheld(ValueError):
     """A message that must not leave; says which part is not as listed, and nothing of what is in it."""
 
 
-def cleared(update: Mapping[str, Any], parts: Mapping[str, Any], decimals: int = DECIMALS) -> tuple[Parts, Parts]:
+def cleared(
+    update: Mapping[str, Any], parts: Mapping[str, Any], decimals: int = DECIMALS, encrypted: bool = False
+) -> tuple[Parts, Parts]:
     """What of an answer may leave: its update, and its other parts with numbers rounded to ``decimals``.
 
-    Parts that are not listed are left out.
+    Parts that are not listed are left out; with ``encrypted``, no update or statistics pass in the clear.
 
     Raises:
         Withheld: a listed part is of another kind than listed, or the arrays are beyond `LARGEST_MB`.
     """
     passed = {name: _part(name, value, decimals) for name, value in parts.items() if name in _CHECKS}
     arrays = _arrays(update, "update")
+    if encrypted and (arrays or passed.get("buffers")):
+        raise Withheld("update: in the clear, and this site sends it encrypted alone")
     size = sum(array.nbytes for array in [*arrays.values(), *passed.get("buffers", {}).values()])
     size += sum(len(piece) for pieces in passed.get("sealed", {}).values() for piece in pieces)
     if size > LARGEST_MB * 2**20:

@@ -58,9 +58,7 @@ class SiteKey:
     """
 
     def __init__(self, context: bytes):
-        self._context = _context(context)
-        if not self._context.is_private():
-            raise BadInput("this site's encryption context has no secret key; ask the coordinator for the kit again")
+        self._context = open_context(context, secret=True)
 
     def seal(self, update: Tensor, buffers: Buffers) -> Sealed:
         """An update (d,) and statistics, encrypted anew: the same ones never give the same bytes.
@@ -112,9 +110,7 @@ class Adder:
     """
 
     def __init__(self, context: bytes, parameters: int, buffers: Buffers):
-        self._context = _context(context)
-        if self._context.is_private():
-            raise BadInput("the server's encryption context holds the sites' secret key; provision the federation anew")
+        self._context = open_context(context, secret=False)
         self._sizes = parameters, len(_flattened(buffers))
 
     def fault(self, sealed: Sealed | None) -> str | None:
@@ -189,14 +185,20 @@ def require_tenseal(why: str) -> None:
         raise BadInput(f"{why} needs TenSEAL, which is not installed; pip install 'fedmerit[he]'") from None
 
 
-def _context(content: bytes) -> Any:
+def open_context(content: bytes, secret: bool) -> Any:
+    """TenSEAL's context, a site's where ``secret``; `BadInput` where it is none, or holds the key at the wrong side."""
     require_tenseal("homomorphic encryption")
     import tenseal
 
     try:
-        return tenseal.context_from(content)
+        context = tenseal.context_from(content)
     except (ValueError, RuntimeError) as error:
         raise BadInput(f"the encryption context cannot be read ({error}); ask the coordinator for it again") from error
+    if secret and not context.is_private():
+        raise BadInput("the encryption context of a site lacks the secret key; ask the coordinator for the kit again")
+    if context.is_private() and not secret:
+        raise BadInput("the server's encryption context holds the sites' secret key; provision the federation anew")
+    return context
 
 
 def _flattened(buffers: Buffers) -> Tensor:

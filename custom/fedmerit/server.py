@@ -386,7 +386,11 @@ class Federation:
         fault = fault_of_reply(answer, self.round, model, self.buffers[0], labels, self.method, others)
         if fault or not isinstance(answer, Reply):
             return fault
-        if fault := self.adder.fault(answer.sealed) if self.adder else answer.sealed and "encrypted, expected not":
+        if self.adder:
+            fault = self.adder.fault(answer.sealed)
+        elif answer.sealed:
+            fault = "ciphertexts, expected the update in the clear"
+        if fault:
             return fault
         first = self.num_samples.get(site, answer.num_samples)
         return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
