@@ -262,7 +262,7 @@ def _execute(
     if not folders:
         return {}
     info = read_run(folders[0])
-    if info["engine"] == "sim":
+    if info["engine"] != "local":  # NVFlare has processes of its own
         return execute_in_turn(folders, on_end, on_round, after)
     busy = min(workers, len(folders)) * info["training"]["cpu_threads"]
     threads = info["threads"] or max(1, cores() // busy)

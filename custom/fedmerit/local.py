@@ -28,6 +28,7 @@ def run_local(
     server_sites: Sequence[SiteFolder] = (),
     behaviours: Mapping[str, str] | None = None,
     filtered: Callable[[Answer], Answer] | None = None,
+    min_sites: int = 1,
     keys: tuple[bytes, bytes] | None = None,
 ) -> None:
     """Train and test; goes on from the last complete round of ``run``.
@@ -42,19 +43,14 @@ def run_local(
         server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
         behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
         filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
+        min_sites: usable answers without which the run ends.
         keys: the contexts of the sites and of the server, of an encrypted run.
     """
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
-    federation = Federation(
-        plan,
-        [folder.name for folder in folders],
-        run,
-        on_round,
-        server_sites,
-        devices.get(SERVER, "auto"),
-        key=keys and keys[1],
-    )
+    names = [folder.name for folder in folders]
+    device, key = devices.get(SERVER, "auto"), keys and keys[1]
+    federation = Federation(plan, names, run, on_round, server_sites, device, min_sites, key=key)
     behaviours = behaviours or {}
     sites: dict[str, Site | Misbehaving] = {}
     for folder in folders:

@@ -215,7 +215,8 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
                 from fedmerit.flare.privacy import filtering
 
                 filtered = filtering(info["privacy"], build_network(plan.network))
-            run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"), filtered, keys)
+            least, behaviours = info.get("min_sites", 1), info.get("behaviours")
+            run_local(plan, folders, run, devices, on_round, threads, own, behaviours, filtered, least, keys)
             return
         server_sites, behaviours = info["server_sites"], info.get("behaviours")
         if info["engine"] == "poc":

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ CHECKPOINT = "checkpoint.pt"
 NO_REPLY = Failure("no reply")
 FOREIGN = "not a site that was asked"
 LONGEST_REASON = 200  # characters; a site may have written them
+AnswerKind = TypeVar("AnswerKind", Reply, Evaluated, Weighed)
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class _Round:
 
     replies: Replies
     rejected: dict[str, str]
-    tasks: Mapping[str, Task]
+    tasks: Mapping[str, Work]
     updates: Tensor  # (n, d)
     reports: Reports
     seconds: float = 0.0  # of the server's work on it so far
@@ -124,7 +125,7 @@ class Federation:
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it received last; None: all
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
         self.num_samples: dict[str, int] = {}  # by site, what it said in its first round: it may not change
-        self._sent: dict[str, Task] | None = None  # this round's training tasks
+        self._tasks: Mapping[str, Work] | None = None  # of this exchange
         self._refused: dict[str, str] = {}  # by name, why messages of this exchange were not taken for answers
         self._pending: tuple[_Round, Evaluation] | None = None  # waits for what the sites say of the method's trials
         self._weighing: Weighing | None = None  # waits for what the sites say of neurons
@@ -150,15 +151,10 @@ class Federation:
         return TRAIN if self.training and self._pending is None and self._weighing is None else EVALUATE
 
     def tasks(self) -> Mapping[str, Work]:
-        """What each site that is asked receives now."""
-        if self.work == TRAIN:
-            return self._training_tasks
-        if self._weighing is not None:
-            return dict.fromkeys(self.sites, self._weighing)
-        if self._pending is None:
-            return dict.fromkeys(self.sites, self._final_test())
-        played, trials = self._pending
-        return {site: trials for site, reply in zip(self.sites, played.replies, strict=True) if reply}
+        """What each site that is asked receives now; made once per exchange."""
+        if self._tasks is None:
+            self._tasks = self._new_tasks()
+        return self._tasks
 
     def fault_of(self, site: str, answer: object) -> str | None:
         """Why an answer to the task of ``site`` cannot be used, or None."""
@@ -166,11 +162,11 @@ class Federation:
         if task is None:
             return FOREIGN
         if isinstance(task, Task):
-            fault = self._fault(site, answer)
+            fault = self._fault_of_reply(site, answer)
         elif isinstance(task, Weighing):
-            fault = self._fault_of_weighed(answer, task)
+            fault = fault_of_weighed(answer, task, neurons.count(self.network))
         else:
-            fault = self._fault_of_evaluated(answer, task)
+            fault = fault_of_evaluated(answer, task, self.plan.network.labels)
         return fault and fault[:LONGEST_REASON]
 
     def enough(self, usable: int) -> bool:
@@ -189,21 +185,22 @@ class Federation:
         """
         self._refused = {name: reason[:LONGEST_REASON] for name, reason in (refused or {}).items()}
         if self.work == TRAIN:
-            self.aggregate(answers)
+            self._aggregate(answers)
         elif self._weighing is not None:
             self._weigh(answers, self._weighing)
-        elif self._pending is None:
-            self.finish(answers)
-        else:
+        elif self._pending is not None:
             self._try(answers, *self._pending)
+        else:
+            self._finish(answers)
+        self._tasks = None
 
-    def aggregate(self, answers: Answers) -> None:
+    def _aggregate(self, answers: Answers) -> None:
         """End the training of a round; then its trials, if the method has any, or else the round."""
         began = time.perf_counter()
-        replies, rejected = self._usable_replies(answers)
-        self._require_enough(f"round {self.round}", "reply", replies, rejected)
+        usable, rejected = self._usable(answers, Reply, "reply")
+        replies = [usable.get(site) for site in self.sites]
         updates, reports = self._stack(replies)
-        played = _Round(replies, rejected, self._training_tasks, updates, reports)
+        played = _Round(replies, rejected, self.tasks(), updates, reports)
         trials = self.method.trials(self.state, updates, reports)
         if trials is None:
             self._end_round(played, began)
@@ -215,11 +212,11 @@ class Federation:
             evaluated = evaluate_models(self._own_network(), self.server_cases, task, self.plan)
             self._end_round(played, began, _pooled([evaluated]))
 
-    def finish(self, answers: Answers) -> None:
+    def _finish(self, answers: Answers) -> None:
         """End the run: record the test Dice of the final models and save them."""
         test = self._final_test()
-        tested, faults = self._usable_evaluations(answers, test, self.sites)
-        self._require_enough("final test", "evaluation", tested, faults)
+        usable, _ = self._usable(answers, Evaluated, "evaluation")
+        tested = [usable.get(site) for site in self.sites]
         names = [] if self.blind else ["global"] if self.models.ndim == 1 else self.sites
         for name, model, buffers in zip(names, test.models, test.buffers, strict=bool(names)):
             flat.load(self.network, model, buffers)
@@ -228,14 +225,15 @@ class Federation:
         self.round += 1
         self._checkpoint()
 
-    @property
-    def _training_tasks(self) -> dict[str, Task]:
-        """Those of this round, made once."""
-        if self._sent is None:
-            self._sent = self._new_tasks()
-        return self._sent
-
-    def _new_tasks(self) -> dict[str, Task]:
+    def _new_tasks(self) -> Mapping[str, Work]:
+        if self._weighing is not None:
+            return dict.fromkeys(self.sites, self._weighing)
+        if self._pending is not None:
+            played, trials = self._pending
+            return {site: trials for site, reply in zip(self.sites, played.replies, strict=True) if reply}
+        if not self.training:
+            return dict.fromkeys(self.sites, self._final_test())
+        told = self.recorder.ledger.last_hash
         return {
             site: Task(
                 round=self.round,
@@ -246,7 +244,7 @@ class Federation:
                 neurons=None if self.neurons is None else self.neurons[row],
                 peers={} if self.method.models_stay else self._peers(row),
                 others=self._others(row) if self.method.models_stay else {},
-                ledger=self.recorder.ledger.last_hash,
+                ledger=told,
                 sealed=self.sealed,
             )
             for row, site in enumerate(self.sites)
@@ -327,19 +325,9 @@ class Federation:
 
     def _weigh(self, answers: Answers, task: Weighing) -> None:
         """Allocate with what the sites said of neurons."""
-        usable: list[Weighed] = []
-        faults = self._unasked(answers, self.sites)
-        for site in self.sites:
-            answer = answers.get(site, NO_REPLY)
-            fault = self._fault_of_weighed(answer, task)
-            if fault and not (answer is NO_REPLY and site in faults):
-                faults[site] = fault[:LONGEST_REASON]
-            if isinstance(answer, Weighed) and not fault:
-                usable.append(answer)
-        faults = {site: f"importance of neurons: {fault}" for site, fault in faults.items()}
-        self._require_enough(f"round {self.round}", "importance of neurons", usable, faults)
+        usable, faults = self._usable(answers, Weighed, "importance of neurons")
         self._weighing, self._weighed = None, (payload(task), faults)
-        self._allocate(_mean_increases(usable))
+        self._allocate(_mean_increases(list(usable.values())))
 
     def _allocate(self, importance: Tensor) -> None:
         """Submodels from now on; none of them is what a site received before."""
@@ -350,36 +338,42 @@ class Federation:
     def _try(self, answers: Answers, played: _Round, trials: Evaluation) -> None:
         """End a round with what the sites said of the method's trials."""
         began = time.perf_counter()
-        asked = [site for site, reply in zip(self.sites, played.replies, strict=True) if reply]
-        usable, faults = self._usable_evaluations(answers, trials, asked)
-        rejected = played.rejected | {site: f"evaluation: {fault}" for site, fault in faults.items()}
-        self._require_enough(f"round {self.round}", "evaluation", usable, rejected)
+        usable, rejected = self._usable(answers, Evaluated, "evaluation", played.rejected)
         self._pending = None
-        results = _pooled([evaluated for evaluated in usable if evaluated])
-        took = {site: answer.seconds for site, answer in zip(asked, usable, strict=True) if answer}
         replies = [
-            reply and replace(reply, seconds=reply.seconds + took.get(site, 0.0))
+            reply and replace(reply, seconds=reply.seconds + (usable[site].seconds if site in usable else 0.0))
             for site, reply in zip(self.sites, played.replies, strict=True)
         ]
-        self._end_round(replace(played, replies=replies, rejected=rejected), began, results, payload(trials))
+        played = replace(played, replies=replies, rejected=rejected)
+        self._end_round(played, began, _pooled(list(usable.values())), payload(trials))
 
-    def _usable_replies(self, answers: Answers) -> tuple[list[Reply | None], dict[str, str]]:
-        """The replies that can be used, in site order, and why others cannot."""
-        usable: list[Reply | None] = []
-        faults = self._unasked(answers, self.sites)
-        for site in self.sites:
+    def _usable(
+        self, answers: Answers, kind: type[AnswerKind], what: str, rejected: Mapping[str, str] | None = None
+    ) -> tuple[dict[str, AnswerKind], dict[str, str]]:
+        """The answers of a kind, ``what`` by name, that can be used, in site order; and by name why others cannot.
+
+        The reasons come after those in ``rejected``. `RunFailed` with all of them where too few are usable.
+        """
+        usable: dict[str, AnswerKind] = {}
+        faults = {name[:LONGEST_REASON]: FOREIGN for name in answers if name not in self.tasks()} | self._refused
+        for site in self.tasks():
             answer = answers.get(site, NO_REPLY)
-            fault = self._fault(site, answer)
-            if fault and not (answer is NO_REPLY and site in faults):
-                faults[site] = fault[:LONGEST_REASON]
-            usable.append(answer if isinstance(answer, Reply) and not fault else None)
-        return usable, faults
+            fault = self.fault_of(site, answer)
+            if isinstance(answer, kind) and not fault:
+                usable[site] = answer
+            elif fault and not (answer is NO_REPLY and site in faults):
+                faults[site] = fault
+        if self.training and kind is not Reply:  # beside those of the replies
+            faults = {name: f"{what}: {fault}" for name, fault in faults.items()}
+        reasons = {**(rejected or {}), **faults}
+        if not self.enough(len(usable)):
+            when = f"round {self.round}" if self.training else "final test"
+            least = min(self.min_sites, len(self.tasks()))
+            who = "no site" if least == 1 else f"{len(usable)} of {least} sites needed"
+            raise RunFailed(f"{when}: {who} sent a usable {what} ({_listed(reasons)})")
+        return usable, reasons
 
-    def _unasked(self, answers: Answers, asked: Sequence[str]) -> dict[str, str]:
-        """Why messages that nobody was asked for, or that were refused already, count for nothing."""
-        return {name[:LONGEST_REASON]: FOREIGN for name in answers if name not in asked} | self._refused
-
-    def _fault(self, site: str, answer: object) -> str | None:
+    def _fault_of_reply(self, site: str, answer: object) -> str | None:
         """Why the reply of ``site`` cannot be used, or None."""
         model = self.models if self.models.ndim == 1 else self.models[0]
         labels, others = self.plan.network.labels, [other for other in self.sites if other != site]
@@ -394,33 +388,6 @@ class Federation:
             return fault
         first = self.num_samples.get(site, answer.num_samples)
         return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
-
-    def _fault_of_evaluated(self, answer: object, task: Evaluation) -> str | None:
-        return fault_of_evaluated(answer, task, self.plan.network.labels)
-
-    def _fault_of_weighed(self, answer: object, task: Weighing) -> str | None:
-        return fault_of_weighed(answer, task, neurons.count(self.network))
-
-    def _usable_evaluations(
-        self, answers: Answers, task: Evaluation, sites: Sequence[str]
-    ) -> tuple[list[Evaluated | None], dict[str, str]]:
-        """Likewise the evaluations of ``sites``, in their order."""
-        usable: list[Evaluated | None] = []
-        faults = self._unasked(answers, sites)
-        for site in sites:
-            answer = answers.get(site, NO_REPLY)
-            fault = self._fault_of_evaluated(answer, task)
-            if fault and not (answer is NO_REPLY and site in faults):
-                faults[site] = fault[:LONGEST_REASON]
-            usable.append(answer if isinstance(answer, Evaluated) and not fault else None)
-        return usable, faults
-
-    def _require_enough(self, when: str, what: str, usable: Sequence[object], faults: Mapping[str, str]) -> None:
-        found = sum(1 for answer in usable if answer)
-        if not self.enough(found):
-            least = min(self.min_sites, len(self.tasks()))
-            who = "no site" if least == 1 else f"{found} of {least} sites needed"
-            raise RunFailed(f"{when}: {who} sent a usable {what} ({_listed(faults)})")
 
     def _end_round(
         self, played: _Round, began: float, trials: TrialResults | None = None, trial_bytes: int = 0
@@ -462,7 +429,7 @@ class Federation:
         self.recorder.training_round(
             self.round, played.replies, rejected, received, started_from, ended_with, updates, outcome
         )
-        self.round, self._sent, self._weighed = self.round + 1, None, (0, {})
+        self.round, self._weighed = self.round + 1, (0, {})
         self._checkpoint()
         self.on_round(self.recorder.ledger.records[-1])
         self._survey()

@@ -308,10 +308,10 @@ def federate(
         answers: dict[str, Answer | None] = {site: good_reply(federation, site) for site in SITES}
         if federation.round in rounds:
             answers["Birch"] = spoil(good_reply(federation, "Birch"))
-        federation.aggregate({site: answer for site, answer in answers.items() if answer is not None})
+        federation.take({site: answer for site, answer in answers.items() if answer is not None})
     models = len(federation.tasks()["Birch"].mixtures)
     overlaps = ((Overlap("000", "prostate", 5, 2, 1),),) * models
-    federation.finish({site: Evaluated(federation.round, overlaps, torch.zeros(models, 0)) for site in SITES})
+    federation.take({site: Evaluated(federation.round, overlaps, torch.zeros(models, 0)) for site in SITES})
     assert federation.finished
     return run
 
@@ -428,11 +428,11 @@ def test_site_rejected_in_every_round_changes_nothing(tmp_path, assert_same_mode
 
 def test_all_rejected_ends_the_run_with_every_reason(tmp_path):
     federation = Federation(tiny_plan(), SITES, tmp_path)
-    federation.aggregate({site: good_reply(federation, site) for site in SITES})
+    federation.take({site: good_reply(federation, site) for site in SITES})
     before = contents(tmp_path)
     answers = {"Alder": replace(good_reply(federation, "Alder"), num_samples=0), "Birch": Failure("out of memory")}
     with pytest.raises(RunFailed, match="round 1") as caught:
-        federation.aggregate(answers)
+        federation.take(answers)
     for word in ("Alder: num_samples 0", "Birch: out of memory", "Cedar: no reply"):
         assert word in str(caught.value)
     assert contents(tmp_path) == before
@@ -466,7 +466,7 @@ def test_negative_variances_reject_the_reply(tmp_path, sat_out, assert_same_mode
 @pytest.fixture
 def federation(tmp_path):
     federation = Federation(tiny_plan(), SITES, tmp_path / "run")
-    federation.aggregate({site: good_reply(federation, site) for site in SITES})
+    federation.take({site: good_reply(federation, site) for site in SITES})
     return federation
 
 
@@ -543,7 +543,7 @@ def test_message_in_double_precision_gets_no_further_than_the_server(federation)
     model.params = {name: value.astype(np.float64) for name, value in model.params.items()}
     answers = {site: good_reply(federation, site) for site in SITES}
     answers["Birch"] = model_to_reply(model, initial_network(tiny_plan().network, 0))
-    federation.aggregate(answers)
+    federation.take(answers)
     assert "float64" in federation.recorder.ledger.records[-1]["rejected"]["Birch"]
 
 

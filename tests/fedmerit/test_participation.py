@@ -7,11 +7,13 @@ import pytest
 import torch
 from pretending import SITES, evaluated, evaluations, replies, tiny_plan
 
+from fedmerit import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.messages import TRAIN, Failure, Patch
 from fedmerit.registry import METHODS
 from fedmerit.results import read_results
-from fedmerit.server import Federation
+from fedmerit.server import Federation, is_finished
+from fedmerit.site import Site
 
 AWAY = "Birch"
 ROW = SITES.index(AWAY)
@@ -112,6 +114,22 @@ def test_too_few_usable_answers_do_not_end_a_round(tmp_path, method):
     assert {path.name: path.read_bytes() for path in federation.run.iterdir()} == before
     one_round(federation)  # once more, when all are there
     assert federation.recorder.ledger.records[0]["participants"] == list(SITES)
+
+
+def test_the_local_engine_ends_a_run_of_too_few_usable_answers(tmp_path, sites, monkeypatch):
+    run, original = tmp_path / "run", Site.answer
+
+    def forgetful(site, task):
+        return Failure("asleep") if site.name == "site2" and task.round == 1 else original(site, task)
+
+    settings = {"width": "4", "depth": "3"}
+    runs.create(run, "fedavg", sites, rounds=2, engine="local", threads=1, settings=settings, min_sites=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Site, "answer", forgetful)
+        with pytest.raises(RunFailed, match=r"round 1: 2 of 3 sites needed sent a usable reply \(site2: asleep\)"):
+            runs.execute(run, lambda record: None)
+    runs.execute(run, lambda record: None)  # it is back
+    assert is_finished(run, 2)
 
 
 def test_evaluations_are_needed_of_the_sites_that_trained(tmp_path):

@@ -1,6 +1,5 @@
 """Sites that learn from each other: whose models reach whom, what bad ones cost, and the same from every engine."""
 
-import gc
 from collections import Counter
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ import torch
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from stopping import stop_at
 
 from fedmerit import flat, runs
 from fedmerit.core import Sharing
@@ -415,30 +415,12 @@ def test_site_decides_by_its_own_memory_with_whom_it_shares(asking):
     assert site.lend("Dogwood", 2) is not None  # never scored: shared with until it is
 
 
-class Stop(BaseException):
-    """The process ends here."""
-
-
 @pytest.mark.parametrize(("count", "exchange"), [(5, "relay"), (8, "relay"), (5, "peer"), (8, "peer")])
-def test_run_stopped_anywhere_ends_the_same(
-    trained, fedmerit, sites, tmp_path, monkeypatch, assert_same_run, count, exchange
-):
-    run, calls, original = tmp_path / "run", 0, Site.train
+def test_run_stopped_anywhere_ends_the_same(trained, fedmerit, sites, tmp_path, assert_same_run, count, exchange):
+    run = tmp_path / "run"
     settings = {"width": "4", "depth": "3", "warmup": "1", "R": "2", "exchange": exchange}
     runs.create(run, method="cycle", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
-
-    def stopping(*arguments):
-        nonlocal calls
-        calls += 1
-        if calls == count:
-            raise Stop
-        return original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Site, "train", stopping)
-        with pytest.raises(Stop):
-            runs.execute(run, lambda record: None)
-    gc.collect()
+    stop_at(run, Site, "train", count)
     assert fedmerit("run", "--resume", "--out", run).exit_code == 0
     direct = ("exchange=peer",) if exchange == "peer" else ()
     assert_same_run(trained(*EARLY, *direct, method="cycle"), run)

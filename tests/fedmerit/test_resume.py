@@ -1,6 +1,5 @@
 """A run that was stopped anywhere goes on to the same end."""
 
-import gc
 import json
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import stop_at
 
 from fedmerit import runs
 from fedmerit.ledger import Ledger, verify
@@ -18,37 +18,15 @@ from fedmerit.server import Federation, is_finished
 from fedmerit.site import Site
 
 
-class Stop(BaseException):
-    """The process ends here."""
-
-
 @pytest.fixture
-def stopped(monkeypatch, tmp_path, sites):
-    """Start a local run and stop it at the ``count``-th call of a function: ``stopped(Ledger, "append", 2)``.
-
-    ``instead`` is done in the place of that call, with its arguments. Files stand as SIGKILL would leave them.
-    """
+def stopped(tmp_path, sites):
+    """Start a local run and stop it as `stop_at` does: ``stopped(Ledger, "append", 2)``."""
 
     def start(owner: Any, name: str, count: int, instead: Callable[..., object] = lambda *_: None) -> Path:
         run = tmp_path / "run"
         settings = {"width": "4", "depth": "3"}
         runs.create(run, method="fedce", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
-        original, calls = getattr(owner, name), 0
-
-        def stopping(*arguments: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == count:
-                instead(*arguments)
-                raise Stop
-            return original(*arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, stopping)
-            with pytest.raises(Stop):
-                runs.execute(run, lambda record: None)
-        gc.collect()
-        assert not is_finished(run, 3)
+        stop_at(run, owner, name, count, instead)
         return run
 
     return start
@@ -75,14 +53,14 @@ STOPS: dict[str, tuple[Any, ...]] = {
     "at the start of a round": (Site, "train", 4),
     "in the middle of a round": (Site, "train", 6),
     "before the site remembers": (Site, "_remember", 8),
-    "when all have trained": (Federation, "aggregate", 2),
+    "when all have trained": (Federation, "_aggregate", 2),
     "rows half written": (ResultsFile, "append", 2, half_the_rows),
     "between results and ledger": (Ledger, "append", 2),
     "ledger line half written": (Ledger, "append", 2, half_a_line),
     "before the checkpoint": (Federation, "_checkpoint", 2),
     "before the test": (Site, "evaluate", 1),
     "in the middle of the test": (Site, "evaluate", 3),
-    "before the models are saved": (Federation, "finish", 1),
+    "before the models are saved": (Federation, "_finish", 1),
     "before the test's rows": (ResultsFile, "append", 4),
     "test's rows half written": (ResultsFile, "append", 4, half_the_rows),
     "before the last checkpoint": (Federation, "_checkpoint", 4),
@@ -98,22 +76,9 @@ def test_local_run_stopped_anywhere_ends_the_same(stopped, trained, fedmerit, as
     assert verify(run / "ledger.jsonl") == 3
 
 
-def test_run_stopped_twice_ends_the_same(stopped, trained, monkeypatch, assert_same_run):
+def test_run_stopped_twice_ends_the_same(stopped, trained, assert_same_run):
     run = stopped(Site, "train", 5)
-    original, calls = Site.train, 0
-
-    def stopping(*arguments):
-        nonlocal calls
-        calls += 1
-        if calls == 5:
-            raise Stop
-        return original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Site, "train", stopping)
-        with pytest.raises(Stop):
-            runs.execute(run, lambda record: None)
-    gc.collect()
+    stop_at(run, Site, "train", 5)
     runs.execute(run, lambda record: None)
     assert_same_run(trained(), run)
 

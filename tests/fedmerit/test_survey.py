@@ -1,6 +1,5 @@
 """Before a round: what neurons are worth is asked, inspected, pooled, and submodels go out."""
 
-import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import torch
 from measured import rows
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from stopping import stop_at
 
 from fedmerit import flat, neurons, runs
 from fedmerit.core import owned
@@ -317,34 +317,16 @@ def test_importance_is_weighed_on_images_spread_over_the_server_split(finished, 
         assert (received[mask] != 0).double().mean() > 0.99
 
 
-class Stop(BaseException):
-    """The process ends here."""
-
-
 @pytest.mark.parametrize(
     "stop", [(Site, "weigh", 2), (Federation, "_allocate", 1), (Site, "train", 2), (Site, "weigh", 5)]
 )
 def test_a_run_stopped_about_its_surveys_ends_the_same(
-    stop, monkeypatch, tmp_path, fedmerit, finished, server_sites_data, assert_same_run
+    stop, tmp_path, fedmerit, finished, server_sites_data, assert_same_run
 ):
-    (owner, name, count), run, calls = stop, tmp_path / "run", 0
+    run = tmp_path / "run"
     settings = {"width": "4", "depth": "3"} | GIVEN
     runs.create(run, "fedsac", server_sites_data, 3, engine="local", threads=1, settings=settings)
-    original = getattr(owner, name)
-
-    def stopping(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == count:
-            raise Stop
-        return original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, stopping)
-        with pytest.raises(Stop):
-            runs.execute(run, lambda record: None)
-    gc.collect()
-    assert not is_finished(run, 3)
+    stop_at(run, *stop)
     result = fedmerit("run", "--resume", "--out", run)
     assert result.exit_code == 0, result.output
     assert_same_run(finished(), run)

@@ -1,6 +1,5 @@
 """Whole runs of every method: trials on images set aside for the server, downloads as patches, the final test."""
 
-import gc
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from rounds import SOONER
+from stopping import Stop, stop_at
 
 from fedmerit import flat, runs
 from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
@@ -23,7 +23,7 @@ from fedmerit.messages import Evaluation
 from fedmerit.plan import TASKS, Plan, make_plan
 from fedmerit.registry import METHODS
 from fedmerit.results import read_results, read_run
-from fedmerit.server import Federation, is_finished
+from fedmerit.server import Federation
 from fedmerit.site import Site
 from fedmerit.training import evaluate, image_losses, initial_network, load_network, mean_dice
 
@@ -264,32 +264,14 @@ def test_site_that_earned_little_receives_what_changed(finished, contrary_sites)
     assert max(received.values()) == whole
 
 
-class Stop(BaseException):
-    """The process ends here."""
-
-
 @pytest.fixture
-def stopped(monkeypatch, tmp_path):
-    """Start a local run and stop it at the ``count``-th call of a function: ``stopped(Site, "train", 2, ...)``."""
+def stopped(tmp_path):
+    """Start a local run and stop it as `stop_at` does: ``stopped(Site, "train", 2, ...)``."""
 
     def start(owner: Any, name: str, count: int, **options: Any) -> Path:
         run = tmp_path / "run"
         runs.create(run, engine="local", threads=1, settings=TINY, **options)
-        original, calls = getattr(owner, name), 0
-
-        def stopping(*arguments: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == count:
-                raise Stop
-            return original(*arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, stopping)
-            with pytest.raises(Stop):
-                runs.execute(run, lambda record: None)
-        gc.collect()
-        assert not is_finished(run, options["rounds"])
+        stop_at(run, owner, name, count)
         return run
 
     return start

@@ -52,7 +52,8 @@ def run(
         int | None, typer.Option(help="Of initial model, order of images, augmentation.", show_default="0")
     ] = None,
     engine: Annotated[
-        Engine | None, typer.Option(help="NVFlare's simulator, or one process.", show_default="sim")
+        Engine | None,
+        typer.Option(help="NVFlare's simulator, real processes (poc), or one process.", show_default="sim"),
     ] = None,
     threads: Threads = None,
     device: Device = None,
@@ -173,7 +174,9 @@ def compare(
     ] = "all",
     seeds: Annotated[str, typer.Option(help="Of the runs of each method.")] = "0",
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 30,
-    engine: Annotated[Engine, typer.Option(help="NVFlare's simulator, or one process.")] = Engine.sim,
+    engine: Annotated[
+        Engine, typer.Option(help="NVFlare's simulator, real processes (poc), or one process.")
+    ] = Engine.sim,
     jobs: Jobs = None,
     threads: Threads = None,
     device: Device = None,
@@ -182,7 +185,7 @@ def compare(
 ) -> None:
     """Train methods and seeds on the same sites, and print Tables 1 and 6 of the FedCE paper for them.
 
-    Runs on the local engine go side by side, those on the simulator one by one. Interrupted, the same command goes on
+    Runs on the local engine go side by side, those on NVFlare one by one. Interrupted, the same command goes on
     from the last complete round. Exits with 1 where a run failed.
     """
     from evaluation.comparison_runs import parse_methods, parse_seeds, prepare, work_off, write_tables

@@ -172,8 +172,8 @@ def why_refused(description: Mapping[str, Any]) -> list[str]:
 
 def abort(opened: Session, job_id: str) -> str:
     """Stop a job; what the server says."""
-    if has_ended(job(opened, job_id)):
-        raise BadInput(f"job {job_id}: is over already ({job(opened, job_id)['status']})")
+    if has_ended(description := job(opened, job_id)):
+        raise BadInput(f"job {job_id}: is over already ({description['status']})")
     return str(opened.abort_job(job_id))
 
 
