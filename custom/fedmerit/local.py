@@ -49,8 +49,8 @@ def run_local(
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
     names = [folder.name for folder in folders]
-    device, key = devices.get(SERVER, "auto"), keys and keys[1]
-    federation = Federation(plan, names, run, on_round, server_sites, device, min_sites, key=key)
+    device, of_sites, of_server = devices.get(SERVER, "auto"), *(keys or (None, None))
+    federation = Federation(plan, names, run, on_round, server_sites, device, min_sites, key=of_server)
     behaviours = behaviours or {}
     sites: dict[str, Site | Misbehaving] = {}
     for folder in folders:
@@ -59,7 +59,7 @@ def run_local(
         def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
             return sites[peer].lend(name, round)
 
-        key = SiteKey(keys[0]) if keys else None  # one each: sites work in threads
+        key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
         site = Site(folder, plan, run / "sites" / name, devices.get(name, "auto"), ask_peer, key)
         sites[name] = behaving(site, behaviours.get(name))
     threads = threads or max(1, cores() // plan.training.cpu_threads)

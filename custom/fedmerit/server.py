@@ -500,7 +500,7 @@ class Federation:
             "neurons": self.neurons,
             "weighed": self._weighed,
             "results_size": self.recorder.results.size,
-            "sealed": self.sealed and vars(self.sealed),
+            "sealed": self.sealed and self.sealed.to_tensors(),
         }
         write_atomically(self.run / CHECKPOINT, lambda file: torch.save(content, file))
 
@@ -518,7 +518,7 @@ class Federation:
         self.weights, self.data_share = content["weights"], content["data_share"]
         self.mean_update = content.get("mean_update")  # checkpoints of earlier versions have none
         self.num_samples = dict(content.get("num_samples", {}))  # likewise
-        self.sealed = Sealed(**content["sealed"]) if content.get("sealed") else None
+        self.sealed = Sealed.from_tensors(content["sealed"]) if content.get("sealed") else None
         self.neurons, self._weighed = content.get("neurons"), content.get("weighed", (0, {}))
         if content["changed"] is not None:
             bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.models.shape[1])
