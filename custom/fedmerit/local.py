@@ -49,7 +49,7 @@ def run_local(
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
     names = [folder.name for folder in folders]
-    device, of_sites, of_server = devices.get(SERVER, "auto"), *(keys or (None, None))
+    device, (of_sites, of_server) = devices.get(SERVER, "auto"), keys or (None, None)
     federation = Federation(plan, names, run, on_round, server_sites, device, min_sites, key=of_server)
     behaviours = behaviours or {}
     sites: dict[str, Site | Misbehaving] = {}
