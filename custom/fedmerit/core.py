@@ -132,6 +132,7 @@ class PeerView:
     predict: Callable[[str, Tensor], Tensor | None]  # logits, without gradient, of a peer for (batch, channels, h, w)
     network: nn.Module  # θ_n, in eval mode
     batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # so many of images and masks, the same in every round
+    loss: Callable[[Tensor, Tensor], Tensor]  # that the site trains with, of logits and masks
 
 
 @dataclass(frozen=True)

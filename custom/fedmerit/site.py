@@ -45,6 +45,7 @@ from fedmerit.sealed import Sealed, SiteKey
 from fedmerit.site_log import SiteLog
 from fedmerit.training import (
     Overlap,
+    build_loss,
     build_network,
     check_image_size,
     evaluate,
@@ -207,7 +208,8 @@ class Site:
             return fixed_batches(self._slices, count, self.plan.training.batch_size, self.device)
 
         weights = {peer: model.weight for peer, model in task.peers.items() if peer not in exchange.faults}
-        view = PeerView(task.round, weights, exchange.predict, self._network.eval(), batches)
+        loss = build_loss(self.plan.training.loss)
+        view = PeerView(task.round, weights, exchange.predict, self._network.eval(), batches, loss)
         return self.method.learn_from(view)
 
     def sent(self, task: Task, update: Tensor) -> None:

@@ -77,7 +77,12 @@ def check_distillation(content, entry, method=None):
         else:
             chosen = method(kl=kl, T=expected["T"], lambda0=1.0)
             view = PeerView(
-                chosen.warmup + 1, {"k": 1.0}, lambda site, images, peer=peer: peer, torch.nn.Identity(), list
+                chosen.warmup + 1,
+                {"k": 1.0},
+                lambda site, images, peer=peer: peer,
+                torch.nn.Identity(),
+                list,
+                torch.sub,
             )
             loss = chosen.learn_from(view).loss(tensor([0.0]), own)
         assert_equal(loss, expected[f"mean_KL_{name}"], kl)

@@ -5,7 +5,7 @@ its own masks point (Eq. 4), which makes the reputation r_(n,k) (Eq. 5), and sha
 probability r_(n,k) (Section 4.2). Whoever is of no use to a site gets nothing from it.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +29,8 @@ from fedmerit.core import (
     require_choice,
 )
 
-ROUNDING = 1e-6  # of a distillation gradient, relative to that of cross-entropy
+SCORE_LOSSES = ("ce", "training")  # of which the gradient is compared: cross-entropy, or the loss a site trains with
+ROUNDING = 1e-6  # of a distillation gradient, relative to that of the site's own loss
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,14 @@ class CYCle(Method):
     kl: str = "own_peer"  # KL(own || peer), or "peer_own": KL(peer || own)
     exchange: str = "relay"  # of models: by the server, or from site to site ("peer"), of which the server sees none
     score_batches: int = 8  # batches of training images to score on
+    score_loss: str = "ce"  # the site's own part of Eq. 4: cross-entropy, or "training": the loss it trains with
 
     asks_of_peers: ClassVar[tuple[str, ...]] = ("available", "misalignment")
 
     def __post_init__(self) -> None:
         require_choice("kl", self.kl, DIRECTIONS)
         require_choice("exchange", self.exchange, EXCHANGES)
+        require_choice("score_loss", self.score_loss, SCORE_LOSSES)
         if not 0 <= self.alpha < 1:
             raise ValueError(f"alpha={self.alpha}: expected 0 or more, less than 1")
         if not 0 <= self.tau_opt < self.tau_max <= 1:
@@ -129,7 +132,8 @@ class CYCle(Method):
         before = torch.tensor(list(view.weights.values()), dtype=torch.float64)
         all_due = self.scores(view.round)
         due = [peer for peer, r in view.weights.items() if all_due or r != r]  # NaN: never scored
-        s = misalignments(view, due, self.score_batches, self.T, self.kl) if due else {}
+        loss = cross_entropy if self.score_loss == "ce" else view.loss
+        s = misalignments(view, due, self.score_batches, self.T, self.kl, loss) if due else {}
         found = torch.tensor([s.get(peer, torch.nan) for peer in view.weights], dtype=torch.float64)
         r = remembered(before, current_reputation(found, self.tau_opt, self.tau_max), self.alpha).tolist()
         weights = {peer: self.lambda0 * value for peer, value in zip(view.weights, r, strict=True) if value > 0}
@@ -159,7 +163,7 @@ def mean_of_holders(values: Tensor) -> Tensor:
 
 
 def misalignment(own: Tensor, peer: Tensor) -> float:
-    """s = (1 - cos) / 2, 0 to 1, of the gradients (d,) of cross-entropy and of distillation (Eq. 4).
+    """s = (1 - cos) / 2, 0 to 1, of the gradients (d,) of the site's own loss and of distillation (Eq. 4).
 
     A zero gradient has a cosine of 0, and so has what float32 leaves of one: that of a peer of the same predictions.
     """
@@ -171,11 +175,17 @@ def misalignment(own: Tensor, peer: Tensor) -> float:
 
 
 def misalignments(
-    view: PeerView, peers: Collection[str], batches: int, temperature: float, kl: str
+    view: PeerView,
+    peers: Collection[str],
+    batches: int,
+    temperature: float,
+    kl: str,
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
 ) -> dict[str, float]:
     """s_(n,k) of each peer, at θ_n as it is; peers that are not available are left out.
 
-    Both gradients are of the mean over all images of ``batches`` batches, summed in float64.
+    ``loss`` is the site's own, of logits and masks (batch, labels, h, w), the mean over the batch. Both
+    gradients are of the mean over all images of ``batches`` batches, summed in float64.
     """
     parameters = [parameter for parameter in view.network.parameters() if parameter.requires_grad]
     size = sum(parameter.numel() for parameter in parameters)
@@ -188,7 +198,7 @@ def misalignments(
 
     for images, masks in view.batches(batches):
         own = view.network(images)
-        own_sum += gradient(cross_entropy(own, masks), images)
+        own_sum += gradient(loss(own, masks), images)
         for peer in list(sums):
             logits = view.predict(peer, images)
             if logits is None:

@@ -11,6 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from fedmerit.core import PeerView, Reports, divergence
 from fedmerit.methods.cycle import CYCle, misalignments
 from fedmerit.methods.vpdl import VPDL
+from fedmerit.training import build_loss
 
 NAN = math.nan
 
@@ -113,7 +114,22 @@ def view(weights, round=0, batches=None, lost=()):
     def predict(peer, images):
         return None if peer in lost else networks[peer](images).detach()
 
-    return PeerView(round, weights, predict, Tiny([0.2, -0.1, 0.3]), lambda count: given[:count])
+    return PeerView(round, weights, predict, Tiny([0.2, -0.1, 0.3]), lambda count: given[:count], build_loss("dice"))
+
+
+def test_scoring_may_be_by_the_loss_of_training():
+    given = data(batches=1)  # soft Dice is of a batch, not of an image
+    held = view({"good": torch.nan, "bad": torch.nan}, batches=given)
+    found = CYCle(warmup=0, score_loss="training").learn_from(held).values["misalignment"]
+    (images, masks), weights = given[0], list(held.network.parameters())
+    own = torch.cat(
+        [part.reshape(-1) for part in torch.autograd.grad(build_loss("dice")(held.network(images), masks), weights)]
+    )
+    for peer, network in (("good", GOOD), ("bad", BAD)):
+        loss = divergence(held.network(images), network(images).detach(), CYCle().T, CYCle().kl)
+        other = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, weights)])
+        assert found[peer] == pytest.approx((1 - float(torch.cosine_similarity(own, other, dim=0))) / 2, abs=1e-5)
+    assert found != CYCle(warmup=0).learn_from(held).values["misalignment"]
 
 
 @pytest.mark.parametrize("kl", ["own_peer", "peer_own"])
@@ -203,7 +219,12 @@ def test_divergence_is_finite_for_any_logits():
 @pytest.mark.parametrize("method", [CYCle, VPDL])
 @pytest.mark.parametrize(
     ("parameters", "word"),
-    [({"kl": "both"}, "kl"), ({"T": 0.0}, "T"), ({"lambda0": -1.0}, "lambda0"), ({"warmup": -1}, "warmup")],
+    [
+        ({"kl": "both"}, "kl"),
+        ({"T": 0.0}, "T"),
+        ({"lambda0": -1.0}, "lambda0"),
+        ({"warmup": -1}, "warmup"),
+    ],
 )
 def test_parameters_out_of_range(method, parameters, word):
     with pytest.raises(ValueError, match=word):
@@ -218,6 +239,7 @@ def test_parameters_out_of_range(method, parameters, word):
         ({"tau_max": 1.5}, "tau_max"),
         ({"R": 0}, "R=0"),
         ({"score_batches": 0}, "score_batches"),
+        ({"score_loss": "dice"}, "score_loss"),
     ],
 )
 def test_parameters_of_the_scoring_out_of_range(parameters, word):
