@@ -29,7 +29,7 @@ def run_local(
     behaviours: Mapping[str, str] | None = None,
     filtered: Callable[[Answer], Answer] | None = None,
     min_sites: int = 1,
-    keys: tuple[bytes, bytes] | None = None,
+    contexts: tuple[bytes, bytes] | None = None,
 ) -> None:
     """Train and test; goes on from the last complete round of ``run``.
 
@@ -44,13 +44,13 @@ def run_local(
         behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
         filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
         min_sites: usable answers without which the run ends.
-        keys: the contexts of the sites and of the server, of an encrypted run.
+        contexts: TenSEAL's of the sites and of the server, of an encrypted run.
     """
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
     names = [folder.name for folder in folders]
-    device, (of_sites, of_server) = devices.get(SERVER, "auto"), keys or (None, None)
-    federation = Federation(plan, names, run, on_round, server_sites, device, min_sites, key=of_server)
+    device, (of_sites, of_server) = devices.get(SERVER, "auto"), contexts or (None, None)
+    federation = Federation(plan, names, run, on_round, server_sites, device, min_sites, context=of_server)
     behaviours = behaviours or {}
     sites: dict[str, Site | Misbehaving] = {}
     for folder in folders:

@@ -78,7 +78,7 @@ class Federation:
         device: on which the server evaluates on its own images.
         min_sites: usable answers without which no exchange ends; those of all sites asked, where fewer are.
         signer: of the ledger's records; None: they are not signed.
-        key: the context in which updates come encrypted; None: they are in the clear.
+        context: TenSEAL's, in which updates come encrypted; None: they come in the clear.
 
     Raises:
         BadInput: ``server_sites`` are of another task, there are too few or too many sites for the method, or
@@ -95,7 +95,7 @@ class Federation:
         device: str = "auto",
         min_sites: int = 1,
         signer: Signer | None = None,
-        key: bytes | None = None,
+        context: bytes | None = None,
     ):
         checkpoint = _read_checkpoint(run)
         self.sites = sorted(sites) if checkpoint is None else _known_sites(checkpoint, sites, run)
@@ -111,7 +111,7 @@ class Federation:
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
         model, statistics = flat.get_parameters(self.network), flat.get_buffers(self.network)
-        self.adder = None if key is None else Adder(key, len(model), statistics)
+        self.adder = None if context is None else Adder(context, len(model), statistics)
         self.sealed: Sealed | None = None  # the sum of all rounds' updates and the mean of statistics, encrypted
         self.blind = self.method.models_stay or self.adder is not None  # whether no model and no update is seen here
         self.models = torch.empty(0) if self.blind else model  # (d,), or (n, d)

@@ -38,7 +38,7 @@ class MeritAggregator(ModelAggregator):
         min_sites: int = 1,
         signer: Signer | None = None,
         on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
-        key: bytes | None = None,
+        context: bytes | None = None,
     ) -> Federation:
         """Begin the run in folder ``run``, or go on from its last complete round.
 
@@ -48,7 +48,7 @@ class MeritAggregator(ModelAggregator):
             min_sites: usable answers without which no exchange ends.
             signer: of the ledger, where this server has a certificate.
             on_round: called with every round's ledger record.
-            key: the context that ciphertexts are added in.
+            context: TenSEAL's, in which ciphertexts are added up.
         """
         plan = Plan.from_dict(self.plan)
         torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
@@ -61,7 +61,7 @@ class MeritAggregator(ModelAggregator):
             device=device_of(SERVER),
             min_sites=min_sites,
             signer=signer,
-            key=key,
+            context=context,
         )
         return self.federation
 

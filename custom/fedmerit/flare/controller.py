@@ -73,11 +73,11 @@ class MeritController(ModelController):
 
     def _work(self, run: Path, workspace: Path) -> None:
         """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
-        sites, key = self.sample_clients(), self._key(run)
-        federation = self.aggregator.open(sites, run, self.min_sites, self._signer(), self._track, key)
+        sites, context = self.sample_clients(), self._context(run)
+        federation = self.aggregator.open(sites, run, self.min_sites, self._signer(), self._track, context)
         if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
             description = describe(run.name, federation.plan, federation.sites, "prod")
-            encrypted = {"privacy": [HE]} if key else {}
+            encrypted = {"privacy": [HE]} if context else {}
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
         self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.plan.rounds))
         try:
@@ -135,8 +135,8 @@ class MeritController(ModelController):
             self._require_running()
             time.sleep(self.task_check_period)
 
-    def _key(self, run: Path) -> bytes | None:
-        """The context that ciphertexts are added in; None where updates come in the clear."""
+    def _context(self, run: Path) -> bytes | None:
+        """The context in which ciphertexts are added up; None where updates come in the clear."""
         if not self.aggregator.encrypted:
             return None
         from fedmerit.flare.encryption import SERVER_CONTEXT, context_here

@@ -198,6 +198,8 @@ def _encryption(kit: Path, kind: str) -> Iterator[Found]:
     if not path.exists():
         yield ok("no context in this kit: jobs with --privacy he will not run here")
         return
+    if kind == "client" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield warn(f"others on this machine may read the key: chmod 600 {path}")
     try:
         open_context(path.read_bytes(), secret=kind == "client")
         yield ok(
