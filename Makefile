@@ -13,7 +13,7 @@ install: $(INSTALLED) ## A virtual environment in .venv with every dependency pi
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,he]'
 	touch $@
 
 demo: $(INSTALLED) ## Six generated hospitals, FedAvg and FedCE on NVFlare's simulator, the report

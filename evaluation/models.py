@@ -9,6 +9,8 @@ from fedmerit.data import SiteFolder
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.plan import Network
+from fedmerit.privacy import HE
+from fedmerit.results import read_run
 from fedmerit.training import check_image_size, load_network
 
 
@@ -20,6 +22,10 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
     """
     folder = Path(run) / "models"
     names = sorted(path.stem for path in folder.glob("*.pt"))
+    if not names and HE in read_run(run).get("privacy", []):
+        raise BadInput(
+            f"{run}: the run was encrypted, its model is at the sites; take models/ from a site's run folder"
+        )
     if not names:
         raise BadInput(
             f"{folder}: no model in it; let the run finish, or go on with it by `fedmerit run --resume --out {run}`"

@@ -457,7 +457,7 @@ class _Acting(Site):
         random = np.random.default_rng(random_seed(site.plan.seed, site.folder.name, "behaviour"))
         folder.splits = {**folder.splits, "training": behaviour.training_cases(site.folder, random)}
         folder.name = behaviour.seeded_as(folder.name)  # the seed of a round is made of it
-        super().__init__(folder, site.plan, site.memory, str(site.device), site.ask_peer)
+        super().__init__(folder, site.plan, site.memory, str(site.device), site.ask_peer, site.key)
         self.behaviour, self.name = behaviour, site.folder.name
 
     def train(self, task: Task) -> Reply:

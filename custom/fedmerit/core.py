@@ -172,7 +172,10 @@ class Method(Protocol):
 
     @property
     def sums_only(self) -> bool:
-        """Whether a weighted sum of the updates, by weights that depend on no update, is all that the server needs."""
+        """Whether a weighted sum of the updates, by weights that depend on no update, is all that the server needs.
+
+        Then updates may be encrypted, and `round` gets them, and the model, with d = 0.
+        """
         return False
 
     @property

@@ -12,11 +12,13 @@ import numpy as np
 
 from fedmerit.core import DECIMALS, RANGES
 from fedmerit.messages import REASONS
+from fedmerit.sealed import Sealed
 from fedmerit.training import Overlap
 
 LISTED: Mapping[str, str] = {
     "update": "what training changed, entry by entry, by parameter name; float32",
     "buffers": "BatchNorm statistics after training, by name",
+    "sealed": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
     "num_samples": "how many training images there are",
     "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models",
     "trained_overlaps": "likewise of the model it trained, where the plan asks for that",
@@ -42,17 +44,22 @@ class Withheld(ValueError):
     """A message that must not leave; says which part is not as listed, and nothing of what is in it."""
 
 
-def cleared(update: Mapping[str, Any], parts: Mapping[str, Any], decimals: int = DECIMALS) -> tuple[Parts, Parts]:
+def cleared(
+    update: Mapping[str, Any], parts: Mapping[str, Any], decimals: int = DECIMALS, encrypted: bool = False
+) -> tuple[Parts, Parts]:
     """What of an answer may leave: its update, and its other parts with numbers rounded to ``decimals``.
 
-    Parts that are not listed are left out.
+    Parts that are not listed are left out; with ``encrypted``, no update or statistics pass in the clear.
 
     Raises:
         Withheld: a listed part is of another kind than listed, or the arrays are beyond `LARGEST_MB`.
     """
     passed = {name: _part(name, value, decimals) for name, value in parts.items() if name in _CHECKS}
     arrays = _arrays(update, "update")
-    _require_size(arrays, passed.get("buffers", {}))
+    if encrypted and (arrays or passed.get("buffers")):
+        raise Withheld("update: in the clear, and this site sends it encrypted alone")
+    sealed = sum(len(piece) for pieces in passed.get("sealed", {}).values() for piece in pieces)
+    _require_size(arrays, passed.get("buffers", {}), more=sealed)
     return arrays, passed
 
 
@@ -65,8 +72,8 @@ def require_model(parameters: Mapping[str, Any], buffers: Mapping[str, Any]) -> 
     _require_size(_arrays(parameters, "model"), _arrays(buffers, "buffers"))
 
 
-def _require_size(*tables: Mapping[str, Any]) -> None:
-    size = sum(array.nbytes for table in tables for array in table.values())
+def _require_size(*tables: Mapping[str, Any], more: int = 0) -> None:
+    size = more + sum(array.nbytes for table in tables for array in table.values())
     if size > LARGEST_MB * 2**20:
         raise Withheld(f"arrays of {size >> 20} MB: at most {LARGEST_MB} leave")
 
@@ -88,6 +95,15 @@ def _arrays(value: Mapping[str, Any], what: str) -> Parts:
         if array.dtype not in kinds:
             raise Withheld(f"{what}: an array of {array.dtype}, expected float32 or int64")
     return dict(value)
+
+
+def _sealed(value: Mapping[str, Any], decimals: int) -> dict[str, tuple[bytes, ...]]:
+    if set(value) != {part.name for part in fields(Sealed)}:
+        raise Withheld("sealed: something else than an update and statistics")
+    for pieces in value.values():
+        if not all(isinstance(piece, bytes) for piece in _bounded(pieces, "sealed")):
+            raise Withheld("sealed: something else than ciphertexts")
+    return {name: tuple(pieces) for name, pieces in value.items()}
 
 
 def _values(value: Mapping[str, Any], decimals: int) -> dict[str, float]:
@@ -159,6 +175,7 @@ def _bounded(value: Any, what: str) -> Any:
 
 _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "buffers": lambda value, decimals: _arrays(value, "buffers"),
+    "sealed": _sealed,
     "num_samples": _count,
     "overlaps": _overlaps,
     "trained_overlaps": _overlaps,

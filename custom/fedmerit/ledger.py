@@ -16,13 +16,16 @@ from torch import Tensor
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
+from fedmerit.sealed import Sealed
 from fedmerit.signing import Signer, signed_by
 
 GENESIS = "0" * 64
 
 
-def digest(vector: Tensor) -> str:
-    """SHA-256 of a vector's float32 bytes, in hexadecimal."""
+def digest(vector: Tensor | Sealed) -> str:
+    """SHA-256 of a vector's float32 bytes, or of its ciphertexts, in hexadecimal."""
+    if isinstance(vector, Sealed):
+        return vector.digest
     return hashlib.sha256(vector.float().numpy().tobytes()).hexdigest()
 
 

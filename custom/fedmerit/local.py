@@ -13,6 +13,7 @@ from fedmerit.machine import cores
 from fedmerit.messages import Answer, PeerModel, Reply, Task, Work
 from fedmerit.place import SERVER
 from fedmerit.plan import Plan
+from fedmerit.sealed import SiteKey
 from fedmerit.server import Federation
 from fedmerit.site import Site
 
@@ -28,6 +29,7 @@ def run_local(
     behaviours: Mapping[str, str] | None = None,
     filtered: Callable[[Answer], Answer] | None = None,
     min_sites: int = 1,
+    contexts: tuple[bytes, bytes] | None = None,
 ) -> None:
     """Train and test; goes on from the last complete round of ``run``.
 
@@ -42,11 +44,13 @@ def run_local(
         behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
         filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
         min_sites: usable answers without which the run ends.
+        contexts: TenSEAL's of the sites and of the server, of an encrypted run.
     """
     torch.set_num_threads(plan.training.cpu_threads)
     devices = devices or {}
     names = [folder.name for folder in folders]
-    federation = Federation(plan, names, run, on_round, server_sites, devices.get(SERVER, "auto"), min_sites)
+    device, (of_sites, of_server) = devices.get(SERVER, "auto"), contexts or (None, None)
+    federation = Federation(plan, names, run, on_round, server_sites, device, min_sites, context=of_server)
     behaviours = behaviours or {}
     sites: dict[str, Site | Misbehaving] = {}
     for folder in folders:
@@ -55,7 +59,8 @@ def run_local(
         def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
             return sites[peer].lend(name, round)
 
-        site = Site(folder, plan, run / "sites" / name, devices.get(name, "auto"), ask_peer)
+        key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
+        site = Site(folder, plan, run / "sites" / name, devices.get(name, "auto"), ask_peer, key)
         sites[name] = behaving(site, behaviours.get(name))
     threads = threads or max(1, cores() // plan.training.cpu_threads)
 

@@ -10,6 +10,7 @@ from fedmerit.core import DECIMALS
 from fedmerit.errors import MemoryLost
 from fedmerit.flat import Buffers
 from fedmerit.ledger import GENESIS
+from fedmerit.sealed import Sealed
 from fedmerit.training import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
@@ -67,6 +68,7 @@ class Task:
     peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
     others: Mapping[str, float] = field(default_factory=dict)  # whom to ask for a model, with `PeerModel.weight`
     ledger: str = GENESIS  # hash of the ledger's last record: the server's word on all rounds before
+    sealed: Sealed | None = None  # under encryption: what the rounds so far added to the model all sites began with
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Reply:
     seconds: float = 0.0
     trained_overlaps: tuple[Overlap, ...] = ()  # of what it trained, on the same cases, where the plan asks for them
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
+    sealed: Sealed | None = None  # under encryption: update and statistics, in the place of those above
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Evaluation:
     shares: Tensor  # (k, b) float64, rows sum to 1
     bins: int = 0  # of a histogram of losses per image; 0: none is wanted
     ledger: str = GENESIS  # as in `Task`
+    sealed: Sealed | None = None  # likewise; the model to evaluate is made of it
 
 
 @dataclass(frozen=True)
@@ -176,4 +180,5 @@ def payload(message: Work | Reply) -> int:
             tensors.append(torch.empty(-(-len(message.neurons) // 8), dtype=torch.uint8))
         for peer in message.peers.values() if isinstance(message, Task) else ():
             tensors += [peer.parameters, *peer.buffers.values()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    sealed = None if isinstance(message, Weighing) else message.sealed
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + (sealed.size if sealed else 0)

@@ -12,6 +12,7 @@ from fedmerit import options
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.plan import STRICT_NAMES
+from fedmerit.sealed import require_tenseal
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,8 @@ class Gaussian:
 
 KINDS: Mapping[str, type[Any]] = {"percentile": Percentile, "svt": SparseVector, "gaussian": Gaussian}
 PAST_THE_FILTERS = "its models go from site to site, past the filters of what goes to the server"
-HE = "he"  # homomorphic encryption is asked for, so that its refusal says why
-NO_SERVER_FOR_IT = (
-    "the server keeps its model in the clear, which it could not; see docs/privacy.md, Homomorphic encryption"
-)
+HE = "he"  # no filter: updates leave encrypted, and the server adds up what it cannot read (`fedmerit.sealed`)
+ALONE = "a filter acts on an update in the clear, and updates leave encrypted; take one or the other"
 SINGLE = "its server half needs single updates or the model in the clear, which a server that adds ciphertexts has not"
 Filter = Percentile | SparseVector | Gaussian
 
@@ -78,9 +77,12 @@ def parse(spec: str) -> Filter:
 def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str]:
     """The specs, complete; `BadInput` where one is none, or the method called ``name`` cannot work with filters."""
     if HE in specs:
-        raise BadInput(
-            f"--privacy {HE}: {NO_SERVER_FOR_IT if method.sums_only else f'not with method {name}: {SINGLE}'}"
-        )
+        if not method.sums_only:
+            raise BadInput(f"--privacy {HE}: not with method {name}: {SINGLE}")
+        if len(specs) > 1:
+            raise BadInput(f"--privacy {HE}: not with others: {ALONE}")
+        require_tenseal(f"--privacy {HE}")
+        return [HE]
     complete = [options.text_of(parse(spec), KINDS) for spec in specs]
     why_not = method.unfilterable or (PAST_THE_FILTERS if method.models_stay else "")
     if complete and why_not:

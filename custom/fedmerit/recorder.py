@@ -51,6 +51,7 @@ class Recorder:
         rejected: Mapping[str, str],
         received: Sequence[int],
         began: Sequence[str],
+        ended: str,
         updates: Tensor,
         outcome: Outcome,
     ) -> None:
@@ -62,13 +63,18 @@ class Recorder:
             rejected: the reason for every other site, and by the name it came under for any other message.
             received: bytes sent to each site.
             began: digest of the model each site began the round with.
+            ended: digest of what the method gave: the global model, or those of all sites.
             updates: (n, d).
             outcome: of the method.
         """
-        known = updates.shape[1] > 0  # not where models stay at the sites
-        digests = {site: digest(updates[row]) for row, site in enumerate(self.sites) if replies[row] and known}
+        sent = {site: (updates[row], reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True))}
+        digests = {  # none where models stay at the sites
+            site: digest(reply.sealed or update)
+            for site, (update, reply) in sent.items()
+            if reply and (reply.sealed or len(update))
+        }
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
-        self.ledger.append(self._record(round, replies, rejected, began, digests, outcome))
+        self.ledger.append(self._record(round, replies, rejected, began, ended, digests, outcome))
 
     def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int, own_alone: bool = False) -> None:
         """Write down the test Dice of the final models under the last ``round``.
@@ -172,6 +178,7 @@ class Recorder:
         replies: Replies,
         rejected: Mapping[str, str],
         began: Sequence[str],
+        ended: str,
         digests: Mapping[str, str],
         outcome: Outcome,
     ) -> dict[str, Any]:
@@ -186,7 +193,7 @@ class Recorder:
             "flagged": [site for site, (row, _) in present.items() if flagged[row]],
             "began": {site: began[row] for site, (row, _) in present.items()},
             "updates": dict(digests),
-            "model": digest(outcome.models),
+            "model": ended,
             "weights": {site: float(outcome.weights[row]) for site, (row, _) in present.items()},
             "contributions": {site: or_none(outcome.contribution[row]) for site, (row, _) in present.items()},
             "validation_dice": {site: mean_dice(reply.overlaps) for site, (_, reply) in present.items()},

@@ -14,9 +14,10 @@ from fedmerit.files import held, write_json
 from fedmerit.local import run_local
 from fedmerit.place import SERVER, device_of, require_known, spread
 from fedmerit.plan import Plan, make_plan
-from fedmerit.privacy import require_privacy
+from fedmerit.privacy import HE, require_privacy
 from fedmerit.registry import METHODS
 from fedmerit.results import read_run
+from fedmerit.sealed import KEYS
 from fedmerit.server import require_patience, require_sites
 from fedmerit.site import pick_device
 from fedmerit.tracking import require_tracking
@@ -200,16 +201,22 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
     _require_processes(plan, info["engine"], threads, names)
     device = info["device"] or spread(names, torch.cuda.device_count())
     with held(run) as lock:
+        keys = None
+        if HE in info.get("privacy", []):  # the machine is one: sites and server find their contexts in the run folder
+            require_privacy([HE], plan.method, plan.build_method())
+            from fedmerit.flare.encryption import contexts
+
+            keys = contexts(run / KEYS)
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in (*names, SERVER)}
             own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
             filtered = None
-            if info.get("privacy"):
+            if info.get("privacy") and not keys:
                 from fedmerit.flare.privacy import filtering
 
                 filtered = filtering(info["privacy"], build_network(plan.network))
-            least = info.get("min_sites", 1)
-            run_local(plan, folders, run, devices, on_round, threads, own, info.get("behaviours"), filtered, least)
+            least, behaviours = info.get("min_sites", 1), info.get("behaviours")
+            run_local(plan, folders, run, devices, on_round, threads, own, behaviours, filtered, least, keys)
             return
         server_sites, behaviours = info["server_sites"], info.get("behaviours")
         if info["engine"] == "poc":

@@ -38,6 +38,7 @@ from fedmerit.messages import (
 from fedmerit.peers import givers
 from fedmerit.plan import Plan
 from fedmerit.recorder import Recorder, Replies, or_none
+from fedmerit.sealed import Adder, Sealed
 from fedmerit.signing import Signer
 from fedmerit.site import evaluate_models, pick_device, require_fit, weigh_neurons
 from fedmerit.training import build_network, initial_network, mean_dice, save_network
@@ -77,6 +78,7 @@ class Federation:
         device: on which the server evaluates on its own images.
         min_sites: usable answers without which no exchange ends; those of all sites asked, where fewer are.
         signer: of the ledger's records; None: they are not signed.
+        context: TenSEAL's, in which updates come encrypted; None: they come in the clear.
 
     Raises:
         BadInput: ``server_sites`` are of another task, there are too few or too many sites for the method, or
@@ -93,6 +95,7 @@ class Federation:
         device: str = "auto",
         min_sites: int = 1,
         signer: Signer | None = None,
+        context: bytes | None = None,
     ):
         checkpoint = _read_checkpoint(run)
         self.sites = sorted(sites) if checkpoint is None else _known_sites(checkpoint, sites, run)
@@ -107,13 +110,16 @@ class Federation:
         self.device = device
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
-        stay = self.method.models_stay
-        self.models = torch.empty(0) if stay else flat.get_parameters(self.network)  # (d,), or (n, d)
+        model, statistics = flat.get_parameters(self.network), flat.get_buffers(self.network)
+        self.adder = None if context is None else Adder(context, len(model), statistics)
+        self.sealed: Sealed | None = None  # the sum of all rounds' updates and the mean of statistics, encrypted
+        self.blind = self.method.models_stay or self.adder is not None  # whether no model and no update is seen here
+        self.models = torch.empty(0) if self.blind else model  # (d,), or (n, d)
         sizes = tuple(parameter.numel() for parameter in flat.trainable(self.network).values())
         layout = Layout(sizes, neurons.owners(self.network))
         self.state = self.method.start(self.models, len(self.sites), layout)
         self.neurons: Tensor | None = None  # (n, H) bool: which neurons each site holds; None: all
-        self.buffers: list[flat.Buffers] = [{} if stay else flat.get_buffers(self.network)] * len(self.sites)
+        self.buffers: list[flat.Buffers] = [{} if self.blind else statistics] * len(self.sites)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it received last; None: all
@@ -211,7 +217,7 @@ class Federation:
         test = self._final_test()
         usable, _ = self._usable(answers, Evaluated, "evaluation")
         tested = [usable.get(site) for site in self.sites]
-        names = [] if self.method.models_stay else ["global"] if self.models.ndim == 1 else self.sites
+        names = [] if self.blind else ["global"] if self.models.ndim == 1 else self.sites
         for name, model, buffers in zip(names, test.models, test.buffers, strict=bool(names)):
             flat.load(self.network, model, buffers)
             save_network(self.run / "models", name, self.network, self.plan.network)
@@ -239,6 +245,7 @@ class Federation:
                 peers={} if self.method.models_stay else self._peers(row),
                 others=self._others(row) if self.method.models_stay else {},
                 ledger=told,
+                sealed=self.sealed,
             )
             for row, site in enumerate(self.sites)
         }
@@ -290,12 +297,14 @@ class Federation:
     def _final_test(self) -> Evaluation:
         """Every site tests every final model, its own among them: on all test splits together stands the union.
 
-        Where models stay at the sites, each tests its own.
+        Where models stay at the sites, each tests its own; where they are encrypted, the one that it decrypts.
         """
         told = self.recorder.ledger.last_hash
-        if self.method.models_stay:
+        if self.blind:
             one = torch.eye(1, dtype=torch.float64)
-            return Evaluation(self.round, "testing", torch.empty(1, 0), one, ({},), one, ledger=told)
+            return Evaluation(
+                self.round, "testing", torch.empty(1, 0), one, ({},), one, ledger=told, sealed=self.sealed
+            )
         models = self.models.reshape(-1, self.models.shape[-1])
         each = torch.eye(len(models), dtype=torch.float64)
         return Evaluation(self.round, "testing", models, each, tuple(self.buffers[: len(models)]), each, ledger=told)
@@ -371,6 +380,12 @@ class Federation:
         fault = fault_of_reply(answer, self.round, model, self.buffers[0], labels, self.method, others)
         if fault or not isinstance(answer, Reply):
             return fault
+        if self.adder:
+            fault = self.adder.fault(answer.sealed)
+        elif answer.sealed:
+            fault = "ciphertexts, expected the update in the clear"
+        if fault:
+            return fault
         first = self.num_samples.get(site, answer.num_samples)
         return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
 
@@ -392,13 +407,14 @@ class Federation:
         self.weights = outcome.weights.masked_fill(absent, math.nan)
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         self._update_buffers(played.replies, reports, outcome.statistics)
+        self._add_sealed(played.replies, outcome.weights, reports)
         for site, reply in zip(self.sites, played.replies, strict=True):
             if reply:
                 self.num_samples.setdefault(site, reply.num_samples)
         updates = played.updates
         seconds = torch.full_like(outcome.weights, played.seconds + time.perf_counter() - began)
         quantities = {**outcome.quantities, "server_seconds": seconds}
-        if not self.method.models_stay:
+        if not self.blind:
             assert reports.products is not None
             self.mean_update, evidence = evidence_of(
                 updates, reports.products, outcome.weights, reports.present, self.mean_update
@@ -409,16 +425,19 @@ class Federation:
         weighing_bytes, faults = self._weighed
         received = [payload(task) + trial_bytes + weighing_bytes for task in played.tasks.values()]
         rejected = faults | played.rejected
-        self.recorder.training_round(self.round, played.replies, rejected, received, started_from, updates, outcome)
+        ended_with = digest(self.sealed or outcome.models)
+        self.recorder.training_round(
+            self.round, played.replies, rejected, received, started_from, ended_with, updates, outcome
+        )
         self.round, self._weighed = self.round + 1, (0, {})
         self._checkpoint()
         self.on_round(self.recorder.ledger.records[-1])
         self._survey()
 
     def _digests(self) -> list[str]:
-        """Of the model that each site begins the round with."""
+        """Of the model that each site begins the round with, or of the ciphertexts that it is made of."""
         if self.models.ndim == 1:
-            return [digest(self.models)] * len(self.sites)
+            return [digest(self.sealed or self.models)] * len(self.sites)
         return [digest(model) for model in self.models]
 
     def _stack(self, replies: Replies) -> tuple[Tensor, Reports]:
@@ -457,6 +476,14 @@ class Federation:
                 dict(reply.buffers) if reply else own for reply, own in zip(replies, self.buffers, strict=True)
             ]
 
+    def _add_sealed(self, replies: Replies, weights: Tensor, reports: Reports) -> None:
+        """What `core.aggregate` and `flat.average_buffers` do with updates and statistics in the clear."""
+        if self.adder:
+            rows = [row for row, reply in enumerate(replies) if reply and reply.sealed]
+            sealed = [reply.sealed for reply in replies if reply and reply.sealed]
+            shares = reports.data_share[rows].tolist()
+            self.sealed = self.adder.add(self.sealed, sealed, weights[rows].tolist(), shares)
+
     def _checkpoint(self) -> None:
         content = {
             "sites": self.sites,
@@ -473,6 +500,7 @@ class Federation:
             "neurons": self.neurons,
             "weighed": self._weighed,
             "results_size": self.recorder.results.size,
+            "sealed": self.sealed and self.sealed.to_tensors(),
         }
         write_atomically(self.run / CHECKPOINT, lambda file: torch.save(content, file))
 
@@ -490,6 +518,7 @@ class Federation:
         self.weights, self.data_share = content["weights"], content["data_share"]
         self.mean_update = content.get("mean_update")  # checkpoints of earlier versions have none
         self.num_samples = dict(content.get("num_samples", {}))  # likewise
+        self.sealed = Sealed.from_tensors(content["sealed"]) if content.get("sealed") else None
         self.neurons, self._weighed = content.get("neurons"), content.get("weighed", (0, {}))
         if content["changed"] is not None:
             bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.models.shape[1])

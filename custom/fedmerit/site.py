@@ -23,6 +23,7 @@ from fedmerit.egress import require_model
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
+from fedmerit.inspection import fault_of_model
 from fedmerit.messages import (
     LOST_MEMORY,
     Answer,
@@ -41,6 +42,7 @@ from fedmerit.messages import (
 from fedmerit.neurons import held_parameters, loss_increases
 from fedmerit.peers import UNREACHABLE, AskPeer, ModelExchange, gives
 from fedmerit.plan import Plan
+from fedmerit.sealed import Sealed, SiteKey
 from fedmerit.site_log import SiteLog, digest_of_peer
 from fedmerit.training import (
     Overlap,
@@ -58,6 +60,8 @@ from fedmerit.training import (
 )
 
 log = logging.getLogger(__name__)
+
+OTHER_KEY = "do all sites have kits of the same `fedmerit deploy init --he`?"
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class Site:
         memory: folder of its own in which the site keeps its memory between rounds.
         device: "cpu", "cuda", "cuda:1", or "auto": the first GPU where there is one.
         ask_peer: how to get another site's model, of methods whose models stay at the sites.
+        key: with which its updates leave encrypted, and models come; None: both are in the clear.
 
     Raises:
         BadInput: the images do not fit the plan's network, or the device is not there.
@@ -108,15 +113,17 @@ class Site:
         memory: Path,
         device: str = "auto",
         ask_peer: AskPeer = lambda peer, round: None,
+        key: SiteKey | None = None,
     ):
         require_fit(plan, folder)
-        self.ask_peer = ask_peer
+        self.ask_peer, self.key = ask_peer, key
         self.folder, self.plan, self.memory = folder, plan, memory
         self.device = pick_device(device, folder.name)
         self.method = plan.build_method()
         self.name = folder.name
-        if self.method.models_stay:  # made here, since it borrows the global random state, and sites work in threads
+        if self.method.models_stay or key:  # made here: it borrows the global random state, and sites work in threads
             self._initial = initial_network(plan.network, plan.seed)
+            self._start: tuple[Tensor, Buffers] = (flat.get_parameters(self._initial), flat.get_buffers(self._initial))
 
     @cached_property
     def _network(self) -> torch.nn.Module:
@@ -145,6 +152,9 @@ class Site:
         stays = self.method.models_stay
         if stays:
             task = self._completed(task)
+        elif self.key:
+            model, buffers = self._opened(task.sealed)
+            task = replace(task, parameters=model, buffers=buffers)
         memory = self._latest(task.round) if stays else self._recall(task.round - 1)
         received = self._received(task, memory)
         overlaps = self._validate(received, task.buffers)
@@ -156,12 +166,14 @@ class Site:
         remembered = Memory(whole, learned.trained, learned.buffers, weights)
         self._remember(task.round, remembered)
         nothing = torch.empty(0)  # where the model stays: neither does it come with the task, nor does an update leave
-        update = nothing if stays else learned.update
-        self._log.trained(task, nothing if stays else received, update)
+        hidden = stays or self.key is not None
+        update = nothing if hidden else learned.update
+        sealed = self.key.seal(learned.update, learned.buffers) if self.key else None
+        self._log.trained(task, task.sealed or (nothing if hidden else received), sealed or update)
         return Reply(
             round=task.round,
             update=update,
-            buffers={} if stays else learned.buffers,
+            buffers={} if hidden else learned.buffers,
             num_samples=len(self._slices),
             overlaps=overlaps,
             trained_overlaps=after,
@@ -169,6 +181,7 @@ class Site:
             train_loss=learned.loss,
             seconds=time.perf_counter() - started,
             pairs=learned.pairs,
+            sealed=sealed,
         )
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
@@ -258,21 +271,38 @@ class Site:
     def _own_model(self, round: int) -> tuple[Tensor, Buffers]:
         """What the site starts a round from where its model stays with it, and the statistics: (d,)."""
         memory = self._latest(round)
-        if memory is None:
-            return flat.get_parameters(self._initial), flat.get_buffers(self._initial)
-        return memory.model, memory.buffers
+        return self._start if memory is None else (memory.model, memory.buffers)
+
+    def _opened(self, sealed: Sealed | None) -> tuple[Tensor, Buffers]:
+        """The model (d,) and statistics that the server cannot read; those of the start, where nothing was added yet.
+
+        Raises:
+            BadInput: they are no model, as where sites have different keys.
+        """
+        start, statistics = self._start
+        if sealed is None or self.key is None:
+            return start, statistics
+        try:
+            added, buffers = self.key.open(sealed, statistics)
+            model = (start.double() + added).to(start.dtype)
+        except (ValueError, RuntimeError) as error:
+            raise BadInput(f"site {self.name}: cannot decrypt the model ({error}); {OTHER_KEY}") from error
+        if fault := fault_of_model(model, buffers, start, statistics, "model"):
+            raise BadInput(f"site {self.name}: decrypts a {fault}; {OTHER_KEY}")
+        return model, buffers
 
     def _keep_final(self, task: Evaluation) -> Evaluation:
-        """The evaluation of the site's own model, which lies among the run's models from now on."""
-        model, buffers = self._own_model(task.round)
+        """The evaluation of a model that the server does not have; it lies among the run's models from now on."""
+        model, buffers = self._opened(task.sealed) if self.key else self._own_model(task.round)
         flat.load(self._network, model, buffers)
-        save_network(self.memory.parents[1] / "models", self.folder.name, self._network, self.plan.network)
+        name = "global" if self.key else self.folder.name
+        save_network(self.memory.parents[1] / "models", name, self._network, self.plan.network)
         return replace(task, models=model[None], buffers=(buffers,))
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Dice, and where asked for losses, of some models on one split."""
-        self._log.evaluated(task, task.models)
-        if self.method.models_stay:
+        self._log.evaluated(task, task.sealed or task.models)
+        if self.method.models_stay or self.key:
             task = self._keep_final(task)
         return evaluate_models(self._network, self._cases(task.split), task, self.plan)
 

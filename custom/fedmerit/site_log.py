@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmerit.ledger import Ledger, digest
 from fedmerit.messages import EVALUATE, TRAIN, Evaluation, PeerModel, Task, Weighing
+from fedmerit.sealed import Sealed
 
 SITE_LOG = "site_log.jsonl"
 LEND, BORROW = "lend", "borrow"  # the work of the records of peers' models
@@ -28,11 +29,14 @@ class SiteLog:
     def __init__(self, folder: Path, site: str):
         self.site, self._chain = site, Ledger(folder / SITE_LOG)
 
-    def trained(self, task: Task, received: Tensor, update: Tensor) -> None:
-        """Write down a round's training: digests of the model (d,) it began with and of the update (d,) that leaves."""
+    def trained(self, task: Task, received: Tensor | Sealed, update: Tensor | Sealed) -> None:
+        """Write down a round's training: digests of the model (d,) it began with and of the update (d,) that leaves.
+
+        Under encryption, of the ciphertexts: those of the model as they came, those of the update as they leave.
+        """
         self._append(TRAIN, task.round, received=digest(received), update=digest(update), ledger=task.ledger)
 
-    def evaluated(self, task: Evaluation | Weighing, models: Tensor) -> None:
+    def evaluated(self, task: Evaluation | Weighing, models: Tensor | Sealed) -> None:
         """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated, or their neurons weighed."""
         self._append(EVALUATE, task.round, received=digest(models), split=task.split, ledger=task.ledger)
 

@@ -23,9 +23,9 @@ class Federation:
     ``server`` and ``sites`` are started with `start`; a job's processes are NVFlare's children of theirs.
     """
 
-    def __init__(self, root: Path, sites: Path, run: Path | None = None):
+    def __init__(self, root: Path, sites: Path, run: Path | None = None, keys: Path | None = None):
         self.root, self.folders = root, open_sites(sites)
-        self.admin, kits = make_federation(root, run, self.folders)
+        self.admin, kits = make_federation(root, run, self.folders, keys=keys)
         self.kits = dict(zip(["server", *self.names], kits, strict=True))
 
     @property
@@ -90,7 +90,9 @@ class Federation:
 
 
 @contextmanager
-def federation(root: Path, sites: Path, run: Path | None = None, started: bool = True) -> Iterator[Federation]:
+def federation(
+    root: Path, sites: Path, run: Path | None = None, started: bool = True, keys: Path | None = None
+) -> Iterator[Federation]:
     """A federation in the new folder ``root``; whatever happens, no process of it outlives this block.
 
     Args:
@@ -98,8 +100,9 @@ def federation(root: Path, sites: Path, run: Path | None = None, started: bool =
         sites: folder of site folders.
         run: one run folder for all jobs; every job has its own in the kits where None.
         started: whether server and sites are started, and waited for.
+        keys: folder for the contexts of encrypted jobs; None: the kits get none.
     """
-    made = Federation(root, sites, run)
+    made = Federation(root, sites, run, keys)
     with guarded(root):
         if started:
             made.start()

@@ -108,6 +108,56 @@ def test_added_site_leaves_the_others_as_they_are(federation, fedmerit):
     assert "site3" in again.stderr
 
 
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory, fedmerit):
+    """A federation with keys for encrypted runs, to which a site was added."""
+    pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
+    out = tmp_path_factory.mktemp("keyed") / "federation"
+    for options in (("--sites", "site1,site2", "--server", "localhost", "--he"), ("--sites", "site3", "--add")):
+        result = fedmerit("deploy", "init", "--out", out, *options)
+        assert result.exit_code == 0, result.output
+    return out / "fedmerit"
+
+
+def test_all_sites_get_one_key_and_nobody_else_any(keyed):
+    before, after = keyed / "prod_00", keyed / "prod_01"
+    sites = [after / f"site{place}" for place in (1, 2, 3)] + [before / "site1", before / "site2"]
+    keys = {kit: (kit / "startup/client_context.tenseal").read_bytes() for kit in sites}
+    assert len(set(keys.values())) == 1
+    of_server = (after / "localhost/startup/server_context.tenseal").read_bytes()
+    assert of_server == (before / "localhost/startup/server_context.tenseal").read_bytes()
+    found = {path for path in keyed.rglob("*") if path.is_file() and path.read_bytes() in keys.values()}
+    private = {kit / "startup/client_context.tenseal" for kit in sites} | {keyed / "state/client_context.tenseal"}
+    assert found == private
+    assert all(path.stat().st_mode & 0o077 == 0 for path in private)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "state", "word"),
+    [
+        ("site1", None, "ok", "decrypts"),
+        ("localhost", None, "ok", "decrypts nothing"),
+        ("site1", "server_context.tenseal", "fail", "lacks the secret key"),
+        ("localhost", "client_context.tenseal", "fail", "holds the sites' secret key"),
+        ("site1", "rootCA.pem", "fail", "cannot be read"),
+    ],
+)
+def test_preflight_looks_at_the_context(keyed, sites, tmp_path, name, spoil, state, word):
+    kits = shutil.copytree(keyed / "prod_01", tmp_path / "kits")
+    kit = kits / name
+    if name == "site1":
+        prepare_site(kit, sites / "site1")
+    else:
+        prepare_server(kit)
+    if spoil:
+        own = "client" if name == "site1" else "server"
+        source = next(kits.glob(f"*/startup/{spoil}"))
+        (kit / f"startup/{own}_context.tenseal").write_bytes(source.read_bytes())
+    ((told_state, told),) = found(kit, "encryption", offline=True)
+    assert told_state == state
+    assert word in told
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -250,7 +300,8 @@ def ready(kit, sites):
 
 def test_everything_is_looked_at_and_fine(ready):
     lines = preflight(ready, offline=True)
-    assert [line.what for line in lines] == ["versions", "certificate", "policy", "server", "device", "disk", "memory"]
+    after = ["encryption", "server", "device", "disk", "memory"]
+    assert [line.what for line in lines] == ["versions", "certificate", "policy", *after]
     assert [line.what for line in lines if line.state == "fail"] == []
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
 

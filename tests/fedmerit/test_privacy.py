@@ -13,7 +13,7 @@ from fedmerit.flare.recipe import site_policy
 from fedmerit.ledger import Ledger
 from fedmerit.messages import Failure, Reply
 from fedmerit.plan import TASKS, make_plan
-from fedmerit.privacy import KINDS, NO_SERVER_FOR_IT, Percentile, parse, require_privacy
+from fedmerit.privacy import KINDS, Percentile, parse, require_privacy
 from fedmerit.registry import METHODS
 from fedmerit.results import read_run
 from fedmerit.training import initial_network
@@ -103,13 +103,6 @@ def test_methods_that_cannot_bear_filters_say_why(method, fedmerit, options, tmp
     assert result.exit_code == 2
     assert METHODS[method].method().unfilterable in " ".join(result.stderr.split())
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_homomorphic_encryption_is_refused_with_the_methods_reason(method):
-    kinds = METHODS[method].method
-    with pytest.raises(BadInput, match=NO_SERVER_FOR_IT if kinds().sums_only else f"not with method {method}"):
-        require_privacy(["he"], method, kinds())
 
 
 def test_a_weighted_sum_is_enough_for_few():

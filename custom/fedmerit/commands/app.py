@@ -45,7 +45,7 @@ ServerSites = Annotated[
 ]
 Privacy = Annotated[
     list[str] | None,
-    typer.Option(metavar="KIND:NAME=VALUE,NAME=VALUE", help="What updates pass on leaving: docs/privacy.md."),
+    typer.Option(metavar="KIND:NAME=VALUE,NAME=VALUE", help="What updates pass on leaving, or he: docs/privacy.md."),
 ]
 Track = Annotated[
     list[str] | None,

@@ -12,6 +12,7 @@ from rich.text import Text
 from fedmerit.commands.app import ServerSites, app, console, reports_bad_input
 from fedmerit.commands.progress import last_round
 from fedmerit.errors import BadInput
+from fedmerit.sealed import require_tenseal
 
 if TYPE_CHECKING:
     from fedmerit.flare.preflight import Line
@@ -48,6 +49,7 @@ def init(
     ] = None,
     name: Annotated[str, typer.Option(help="Of the federation.")] = "fedmerit",
     ports: Annotated[str, typer.Option(metavar="PORT[,PORT]", help="Of sites and admins, or of each.")] = "8002",
+    he: Annotated[bool, typer.Option("--he", help="With keys for encrypted jobs (`export --privacy he`).")] = False,
     add: Annotated[bool, typer.Option("--add", help="Add the sites to the project in --out.")] = False,
 ) -> None:
     """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
@@ -56,14 +58,17 @@ def init(
 
     by_site = _organisations(sites, org)
     if add:
-        if server is not None or admin:
-            raise BadInput("--add: adds sites alone; leave out --server and --admin")
+        if server is not None or admin or he:
+            raise BadInput("--add: adds sites alone; leave out --server, --admin and --he")
         kits = add_sites(out, by_site)
     else:
         if server is None:
             raise BadInput("--server: missing; name the host at which the sites reach the server")
         admins = _admins(admin or [f"admin@{org.replace('_', '-')}.org:project_admin"])
-        kits = write_project(out, make_project(by_site, server, org, admins, name, _ports(ports)))
+        if he:
+            require_tenseal("--he")
+        encryption: dict[str, str] | None = {} if he else None
+        kits = write_project(out, make_project(by_site, server, org, admins, name, _ports(ports), encryption))
     _print_kits(kits)
     console.print(f"project: {out / PROJECT_FILE}", soft_wrap=True)
     private = kits[0].path.parents[1] / "state"

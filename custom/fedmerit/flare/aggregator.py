@@ -23,11 +23,12 @@ class MeritAggregator(ModelAggregator):
 
     Args:
         plan: `Plan.to_dict`.
+        encrypted: whether updates come as ciphertexts.
     """
 
-    def __init__(self, plan: dict[str, Any]):
+    def __init__(self, plan: dict[str, Any], encrypted: bool = False):
         super().__init__()
-        self.plan = plan
+        self.plan, self.encrypted = plan, encrypted
         self.reset_stats()
 
     def open(
@@ -37,6 +38,7 @@ class MeritAggregator(ModelAggregator):
         min_sites: int = 1,
         signer: Signer | None = None,
         on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
+        context: bytes | None = None,
     ) -> Federation:
         """Begin the run in folder ``run``, or go on from its last complete round.
 
@@ -46,6 +48,7 @@ class MeritAggregator(ModelAggregator):
             min_sites: usable answers without which no exchange ends.
             signer: of the ledger, where this server has a certificate.
             on_round: called with every round's ledger record.
+            context: TenSEAL's, in which ciphertexts are added up.
         """
         plan = Plan.from_dict(self.plan)
         torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
@@ -58,6 +61,7 @@ class MeritAggregator(ModelAggregator):
             device=device_of(SERVER),
             min_sites=min_sites,
             signer=signer,
+            context=context,
         )
         return self.federation
 

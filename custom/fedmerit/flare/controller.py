@@ -20,6 +20,7 @@ from fedmerit.flare.messages import PROGRESS
 from fedmerit.flare.tracking import track
 from fedmerit.ledger import Ledger
 from fedmerit.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
+from fedmerit.privacy import HE
 from fedmerit.signing import Signer
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
@@ -72,10 +73,12 @@ class MeritController(ModelController):
 
     def _work(self, run: Path, workspace: Path) -> None:
         """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
-        federation = self.aggregator.open(self.sample_clients(), run, self.min_sites, self._signer(), self._track)
+        sites, context = self.sample_clients(), self._context(run)
+        federation = self.aggregator.open(sites, run, self.min_sites, self._signer(), self._track, context)
         if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
             description = describe(run.name, federation.plan, federation.sites, "prod")
-            write_json(run / "run.json", description | {"command": f"NVFlare job {workspace.name}"})
+            encrypted = {"privacy": [HE]} if context else {}
+            write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
         self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.plan.rounds))
         try:
             while work := federation.work:
@@ -131,6 +134,14 @@ class MeritController(ModelController):
         while time.monotonic() < until:
             self._require_running()
             time.sleep(self.task_check_period)
+
+    def _context(self, run: Path) -> bytes | None:
+        """The context in which ciphertexts are added up; None where updates come in the clear."""
+        if not self.aggregator.encrypted:
+            return None
+        from fedmerit.flare.encryption import SERVER_CONTEXT, context_here
+
+        return context_here(SERVER_CONTEXT, self.fl_ctx, run)
 
     def _signer(self) -> Signer | None:
         """Of the certificate that this server was provisioned with; None in the simulator, which has none."""

@@ -20,13 +20,14 @@ class EgressFilter(Filter):
 
     Args:
         decimals: to which reported numbers are rounded. Below 4, FedCE's check of claims begins to flag honest sites.
+        encrypted: nothing a site trained passes in the clear: it takes part in encrypted runs alone.
     """
 
-    def __init__(self, decimals: int = DECIMALS):
+    def __init__(self, decimals: int = DECIMALS, encrypted: bool = False):
         super().__init__()
         if not 0 <= decimals <= DECIMALS:
             raise ValueError(f"decimals={decimals}: expected 0 to {DECIMALS}")
-        self.decimals = decimals
+        self.decimals, self.encrypted = decimals, encrypted
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """A result in, what of it may leave out.
@@ -38,7 +39,7 @@ class EgressFilter(Filter):
         if code != ReturnCode.OK:
             return make_reply(code)
         dxo = from_shareable(shareable)
-        data, parts = cleared(dxo.data, dxo.meta, self.decimals)
+        data, parts = cleared(dxo.data, dxo.meta, self.decimals, self.encrypted)
         result = DXO(DataKind.WEIGHT_DIFF, data=data, meta=parts).to_shareable()
         for name in HEADERS:
             if (value := shareable.get_header(name)) is not None:

@@ -34,6 +34,7 @@ from fedmerit.flare.messages import (
 from fedmerit.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, failed_with
 from fedmerit.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.plan import Plan
+from fedmerit.sealed import SiteKey
 from fedmerit.site import Site
 from fedmerit.training import build_network
 
@@ -51,11 +52,12 @@ class MeritExecutor(Executor):
 
     Args:
         plan: `Plan.to_dict`, the same as the aggregator's.
+        encrypted: whether updates leave, and models come, as ciphertexts.
     """
 
-    def __init__(self, plan: dict[str, Any]):
+    def __init__(self, plan: dict[str, Any], encrypted: bool = False):
         super().__init__()
-        self.plan = plan
+        self.plan, self.encrypted = plan, encrypted
         self._site: Site | Misbehaving | None = None
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
         self._opening = threading.Lock()  # a peer may ask while the site is being opened
@@ -83,7 +85,12 @@ class MeritExecutor(Executor):
                 replies = engine.send_aux_request([peer], PEER_MODEL, request, PEER_TIMEOUT, context)
             return shareable_to_peer(replies[peer], self._network)
 
-        site = Site(site_folder(name), plan, _own_folder(fl_ctx), device_of(name), ask_peer)
+        own, key = _own_folder(fl_ctx), None
+        if self.encrypted:
+            from fedmerit.flare.encryption import SITES_CONTEXT, context_here
+
+            key = SiteKey(context_here(SITES_CONTEXT, fl_ctx, own.parents[1]))
+        site = Site(site_folder(name), plan, own, device_of(name), ask_peer, key)
         return behaving(site, behaviour_of(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

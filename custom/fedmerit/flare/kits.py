@@ -172,7 +172,10 @@ def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
 
 def privacy_policy(kind: str) -> dict[str, Any]:
     """privacy.json: one scope, which every job gets; at a site with the gate, and room for filters of its own."""
-    gate = {"path": f"{EgressFilter.__module__}.{EgressFilter.__name__}", "args": {"decimals": DECIMALS}}
+    gate = {
+        "path": f"{EgressFilter.__module__}.{EgressFilter.__name__}",
+        "args": {"decimals": DECIMALS, "encrypted": False},
+    }
     filters = [gate] if kind == "client" else []
     scope = {"name": SCOPE, "properties": {}, "task_result_filters": filters, "task_data_filters": []}
     return {"scopes": [scope], "default_scope": SCOPE}

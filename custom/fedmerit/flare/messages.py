@@ -30,6 +30,7 @@ from fedmerit.messages import (
     Weighing,
     Work,
 )
+from fedmerit.sealed import Sealed
 from fedmerit.training import Overlap
 
 PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job how far it is
@@ -53,6 +54,14 @@ def _named(network: nn.Module, vector: Tensor) -> dict[str, Tensor]:
 def _vector(params: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     """The vector of which `_named` made ``params``."""
     return flat.flatten(params, names) if params else torch.empty(0)
+
+
+def _ciphertexts(sealed: Sealed | None) -> dict[str, list[bytes]] | None:
+    return None if sealed is None else {name: list(pieces) for name, pieces in vars(sealed).items()}
+
+
+def _sealed(value: Mapping[str, Sequence[bytes]] | None) -> Sealed | None:
+    return None if value is None else Sealed(**{name: tuple(pieces) for name, pieces in value.items()})
 
 
 def peer_to_shareable(model: PeerModel | None, network: nn.Module) -> Shareable:
@@ -107,6 +116,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
                 "buffers": [_arrays(buffers) for buffers in task.buffers],
                 "bins": task.bins,
                 "ledger": task.ledger,
+                "sealed": _ciphertexts(task.sealed),
             },
         )
     patched = isinstance(task.parameters, Patch)
@@ -130,6 +140,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
             "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
             "peers": peers,
             "others": dict(task.others),
+            "sealed": _ciphertexts(task.sealed),
         },
     )
 
@@ -158,6 +169,7 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
         neurons=neurons,
         peers=peers,
         others=model.meta["others"],
+        sealed=_sealed(model.meta["sealed"]),
     )
 
 
@@ -184,6 +196,7 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Weig
         shares=torch.from_numpy(np.array(model.meta["shares"])),
         bins=model.meta["bins"],
         ledger=model.meta["ledger"],
+        sealed=_sealed(model.meta["sealed"]),
     )
 
 
@@ -200,11 +213,12 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     parts = ("num_samples", "values", "train_loss", "seconds", "pairs")
     tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
+    sealed = {} if answer.sealed is None else {"sealed": _ciphertexts(answer.sealed)}
     return FLModel(
         params_type=ParamsType.DIFF,
         params=_arrays(_named(network, answer.update)),
         current_round=answer.round,
-        meta={name: getattr(answer, name) for name in parts} | {"buffers": _arrays(answer.buffers)} | tested,
+        meta={name: getattr(answer, name) for name in parts} | {"buffers": _arrays(answer.buffers)} | tested | sealed,
     )
 
 
@@ -261,6 +275,7 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             seconds=_number(meta["seconds"]),
             trained_overlaps=_overlaps(meta["trained_overlaps"]),
             pairs={str(name): _numbers(values) for name, values in meta["pairs"].items()},
+            sealed=_sealed(meta.get("sealed")),
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")

@@ -23,6 +23,8 @@ from fedmerit.flare.recipe import export_job
 from fedmerit.ledger import Ledger
 from fedmerit.place import SERVER, behaviour_setting, device_of
 from fedmerit.plan import Plan
+from fedmerit.privacy import HE
+from fedmerit.sealed import KEYS
 from fedmerit.server import is_finished
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
@@ -66,9 +68,10 @@ def run_poc(
         workspace = run / "nvflare"
         shutil.rmtree(workspace, ignore_errors=True)  # of a process that was killed; new certificates, new ports
         own_sites = Path(server_sites) if server_sites else None
-        admin, others = make_federation(workspace, run, folders, devices, own_sites, behaviours or {})
         info, job_folder = read_json(run / "run.json"), workspace / "job"
         more = {name: info.get(name, []) for name in ("privacy", "track")}
+        keys = run / KEYS if HE in more["privacy"] else None  # they outlive the kits: what is encrypted has to be read
+        admin, others = make_federation(workspace, run, folders, devices, own_sites, behaviours or {}, keys)
         export_job(plan, job_folder, min_sites, round_timeout=round_timeout, start_sites=len(folders), **more)
         try:
             with guarded(workspace, keep=[lock]), ExitStack() as stack:
@@ -95,6 +98,7 @@ def make_federation(
     devices: str = "",
     server_sites: Path | None = None,
     behaviours: Mapping[str, str] | None = None,
+    keys: Path | None = None,
 ) -> tuple[Path, list[Path]]:
     """Provision a federation on loopback and make its kits ready.
 
@@ -105,12 +109,14 @@ def make_federation(
         devices: setting as `fedmerit.place.device_of` reads it.
         server_sites: folder of the server's own site folders, where it has any.
         behaviours: by site name, what it does in the place of honest rounds.
+        keys: folder of the contexts of encrypted runs; None: the kits get none.
 
     Returns:
         The admin's kit; those of the server, first, and the sites.
     """
     names, port = {folder.name: ORG for folder in folders}, free_port()
-    project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port))
+    encryption = None if keys is None else {"keys": str(keys.resolve())}
+    project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port), encryption=encryption)
     paths = {kit.name: kit.path for kit in init(workspace, project)}
     where: dict[str, Any] = {"run": str(run.resolve())} if run else {}
     specs = behaviours or {}

@@ -19,6 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
+from nvflare.lighter.constants import ProvFileName
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
@@ -26,6 +27,7 @@ from fedmerit.flare.kits import REFUSED, kind_of, manifest_of, name_of, server_a
 from fedmerit.flare.processes import running
 from fedmerit.flare.provision import VERSIONS_FILE
 from fedmerit.flare.recipe import site_policy
+from fedmerit.sealed import open_context
 from fedmerit.site import pick_device
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
@@ -88,6 +90,7 @@ def preflight(kit: Path, offline: bool = False) -> list[Line]:
         ("versions", lambda: _versions(kit)),
         ("certificate", lambda: _certificate(kit, kind)),
         ("policy", lambda: _policy(kit)),
+        ("encryption", lambda: _encryption(kit, kind)),
         ("server", lambda: _ports(kit) if kind == "server" else _server(kit, offline)),
         ("device", lambda: _device(manifest.get("device", "auto"), name_of(kit))),
         ("disk", lambda: _disk(kit)),
@@ -187,6 +190,23 @@ def _policy(kit: Path) -> Iterator[Found]:
         yield warn(f"code of others or a shell is open to {', '.join(open_to)}; {again} if that is not meant")
     if allowed == wanted and enforced and not open_to:
         yield ok(f"{len(allowed)} classes of fedmerit may be named by jobs; no code of others, no shell")
+
+
+def _encryption(kit: Path, kind: str) -> Iterator[Found]:
+    name = ProvFileName.SERVER_CONTEXT_TENSEAL if kind == "server" else ProvFileName.CLIENT_CONTEXT_TENSEAL
+    path = kit / "startup" / name
+    if not path.exists():
+        yield ok("no context in this kit: jobs with --privacy he will not run here")
+        return
+    if kind == "client" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield warn(f"others on this machine may read the key: chmod 600 {path}")
+    try:
+        open_context(path.read_bytes(), secret=kind == "client")
+        yield ok(
+            "decrypts what all sites of the federation sent" if kind == "client" else "adds up, and decrypts nothing"
+        )
+    except BadInput as error:
+        yield fail(f"{path}: {error}")
 
 
 def _server(kit: Path, offline: bool) -> Iterator[Found]:

@@ -22,6 +22,7 @@ from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_json, write_text
 
 PROJECT_FILE = "project.yml"
+CONTEXT_BUILDER = "fedmerit.flare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
 PACKAGES = ("fedmerit", "nvflare", "torch", "monai")
 SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
@@ -56,6 +57,7 @@ def make_project(
     admins: Mapping[str, str],
     name: str = "fedmerit",
     ports: tuple[int, int] = (8002, 8002),
+    encryption: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The content of project.yml.
 
@@ -66,6 +68,7 @@ def make_project(
         admins: role by e-mail address.
         name: of the federation.
         ports: of the federation and of the admin console; the same twice for one port.
+        encryption: arguments of `fedmerit.flare.encryption.ContextBuilder`; None: no kit holds a key.
 
     Raises:
         BadInput: something of it cannot work; the message names it.
@@ -114,6 +117,7 @@ def make_project(
             },
             {"path": "nvflare.lighter.impl.cert.CertBuilder"},
             {"path": f"{VersionsBuilder.__module__}.{VersionsBuilder.__name__}"},
+            *([{"path": CONTEXT_BUILDER, "args": dict(encryption)}] if encryption is not None else []),
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
         ],
     }

@@ -21,6 +21,7 @@ from fedmerit.flare.privacy import FILTERS, privacy_filter
 from fedmerit.flare.tracking import RECEIVERS, receiver
 from fedmerit.messages import EVALUATE, TRAIN
 from fedmerit.plan import Plan
+from fedmerit.privacy import HE
 from fedmerit.server import require_patience
 
 
@@ -52,9 +53,11 @@ class MeritRecipe(Recipe):
         job = FedJob(name=name, min_clients=start_sites or min_sites)
         job.set_app_packages(["fedmerit"])
         job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))
-        job.to_server(MeritAggregator(plan.to_dict()), id="aggregator")
-        job.to_clients(MeritExecutor(plan.to_dict()), tasks=[TRAIN, EVALUATE])
-        chains = {TRAIN: [*map(privacy_filter, privacy), EgressFilter()], EVALUATE: [EgressFilter()]}
+        encrypted = HE in privacy
+        job.to_server(MeritAggregator(plan.to_dict(), encrypted), id="aggregator")
+        job.to_clients(MeritExecutor(plan.to_dict(), encrypted), tasks=[TRAIN, EVALUATE])
+        filters = [privacy_filter(spec) for spec in privacy if spec != HE]
+        chains = {TRAIN: [*filters, EgressFilter()], EVALUATE: [EgressFilter()]}
         for task, filters in chains.items():
             for filter in filters:
                 job.to_clients(filter, filter_type=FilterType.TASK_RESULT, tasks=[task])

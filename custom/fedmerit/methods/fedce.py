@@ -109,9 +109,11 @@ class FedCE(Method):
         """Algorithm 1, its round index made consistent: errors of the sites, cosines of the server."""
         present = reports.present
         claim, minus_error = reports.values["cosine"], reports.values["minus_error"]
-        agrees = (claim - state.cosine).abs() <= CLAIM_TOLERANCE
+        if len(state.model):  # the claim is a check of the site; a lie within the tolerance pays nothing
+            agrees, cosine = (claim - state.cosine).abs() <= CLAIM_TOLERANCE, state.cosine
+        else:  # encrypted: the sites' word is all there is
+            agrees, cosine = torch.ones_like(present), claim
         flagged = present & claim.isfinite() & ~agrees
-        cosine = state.cosine  # the claim is a check of the site; a lie within the tolerance pays nothing
 
         gamma_cos = share_known((1 - cosine).clamp(min=EPSILON), present)  # Eq. 2
         gamma_err = share_known(minus_error, present)  # Eq. 3
