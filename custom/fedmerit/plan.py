@@ -107,6 +107,13 @@ class Plan:
         return Plan(**vars(self) | {"parameters": asdict(method)})
 
 
+def parameter_names(method: str) -> dict[str, list[str]]:
+    """What can be set, by group: of the method, the training, the network."""
+    groups: dict[str, type[Any]] = {"parameters": METHODS[method].method, "training": Training, "network": Network}
+    fixed = {"in_channels", "labels"}  # by the sites
+    return {group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()}
+
+
 def make_plan(
     method: str, task: str, rounds: int, seed: int, network: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Plan:
@@ -117,14 +124,12 @@ def make_plan(
     """
     if method not in METHODS:
         raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
-    groups: dict[str, type[Any]] = {"parameters": METHODS[method].method, "training": Training, "network": Network}
-    fixed = {"in_channels", "labels"}
-    names = {group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()}
+    names = parameter_names(method)
     chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network)}
     for name, value in settings.items():
-        group = next((group for group in groups if name in names[group]), None)
+        group = next((group for group in names if name in names[group]), None)
         if group is None:
-            known = "; ".join(f"{group}: {', '.join(names[group]) or 'none'}" for group in groups)
+            known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
             raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
         chosen[group][name] = value
     return Plan.from_dict({"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen})

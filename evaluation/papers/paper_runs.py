@@ -5,8 +5,8 @@
 again, whichever table or figure it was for.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import pandas as pd
 from data_prep.dealing import Scheme
 from data_prep.partition import partition
 from evaluation import comparison_runs
-from evaluation.comparison_runs import Planned, parse_methods
+from evaluation.comparison_runs import Item, Planned, parse_methods
 from evaluation.formats import file_name
 from evaluation.freeriders import freeriders
 from evaluation.pool import OnEnd
@@ -24,6 +24,7 @@ from evaluation.truth.games import leave_one_out_weights, required
 from fedmerit.data import SERVER_SPLIT, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
+from fedmerit.plan import parameter_names
 from fedmerit.registry import METHODS
 
 RIDE = "repeat"  # how a free rider of FedCE's study cheats: one image, several times
@@ -38,6 +39,10 @@ class Deal:
     alpha: float | None = None
     into: int | None = None  # None: as many as asked for
     noise: tuple[tuple[str, float], ...] = ()  # by new site, the share of its training masks that are wrong
+
+
+def _settable(method: str) -> set[str]:
+    return {name for names in parameter_names(method).values() for name in names}
 
 
 class Training(Protocol):
@@ -56,6 +61,11 @@ class Training(Protocol):
 
 class Need(Protocol):
     """Trainings that an artefact is made of."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Their methods, with settings of their own: ``fedsac:beta=2``."""
+        ...
 
     def keys(self, sites: Sequence[str]) -> list[str]:
         """A name for each training of one seed; the same training has the same name in every need."""
@@ -105,6 +115,24 @@ class Study:
         self.task, self.labels = folders[0].task, list(folders[0].labels)
         self.has_server_set = server_sites is not None or all(folder.cases(SERVER_SPLIT) for folder in folders)
         self.trainings: dict[Need, Sequence[Any]] = {}
+
+    def require_known(self, labels: Collection[str]) -> None:
+        """`BadInput` where a setting belongs to none of the methods of ``labels``."""
+        methods = sorted({label.split(":")[0] for label in labels})
+        for name in self.settings:
+            if not any(name in _settable(method) for method in methods):
+                raise BadInput(f"--set {name}: is no parameter of {', '.join(methods)}, nor of training or network")
+
+    def items(self, labels: Sequence[str]) -> list[Item]:
+        """The methods of ``labels``, each with those settings that it knows; what its label says goes before them."""
+        return [
+            replace(item, settings={**self._known(item.method), **item.settings})
+            for item in parse_methods(",".join(labels))
+        ]
+
+    def _known(self, method: str) -> dict[str, str]:
+        names = _settable(method)
+        return {name: value for name, value in self.settings.items() if name in names}
 
     def require_same(self) -> None:
         """`BadInput` where the folder is for other sites, rounds or settings."""
@@ -193,8 +221,7 @@ class Compared:
             return []
         sites = study.sites_of(self.deal)
         where = study.out / "runs" / (sites.name if self.deal else "as-they-are")
-        items = parse_methods(",".join(labels))
-        return comparison_runs.prepare(where, items, study.seeds, study.settings, study.options(sites))
+        return comparison_runs.prepare(where, study.items(labels), study.seeds, {}, study.options(sites))
 
     def work_off(self, trainings: Sequence[Planned], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
@@ -207,6 +234,11 @@ class WithoutOne:
 
     label: str
     with_all: bool = True
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The one method."""
+        return (self.label,)
 
     def keys(self, sites: Sequence[str]) -> list[str]:
         """One for each site left out."""
@@ -221,9 +253,9 @@ class WithoutOne:
         """A run folder for each coalition and seed."""
         asked = required(study.names, leave_one_out_weights)
         chosen = [coalition for coalition in asked if self.with_all or len(coalition) < len(study.names)]
-        (item,) = parse_methods(self.label)
-        out, settings = study.out / "coalitions" / file_name(self.label), {**study.settings, **item.settings}
-        return coalitions.prepare(out, chosen, study.seeds, item.method, settings, study.options(study.sites))
+        (item,) = study.items(self.labels)
+        out = study.out / "coalitions" / file_name(self.label)
+        return coalitions.prepare(out, chosen, study.seeds, item.method, item.settings, study.options(study.sites))
 
     def work_off(self, trainings: Sequence[coalitions.Training], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
@@ -235,6 +267,11 @@ class Riding:
     """A method with each site in turn a free rider that repeats one image, and with none."""
 
     label: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The one method."""
+        return (self.label,)
 
     def keys(self, sites: Sequence[str]) -> list[str]:
         """One for each site that rides."""
@@ -248,8 +285,7 @@ class Riding:
     def prepare(self, study: Study) -> list[freeriders.Attack]:
         """A run folder for each rider and seed."""
         out, options = study.out / "riders", study.options(study.sites)
-        items = parse_methods(self.label)
-        return freeriders.prepare(out, items, [RIDE], study.names, study.seeds, study.settings, options)
+        return freeriders.prepare(out, study.items(self.labels), [RIDE], study.names, study.seeds, {}, options)
 
     def work_off(self, trainings: Sequence[freeriders.Attack], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
@@ -264,6 +300,11 @@ class WrongMasks:
     deal: Deal
     kinds: tuple[str, ...]  # specs of `fedmerit.behaviours`
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The one method."""
+        return (self.label,)
+
     def keys(self, sites: Sequence[str]) -> list[str]:
         """One for each kind, and one without."""
         return [f"{self.label} on {self.deal}, {kind}" for kind in ("honest", *self.kinds)]
@@ -277,8 +318,8 @@ class WrongMasks:
         """A run folder for each kind and seed."""
         sites = study.sites_of(self.deal)
         last = [folder.name for folder in open_sites(sites)][-1:]
-        out, items = study.out / "riders" / sites.name, parse_methods(self.label)
-        return freeriders.prepare(out, items, self.kinds, last, study.seeds, study.settings, study.options(sites))
+        out, items = study.out / "riders" / sites.name, study.items(self.labels)
+        return freeriders.prepare(out, items, self.kinds, last, study.seeds, {}, study.options(sites))
 
     def work_off(self, trainings: Sequence[freeriders.Attack], workers: int, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""

@@ -27,6 +27,9 @@ PAPERS: Mapping[str, Paper] = {
 }
 
 
+LEFT_OUT = "Left out"  # how a note begins that tells what cannot be trained on these sites
+
+
 @dataclass(frozen=True)
 class Shown:
     """An artefact as the page shows it. Where it could not be made, ``missing`` says why."""
@@ -105,6 +108,7 @@ def produce(
         BadInput: a training cannot be planned; nothing is trained then.
     """
     study.require_same()
+    study.require_known([label for need in needs_of(artefacts) for label in need.labels])
     for need in needs_of(artefacts):
         study.prepare(need)
     study.claim()
@@ -140,12 +144,12 @@ def _shown(artefact: Artefact, study: Study) -> Shown:
 
 def _left_out(artefact: Artefact, study: Study) -> list[str]:
     """A note where methods cannot be trained on these sites."""
-    labels = [label for need in artefact.needs for label in getattr(need, "labels", ())]
+    labels = [label for need in artefact.needs for label in need.labels]
     lacking = list(dict.fromkeys(label for label in labels if not study.can_train(label)))
     if not lacking:
         return []
     return [
-        f"Left out: {', '.join(lacking)}. They need images set aside for the server: prepare the sites with "
+        f"{LEFT_OUT}: {', '.join(lacking)}. They need images set aside for the server: prepare the sites with "
         "--server-share 0.1, or name a folder of the server's own with --server-sites."
     ]
 

@@ -27,7 +27,7 @@ from evaluation.papers.papers import PAPERS, chosen, needs_of, paper_of, produce
 from fedmerit.cli import app
 from fedmerit.errors import BadInput
 from fedmerit.registry import METHODS
-from fedmerit.results import Row, read_results
+from fedmerit.results import Row, read_results, read_run
 
 TINY = ("--set", "width=2", "--set", "depth=2", "--set", "residual_units=0", "--set", "augment=false")
 PUBLISHED = {name: value for name, value in vars(paper_numbers).items() if isinstance(value, Published)}
@@ -498,6 +498,27 @@ def test_methods_without_a_server_set_are_left_out_and_named(sites, tmp_path):
     assert "--server-share" in made[0].notes[0]
     with pytest.raises(BadInput, match="none of its trainings is finished"):
         study.results(need)
+
+
+def test_a_setting_goes_to_the_methods_that_know_it(sites, tmp_path):
+    study = Study(tmp_path / "out", sites, 3, [0], settings={"warmup": "1", "R": "2", "depth": "3"})
+    need = Compared(("standalone", "cycle", "cycle:R=1"))
+    study.prepare(need)
+    plans = {run.label: read_run(run.folder) for run in study.trainings[need]}
+    assert {label: info["settings"] for label, info in plans.items()} == {
+        "standalone": {"depth": "3"},
+        "cycle": {"warmup": "1", "R": "2", "depth": "3"},
+        "cycle:R=1": {"warmup": "1", "R": "1", "depth": "3"},
+    }
+    assert plans["cycle"]["plan"]["parameters"]["warmup"] == 1
+
+
+def test_a_setting_that_no_method_knows_is_refused_before_anything_is_made(sites, tmp_path):
+    study = Study(tmp_path / "out", sites, 3, [0], settings={"warmup": "1"})
+    artefact = artefact_of(small, needs=(Compared(("standalone", "fedavg")), Riding("fedce")))
+    with pytest.raises(BadInput, match="--set warmup: is no parameter of fedavg, fedce, standalone, nor of training"):
+        produce(PAPERS["fedce"], [artefact], study)
+    assert not study.out.exists()
 
 
 def test_a_folder_is_for_one_study(sites, tmp_path):
