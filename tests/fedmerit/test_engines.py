@@ -16,7 +16,13 @@ from fedmerit.training import initial_network, load_network, random_seed, train
 NAMES = ["site1", "site2", "site3"]
 
 
-@pytest.mark.parametrize(("threads", "rounds"), [(3, 3), (2, 2)], ids=["a process per site", "fewer processes"])
+@pytest.mark.parametrize(
+    ("threads", "rounds"),
+    [
+        pytest.param(3, 3, id="a process per site"),
+        pytest.param(2, 2, id="fewer processes", marks=pytest.mark.slow),  # each starts anew for every task
+    ],
+)
 def test_simulator_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of, threads, rounds):
     run = trained(engine="sim", threads=threads, rounds=rounds)
     assert_same_run(trained(rounds=rounds), run)

@@ -526,6 +526,7 @@ def test_bad_answer_to_a_peer_costs_that_pair_one_exchange(faulty):
             verify_run(run, [logs["site2"], logs[borrower]])
 
 
+@pytest.mark.slow  # the test above has the local engine; `test_simulated_sites_ask_each_other`, the exchange
 def test_bad_answer_to_a_peer_costs_the_same_on_the_simulator(faulty, sharing, monkeypatch, tmp_path, assert_same_run):
     install_in_children(monkeypatch, tmp_path / "site")
     run = sharing("sim")

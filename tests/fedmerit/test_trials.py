@@ -145,7 +145,7 @@ def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
     assert_same_run(finished(method), finished(method, again=1, threads=1))
 
 
-FAST_ENOUGH = ("cgsv", "cffl", "fedave", "fedsac")
+FAST_ENOUGH = ("cgsv", "cffl", "fedsac")
 ON_THE_SIMULATOR = [
     pytest.param(method, marks=() if method in FAST_ENOUGH else pytest.mark.slow)
     for method in METHODS
