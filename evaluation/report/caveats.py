@@ -10,13 +10,14 @@ from evaluation.bootstrap import LEVEL
 from evaluation.report.intervals import alike, by_rank, chains, of_methods, of_sites
 from evaluation.report.words import listed
 from evaluation.runs import Run
+from fedmerit.privacy import HE
 
 FEWEST_SEEDS = 3
 FEWEST_CASES = 5  # test cases of a site
 
 
 def of_runs(runs: Sequence[Run], results: pd.DataFrame, *, sites_named: bool = True) -> list[str]:
-    """Incomplete runs, missing tests, too few seeds, runs that are not alike.
+    """Incomplete runs, missing tests, encrypted updates, too few seeds, runs that are not alike.
 
     Args:
         runs: with labels.
@@ -33,6 +34,11 @@ def of_runs(runs: Sequence[Run], results: pd.DataFrame, *, sites_named: bool = T
         elif untested := [site for site in run.sites if site not in run.tested_sites]:
             who = listed(untested) if sites_named else f"{len(untested)} of {len(run.sites)} sites"
             said.append(f"{head}: no test Dice from {who}; means are over the others.")
+        if HE in run.info.get("privacy", ()):
+            said.append(
+                f"{head}: updates were encrypted: the server could check neither them nor what sites claim of them. "
+                "Contributions, and that nobody is flagged, rest on the sites' own word."
+            )
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.label, set()).add(run.seed)

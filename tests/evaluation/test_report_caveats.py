@@ -129,3 +129,11 @@ def test_without_test_dice_there_are_no_intervals(tmp_path: Path) -> None:
     assert found.empty
     assert list(caveats.of_ranks(found)) == []
     assert of_sites(found, "gain").empty
+
+
+def test_a_reader_of_an_encrypted_run_is_told_what_nobody_checked(tmp_path: Path) -> None:
+    for privacy, told in ((["he"], True), ([], False), (["gaussian:clip=1,noise=0.01"], False)):
+        (run,) = open_runs([make_run(tmp_path / str(len(privacy) + told), sites=SITES, privacy=privacy)])
+        said = " ".join(caveats.of_runs([run], run.results))
+        assert ("updates were encrypted: the server could check neither" in said) is told
+        assert not any(site in said for site in SITES)
