@@ -229,16 +229,20 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class WithoutOne:
-    """A method without each site in turn, tested on all sites; and, as leave-one-out needs it, with all."""
-
+class _OneMethod:
     label: str
-    with_all: bool = True
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The one method."""
         return (self.label,)
+
+
+@dataclass(frozen=True)
+class WithoutOne(_OneMethod):
+    """A method without each site in turn, tested on all sites; and, as leave-one-out needs it, with all."""
+
+    with_all: bool = True
 
     def keys(self, sites: Sequence[str]) -> list[str]:
         """One for each site left out."""
@@ -263,15 +267,8 @@ class WithoutOne:
 
 
 @dataclass(frozen=True)
-class Riding:
+class Riding(_OneMethod):
     """A method with each site in turn a free rider that repeats one image, and with none."""
-
-    label: str
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The one method."""
-        return (self.label,)
 
     def keys(self, sites: Sequence[str]) -> list[str]:
         """One for each site that rides."""
@@ -293,17 +290,11 @@ class Riding:
 
 
 @dataclass(frozen=True)
-class WrongMasks:
+class WrongMasks(_OneMethod):
     """A method on sites dealt anew of which the last has wrong masks, in each way in turn, and where none has."""
 
-    label: str
     deal: Deal
     kinds: tuple[str, ...]  # specs of `fedmerit.behaviours`
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The one method."""
-        return (self.label,)
 
     def keys(self, sites: Sequence[str]) -> list[str]:
         """One for each kind, and one without."""

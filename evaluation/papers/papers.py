@@ -27,9 +27,6 @@ PAPERS: Mapping[str, Paper] = {
 }
 
 
-LEFT_OUT = "Left out"  # how a note begins that tells what cannot be trained on these sites
-
-
 @dataclass(frozen=True)
 class Shown:
     """An artefact as the page shows it. Where it could not be made, ``missing`` says why."""
@@ -38,6 +35,7 @@ class Shown:
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
     notes: Sequence[str] = ()
+    left_out: str = ""  # which methods cannot be trained on these sites, and why
     missing: str = ""
 
 
@@ -129,29 +127,30 @@ def produce(
 
 def _shown(artefact: Artefact, study: Study) -> Shown:
     """The artefact made, its files written."""
-    notes = _left_out(artefact, study)
+    left_out = _left_out(artefact, study)
     try:
         made: Made = artefact.make(study, artefact)
     except BadInput as error:
-        return Shown(artefact, notes=notes, missing=str(error))
+        return Shown(artefact, left_out=left_out, missing=str(error))
     write_tables(made.tables, study.out / "tables")
     for drawn in made.drawn:
         numbers = drawn.numbers.to_csv(index=False, lineterminator="\n")
         write_text(study.out / "figures" / f"{drawn.name}.csv", numbers)
     named = {drawn.name: (drawn.caption, drawn.figure) for drawn in made.drawn}
-    return Shown(artefact, made.tables, list(pictures(named, study.out / "figures").values()), [*notes, *made.notes])
+    drawings = list(pictures(named, study.out / "figures").values())
+    return Shown(artefact, made.tables, drawings, made.notes, left_out)
 
 
-def _left_out(artefact: Artefact, study: Study) -> list[str]:
-    """A note where methods cannot be trained on these sites."""
+def _left_out(artefact: Artefact, study: Study) -> str:
+    """What to say where methods cannot be trained on these sites; else nothing."""
     labels = [label for need in artefact.needs for label in need.labels]
     lacking = list(dict.fromkeys(label for label in labels if not study.can_train(label)))
     if not lacking:
-        return []
-    return [
-        f"{LEFT_OUT}: {', '.join(lacking)}. They need images set aside for the server: prepare the sites with "
+        return ""
+    return (
+        f"Left out: {', '.join(lacking)}. They need images set aside for the server: prepare the sites with "
         "--server-share 0.1, or name a folder of the server's own with --server-sites."
-    ]
+    )
 
 
 def write(paper: Paper, study: Study, shown: Sequence[Shown], to_come: Sequence[Artefact] = ()) -> Path:

@@ -494,8 +494,8 @@ def test_methods_without_a_server_set_are_left_out_and_named(sites, tmp_path):
     need = Compared(("cffl:reward=global", "fedci"))
     made, _ = produce(PAPERS["fedce"], [artefact_of(small, needs=(need,))], study)
     assert study.trainings[need] == []
-    assert "cffl:reward=global, fedci" in made[0].notes[0]
-    assert "--server-share" in made[0].notes[0]
+    assert "cffl:reward=global, fedci" in made[0].left_out
+    assert "--server-share" in made[0].left_out
     with pytest.raises(BadInput, match="none of its trainings is finished"):
         study.results(need)
 

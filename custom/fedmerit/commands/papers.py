@@ -50,7 +50,7 @@ def paper(
     """
     from evaluation.comparison_runs import parse_seeds
     from evaluation.papers.paper_runs import Study
-    from evaluation.papers.papers import LEFT_OUT, chosen, paper_of, produce
+    from evaluation.papers.papers import chosen, paper_of, produce
 
     found = paper_of(name)
     artefacts = chosen(found, only)
@@ -84,8 +84,8 @@ def paper(
             on_end=lambda folder, error: bars.advance(bar),
         )
     console.print(f"page: {(out / 'page.html').resolve()}", soft_wrap=True)
-    for note in dict.fromkeys(note for one in made for note in one.notes if note.startswith(LEFT_OUT)):
-        typer.echo(note, err=True)
+    for left_out in dict.fromkeys(one.left_out for one in made if one.left_out):
+        typer.echo(left_out, err=True)
     for one in made:
         if one.missing:
             typer.echo(f"missing: {one.artefact.name}: {one.missing}", err=True)

@@ -56,8 +56,8 @@ class MeritRecipe(Recipe):
         encrypted = HE in privacy
         job.to_server(MeritAggregator(plan.to_dict(), encrypted), id="aggregator")
         job.to_clients(MeritExecutor(plan.to_dict(), encrypted), tasks=[TRAIN, EVALUATE])
-        filters = [privacy_filter(spec) for spec in privacy if spec != HE]
-        chains = {TRAIN: [*filters, EgressFilter()], EVALUATE: [EgressFilter()]}
+        asked_for = [privacy_filter(spec) for spec in privacy if spec != HE]
+        chains = {TRAIN: [*asked_for, EgressFilter()], EVALUATE: [EgressFilter()]}
         for task, filters in chains.items():
             for filter in filters:
                 job.to_clients(filter, filter_type=FilterType.TASK_RESULT, tasks=[task])
