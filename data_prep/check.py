@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from data_prep.findings import Finding, Located, Severity, located
 from data_prep.prepare import OVERVIEW
 from data_prep.quality import plausibility
-from fedmerit.data import SPLITS, SiteFolder, load_array
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
+from fedmerit.training.data import SPLITS, SiteFolder, load_array
 
 ALIKE = ("task", "labels", "channels", "image_size", "spacing")
 Checksums = Mapping[Path, str]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from fedmerit.data import Case, SiteFolder
+from fedmerit.training.data import Case, SiteFolder
 
 
 class Severity(StrEnum):

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from data_prep.dealing import Scheme, deal
 from data_prep.folders import partial_folder, require_free
 from data_prep.label_noise import Disturbed, TrainingMasks, disturb
-from fedmerit.data import SERVER_SPLIT, SPLITS, Case, SiteFolder, load_array, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_atomically, write_json
+from fedmerit.training.data import SERVER_SPLIT, SPLITS, Case, SiteFolder, load_array, open_sites
 
 LOCAL = ("training", "validation")  # what a site owns: dealt by the scheme
 COMMON = ("testing", SERVER_SPLIT)  # what all are judged on: dealt evenly, the same patients in every partition

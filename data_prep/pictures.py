@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from evaluation.figures import STYLE, png, site_style
-from fedmerit.data import Case, SiteFolder, open_sites
 from fedmerit.files import write_atomically
+from fedmerit.training.data import Case, SiteFolder, open_sites
 
 CASES = 4  # of each site in the montage
 OUTLINES = ("#F0E442", "#56B4E9", "#FF4FA3")  # of the labels in turn

@@ -25,10 +25,10 @@ from data_prep.patients import read_patients, with_patients
 from data_prep.raw import RawCase, RawSite
 from data_prep.readers.generic import ANY, LabelMap
 from data_prep.split import split_patients
-from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
-from fedmerit.processes import end_with_parent
+from fedmerit.training.data import SERVER_SPLIT, SPLITS
+from fedmerit.workers import end_with_parent
 
 Report = Callable[[str, int, int], None]  # site, cases done, cases in all
 Outcome = tuple[Work, Finished | Unusable]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from data_prep.conventions import Regions, conventions, regions, told
 from data_prep.duplicates import Look, duplicates, look
 from data_prep.findings import Finding, Located
-from fedmerit.data import SPLITS, SiteFolder
 from fedmerit.files import read_json
+from fedmerit.training.data import SPLITS, SiteFolder
 
 # Largest cross-section in cm² where the pixel is known in mm, else share of the frame: beyond these no organ is drawn.
 SIZES_CM2: Mapping[str, tuple[float, float]] = {"prostate": (3, 70)}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.errors import BadInput
+from fedmerit.training.data import SERVER_SPLIT, SPLITS
 
 
 def split_patients(

@@ -1,6 +1,6 @@
 """The comparison tables of Jiang et al. 2023 (FedCE, Tables 1 and 6): functions of the long results table, no files.
 
-Column ``method`` of that table (`fedmerit.results.COLUMNS`) holds the label of what is compared, as
+Column ``method`` of that table (`fedmerit.records.results.COLUMNS`) holds the label of what is compared, as
 `evaluation.tables` expects it. Dice is a percentage here.
 """
 

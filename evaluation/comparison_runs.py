@@ -14,16 +14,16 @@ from evaluation import compare, formats
 from evaluation.formats import Table, file_name
 from evaluation.pool import OnEnd, OnRound, execute_all, execute_in_turn
 from evaluation.runs import open_run
-from fedmerit import runs
-from fedmerit.contributions import as_setting, contributions_of
-from fedmerit.data import open_sites
+from fedmerit.configuration.run import Plan, make_plan
+from fedmerit.engines import runs
+from fedmerit.engines.contributions import as_setting, contributions_of
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json, write_json
 from fedmerit.machine import cores
-from fedmerit.plan import Plan, make_plan
-from fedmerit.registry import METHODS
-from fedmerit.results import COLUMNS, read_run
-from fedmerit.server import is_finished
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import COLUMNS, read_run
+from fedmerit.training.data import open_sites
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def prepare(
         items: what to compare.
         seeds: of every item.
         settings: of every run.
-        options: further ones of `fedmerit.runs.create`, for every run; ``sites`` and ``rounds`` among them.
+        options: further ones of `fedmerit.engines.runs.create`, for every run; ``sites`` and ``rounds`` among them.
 
     Returns:
         The runs: all items for one seed, then for the next.

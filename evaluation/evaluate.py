@@ -8,12 +8,12 @@ import pandas as pd
 
 from evaluation.models import final_models
 from evaluation.runs import open_run
-from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
-from fedmerit.results import COLUMNS, Row
-from fedmerit.training import Overlap
-from fedmerit.training import evaluate as overlaps_of
+from fedmerit.records.results import COLUMNS, Row
+from fedmerit.training.data import open_sites
+from fedmerit.training.overlaps import Overlap
+from fedmerit.training.prediction import evaluate as overlaps_of
 
 
 def evaluate(run: Path, sites: Path, split: str = "testing", out: Path | None = None) -> pd.DataFrame:

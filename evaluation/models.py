@@ -5,13 +5,13 @@ from pathlib import Path
 
 from torch import nn
 
-from fedmerit.data import SiteFolder
+from fedmerit.configuration.filters import HE
+from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.plan import Network
-from fedmerit.privacy import HE
-from fedmerit.results import read_run
-from fedmerit.training import check_image_size, load_network
+from fedmerit.records.results import read_run
+from fedmerit.training.data import SiteFolder
+from fedmerit.training.networks import check_image_size, load_network
 
 
 def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:

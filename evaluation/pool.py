@@ -18,17 +18,17 @@ from typing import Any
 
 import torch
 
-from fedmerit import runs
-from fedmerit.data import Slices, open_sites
+from fedmerit.configuration.run import Plan
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_text
 from fedmerit.machine import cores, free_memory
-from fedmerit.place import device_of, spread
-from fedmerit.plan import Plan
-from fedmerit.processes import end_with_parent
-from fedmerit.results import read_run
-from fedmerit.site import pick_device
-from fedmerit.training import EVALUATION_BATCH, build_network
+from fedmerit.records.results import read_run
+from fedmerit.training.data import Slices, open_sites
+from fedmerit.training.networks import build_network
+from fedmerit.training.place import device_of, pick_device, spread
+from fedmerit.training.prediction import EVALUATION_BATCH
+from fedmerit.workers import end_with_parent
 
 OnEnd = Callable[[Path, str | None], None]
 OnRound = Callable[[Path, Mapping[str, Any]], None]
@@ -53,7 +53,7 @@ def execute_all(
     guard its own start by ``if __name__ == "__main__"``, since the processes import it.
 
     Args:
-        folders: run folders that `fedmerit.runs.create` made; begun in this order.
+        folders: run folders that `fedmerit.engines.runs.create` made; begun in this order.
         workers: runs at a time.
         on_end: called with every run, and why it failed or None.
         on_round: called with every run's ledger records.
@@ -64,7 +64,7 @@ def execute_all(
         The runs that failed, and why.
     """
     context = multiprocessing.get_context("forkserver")  # a fork of this process would copy its threads' locks
-    context.set_forkserver_preload(["evaluation.pool", "fedmerit.local"])
+    context.set_forkserver_preload(["evaluation.pool", "fedmerit.engines.local"])
     waiting, running, failed = deque(folders), dict[Connection, tuple[Path, BaseProcess]](), dict[Path, str]()
     try:
         while waiting or running:

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.registry import METHODS
-from fedmerit.results import PAIRS, read_results, read_run
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import PAIRS, read_results, read_run
 
 MAKES = "fedmerit run --method METHOD --sites SITES"
 FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")

@@ -1,4 +1,4 @@
-"""Tables of results: functions of the long results table (`fedmerit.results.COLUMNS`), and nothing else.
+"""Tables of results: functions of the long results table (`fedmerit.records.results.COLUMNS`), and nothing else.
 
 Dice is a fraction here; where it is shown (`evaluation.formats`) it is a percentage. Tables of several runs
 are indexed by ``(method, seed)``, one run each.

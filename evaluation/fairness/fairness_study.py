@@ -12,7 +12,7 @@ from evaluation.runs import Run, open_runs, together
 from evaluation.truth.ground_truths import Truth, open_truths
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
-from fedmerit.results import read_results
+from fedmerit.records.results import read_results
 
 ALONE = "standalone"
 

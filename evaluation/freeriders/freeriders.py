@@ -16,11 +16,12 @@ from evaluation.formats import file_name
 from evaluation.freeriders.sybils import SYBILS
 from evaluation.pool import execute_all
 from evaluation.runs import open_run
-from fedmerit import behaviours, runs
-from fedmerit.data import open_sites
+from fedmerit.attacks import behaviours
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.results import COLUMNS, read_run
-from fedmerit.server import is_finished
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.records.results import COLUMNS, read_run
+from fedmerit.training.data import open_sites
 
 HONEST = "honest"
 OPTIONS = {"engine": "local"}
@@ -92,7 +93,7 @@ def prepare(
         riding: the sites that misbehave, one in each run.
         seeds: of every run.
         settings: of every run, beside `SETTINGS`.
-        options: further ones of `fedmerit.runs.create`; ``sites`` and ``rounds`` among them.
+        options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
 
     Returns:
         The runs, controls first.
@@ -154,7 +155,7 @@ def _attack(out: Path, label: str, kind: str, site: str, seed: int) -> Attack:
 
 
 def _behaviours(attack: Attack) -> dict[str, str]:
-    """By site, as `fedmerit.runs.create` takes them."""
+    """By site, as `fedmerit.engines.runs.create` takes them."""
     if attack.kind == "duplicate":
         return {attack.riders[1]: f"twin:of={attack.site}"}
     return {} if attack.kind in SYBILS or attack.kind == HONEST else {attack.site: attack.kind}

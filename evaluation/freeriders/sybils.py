@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.partition import link_or_copy
-from fedmerit.data import SiteFolder, Slices, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
+from fedmerit.training.data import SiteFolder, Slices, open_sites
 
 Keep = Callable[[str, str], bool]  # of a split and a patient
 

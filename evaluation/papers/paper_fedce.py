@@ -22,8 +22,8 @@ from evaluation.truth.coalitions import results_of as coalition_results
 from evaluation.truth.games import coalition_utilities
 from evaluation.truth.ground_truths import Truth, complete_truths
 from evaluation.truth.values import leave_one_out_tables
-from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
+from fedmerit.training.data import open_sites
 
 ALL = Compared(
     (

@@ -21,11 +21,11 @@ from evaluation.freeriders import freeriders
 from evaluation.pool import OnEnd
 from evaluation.truth import coalitions
 from evaluation.truth.games import leave_one_out_weights, required
-from fedmerit.data import SERVER_SPLIT, open_sites
+from fedmerit.configuration.run import parameter_names
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
-from fedmerit.plan import parameter_names
-from fedmerit.registry import METHODS
+from fedmerit.methods.registry import METHODS
+from fedmerit.training.data import SERVER_SPLIT, open_sites
 
 RIDE = "repeat"  # how a free rider of FedCE's study cheats: one image, several times
 
@@ -178,7 +178,7 @@ class Study:
         return folder
 
     def options(self, sites: Path) -> dict[str, Any]:
-        """Of `fedmerit.runs.create`, for every training on these sites."""
+        """Of `fedmerit.engines.runs.create`, for every training on these sites."""
         return {"sites": sites, "rounds": self.rounds, "engine": "local", **self.given}
 
     def can_train(self, label: str) -> bool:
@@ -294,7 +294,7 @@ class WrongMasks(_OneMethod):
     """A method on sites dealt anew of which the last has wrong masks, in each way in turn, and where none has."""
 
     deal: Deal
-    kinds: tuple[str, ...]  # specs of `fedmerit.behaviours`
+    kinds: tuple[str, ...]  # specs of `fedmerit.attacks.behaviours`
 
     def keys(self, sites: Sequence[str]) -> list[str]:
         """One for each kind, and one without."""

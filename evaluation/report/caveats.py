@@ -10,7 +10,7 @@ from evaluation.bootstrap import LEVEL
 from evaluation.report.intervals import alike, by_rank, chains, of_methods, of_sites
 from evaluation.report.words import listed
 from evaluation.runs import Run
-from fedmerit.privacy import HE
+from fedmerit.configuration.filters import HE
 
 FEWEST_SEEDS = 3
 FEWEST_CASES = 5  # test cases of a site

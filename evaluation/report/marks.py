@@ -8,8 +8,8 @@ from evaluation.formats import DASH, Table
 from evaluation.freeriders.detection import DETECTORS, Detector, flags
 from evaluation.runs import Run
 from fedmerit.errors import BadInput
-from fedmerit.ledger import Ledger
 from fedmerit.methods.fedce import CLAIM_TOLERANCE
+from fedmerit.records.ledger import Ledger
 
 MARKS = ("flagged", "rejected", "removed")
 BY_SERVER = "server"  # the detector that repeats what stands in the table of marks

@@ -16,9 +16,9 @@ from evaluation.figures import STYLE
 from evaluation.models import final_models
 from evaluation.runs import Run
 from evaluation.tables import case_dice
-from fedmerit.data import Case, SiteFolder, open_sites
 from fedmerit.errors import BadInput
-from fedmerit.training import predict
+from fedmerit.training.data import Case, SiteFolder, open_sites
+from fedmerit.training.prediction import predict
 
 REFERENCE = "#F0E442"
 PREDICTION = "#FF4FA3"

@@ -1,7 +1,7 @@
 """Trainings of coalitions of sites, each tested on the cases of all sites: what every ground truth is made of.
 
 ``OUT/runs`` holds a run folder per coalition and seed, ``OUT/results.csv`` what they gave: rows of the schema
-`fedmerit.results.COLUMNS` whose column ``coalition`` names who trained, joined by "+" in name order, and whose
+`fedmerit.records.results.COLUMNS` whose column ``coalition`` names who trained, joined by "+" in name order, and whose
 ``site`` is the one whose test cases were tested.
 """
 
@@ -20,18 +20,18 @@ from evaluation.comparison_runs import require_same, require_unchanged, scratch
 from evaluation.evaluate import evaluate
 from evaluation.pool import execute_all, images_of
 from evaluation.truth.games import Coalition, text_of
-from fedmerit import runs
+from fedmerit.configuration.run import Plan, make_plan
 from fedmerit.core import Layout
-from fedmerit.data import Slices, open_sites
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json, write_text
-from fedmerit.place import device_of
-from fedmerit.plan import Plan, make_plan
-from fedmerit.registry import METHODS
-from fedmerit.results import COLUMNS, read_results, read_run, read_table
-from fedmerit.server import is_finished
-from fedmerit.site import pick_device
-from fedmerit.training import build_network, train
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
+from fedmerit.training.data import Slices, open_sites
+from fedmerit.training.learning import train
+from fedmerit.training.networks import build_network
+from fedmerit.training.place import device_of, pick_device
 
 STUDY = "study.json"  # what the folder's trainings were asked for with
 LONGEST_NAME = 200  # characters of a folder's name; file systems end at 255
@@ -78,7 +78,7 @@ def prepare(
         seeds: of every coalition.
         method: of every coalition of several sites; one that gives all sites one global model.
         settings: of every run; those of the method do not go to coalitions of one.
-        options: further ones of `fedmerit.runs.create`; ``sites`` and ``rounds`` among them.
+        options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
 
     Returns:
         The trainings, the largest coalitions first, so that no long one is begun last.

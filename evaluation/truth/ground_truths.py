@@ -31,7 +31,7 @@ from evaluation.truth.games import (
 )
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.results import read_results
+from fedmerit.records.results import read_results
 
 LEAVE_ONE_OUT, SHAPLEY = "leave-one-out", "Shapley"
 EXACT: Mapping[str, Weights] = {LEAVE_ONE_OUT: leave_one_out_weights, SHAPLEY: shapley_weights}

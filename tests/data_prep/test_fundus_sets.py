@@ -9,9 +9,9 @@ from PIL import Image
 
 from data_prep.kinds import KINDS
 from data_prep.prepare import prepare
-from fedmerit.data import open_sites
+from fedmerit.configuration.run import TASKS
 from fedmerit.errors import BadInput
-from fedmerit.plan import TASKS
+from fedmerit.training.data import open_sites
 
 WRITE = {
     "drishti-gs1": layouts.drishti,

@@ -9,16 +9,16 @@ import pytest
 from layouts import prostate_site, save_nifti, volume
 from typer.testing import CliRunner
 
+from cli.main import app
 from data_prep import partition as module
 from data_prep.check import check
 from data_prep.dealing import Scheme
 from data_prep.label_noise import RULES
 from data_prep.partition import partition
 from data_prep.prepare import prepare
-from fedmerit.cli import app
-from fedmerit.data import SERVER_SPLIT, SPLITS, open_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
+from fedmerit.training.data import SERVER_SPLIT, SPLITS, open_sites
 
 UNIFORM = Scheme("uniform", 3)
 SCHEMES = [

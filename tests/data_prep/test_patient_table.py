@@ -6,9 +6,9 @@ from layouts import prostate_site
 from data_prep.check import examine
 from data_prep.findings import Severity
 from data_prep.prepare import prepare
-from fedmerit import runs
-from fedmerit.data import SiteFolder, open_sites
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.training.data import SiteFolder, open_sites
 
 FIELD = {"size": 32, "field_of_view": 24.0}
 HEADER = "site,case,patient\n"

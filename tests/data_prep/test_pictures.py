@@ -5,7 +5,7 @@ from PIL import Image
 
 from data_prep.pictures import density, draw, intensities, largest, montage, sample, spread
 from data_prep.prepare import prepare
-from fedmerit.data import Case, open_sites
+from fedmerit.training.data import Case, open_sites
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import pytest
 from layouts import SHAPE, box, fundus_site, prostate_site, rings, save_nifti, save_png, volume
 from typer.testing import CliRunner
 
+from cli.main import app
 from data_prep.check import check, examine
 from data_prep.prepare import KINDS, finished_cases, prepare
-from fedmerit.cli import app
-from fedmerit.data import SERVER_SPLIT, SPLITS, SiteFolder, Slices, open_sites
 from fedmerit.errors import BadInput
+from fedmerit.training.data import SERVER_SPLIT, SPLITS, SiteFolder, Slices, open_sites
 
 FIELD = {"size": 24, "field_of_view": 24.0}  # one pixel per millimetre: nothing is resized
 

@@ -237,7 +237,7 @@ def test_processes_end_with_the_command_and_the_next_goes_on(source, tmp_path):
     prostate_site(source / "UCL", cases=40, seed=1)
     arguments = ["prepare", KIND, "--source", str(source), "--out", str(out), "--jobs", "2"]
     arguments += ["--size", "16", "--field-of-view", "24", "--no-pictures"]
-    code = "from fedmerit.cli import app; app()"
+    code = "from cli.main import app; app()"
     command = subprocess.Popen([sys.executable, "-c", code, *arguments], start_new_session=True)
     while finished_cases(out) < 2 and command.poll() is None:
         time.sleep(0.01)

@@ -11,12 +11,12 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from typer.testing import CliRunner
 
+from cli.main import app
 from data_prep.check import check, examine
 from data_prep.findings import Severity
 from data_prep.kinds import KINDS
-from fedmerit.cli import app
-from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.files import sha256
+from fedmerit.training.data import SERVER_SPLIT, SPLITS
 
 CASES = {"training": 6, "validation": 3, "testing": 3}
 SIZE = 48

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.split import split_patients
-from fedmerit.data import SERVER_SPLIT, SPLITS
 from fedmerit.errors import BadInput
+from fedmerit.training.data import SERVER_SPLIT, SPLITS
 
 RATIOS = (0.5, 0.25, 0.25)
 

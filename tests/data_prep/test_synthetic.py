@@ -8,8 +8,8 @@ from data_prep.check import check
 from data_prep.prepare import prepare
 from data_prep.readers import fundus_rois as fundus
 from data_prep.readers import prostate_multisite as prostate
-from fedmerit.data import SPLITS, open_sites
 from fedmerit.errors import BadInput
+from fedmerit.training.data import SPLITS, open_sites
 
 READERS = {"synthetic-prostate": prostate, "synthetic-fundus": fundus}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fedmerit.configuration.run import Network
 from fedmerit.files import write_json
-from fedmerit.plan import Network
-from fedmerit.results import ResultsFile, Row
-from fedmerit.training import initial_network, save_network
+from fedmerit.records.results import ResultsFile, Row
+from fedmerit.training.networks import initial_network, save_network
 
 SITES = ("Alder", "Birch", "Cedar", "Dogwood")
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from cli.main import app
 from evaluation import approximation
 from evaluation.approximation import COSINE, EXACT, PERMUTATIONS, SAMPLED, WHOLE, compare, errors, grid
-from fedmerit.cli import app
-from fedmerit.core import gram, shapley
 from fedmerit.errors import BadInput
+from fedmerit.games import shapley
 from fedmerit.methods.cgsv import cosine_game
+from fedmerit.vectors import gram
 
 ERRORS = ["l1", "l2", "pearson"]
 

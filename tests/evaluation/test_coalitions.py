@@ -9,10 +9,10 @@ from run_factory import make_sites
 
 from evaluation.truth import coalitions
 from evaluation.truth.games import NOBODY, coalition_utilities, required, shapley_weights, text_of
-from fedmerit import runs
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.results import COLUMNS, read_results, read_run, read_table
+from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
 
 SITES = ("Alder", "Birch", "Cedar")
 ALL = [coalition for coalition in required(SITES, shapley_weights) if coalition]

@@ -11,10 +11,10 @@ from evaluation import comparison_runs
 from evaluation.compare import tables, union_dice
 from evaluation.comparison_runs import Planned, parse_methods, parse_seeds, prepare, work_off, write_tables
 from evaluation.formats import DASH, csv_text, latex_text
-from fedmerit import runs
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.registry import METHODS
-from fedmerit.results import COLUMNS, read_run
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import COLUMNS, read_run
 
 
 def dice(method, seed, site, values, *, split="testing", label="prostate", number=4):

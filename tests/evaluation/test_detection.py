@@ -10,7 +10,7 @@ from scipy.stats import mannwhitneyu
 from evaluation.freeriders import detection
 from evaluation.freeriders.detection import DETECTORS, auroc, first_flags, flags, named, of_rounds, roc, suspicions
 from fedmerit.errors import BadInput
-from fedmerit.results import COLUMNS
+from fedmerit.records.results import COLUMNS
 
 SITES = ("A", "B", "C", "D")
 HONEST = {

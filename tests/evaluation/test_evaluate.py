@@ -9,7 +9,7 @@ from run_factory import SITES, add_models, make_run, make_sites
 from evaluation.evaluate import evaluate
 from evaluation.tables import site_dice
 from fedmerit.errors import BadInput
-from fedmerit.results import COLUMNS, read_results
+from fedmerit.records.results import COLUMNS, read_results
 
 
 def test_a_global_model_on_any_sites(tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ from games_reference import subsets
 from run_factory import SITES, add_rows, make_run
 from typer.testing import CliRunner
 
+from cli.main import app
 from evaluation.fairness import fairness
 from evaluation.fairness.fairness_study import study, write
 from evaluation.runs import open_runs, together
 from evaluation.tables import by_site, contributions
 from evaluation.truth import games
 from evaluation.truth.ground_truths import complete_truths, write_sampling
-from fedmerit.cli import app
 from fedmerit.errors import BadInput
-from fedmerit.results import ResultsFile, Row
+from fedmerit.records.results import ResultsFile, Row
 
 METHODS = {"standalone": 0.7, "fedavg": 0.8, "fedce": 0.85}
 DRAWS = 50

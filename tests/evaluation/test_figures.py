@@ -11,7 +11,7 @@ from evaluation import figures
 from evaluation.report.report import write_report
 from evaluation.runs import open_runs, together
 from evaluation.tables import pairs
-from fedmerit.results import Row
+from fedmerit.records.results import Row
 
 
 def _results(root: Path, **changes: int) -> pd.DataFrame:

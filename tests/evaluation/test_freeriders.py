@@ -13,9 +13,9 @@ from evaluation.freeriders import freeriders, rider_figures
 from evaluation.freeriders.freerider_tables import WITHIN, beside_honest, false_flags, outcomes, rocs, tables
 from evaluation.freeriders.freeriders import HONEST, Attack, parse_kinds, prepare, results_of
 from evaluation.freeriders.sybils import duplicate, split
-from fedmerit.data import Slices, open_sites
 from fedmerit.errors import BadInput
-from fedmerit.results import COLUMNS, read_run
+from fedmerit.records.results import COLUMNS, read_run
+from fedmerit.training.data import Slices, open_sites
 
 SETTINGS = {"width": "2", "depth": "2", "residual_units": "0"}
 

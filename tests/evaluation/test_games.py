@@ -28,7 +28,7 @@ from evaluation.truth import games
 from evaluation.truth.games import NOBODY, Sampling, coalition_utilities, normalised
 from fedmerit import core
 from fedmerit.errors import BadInput
-from fedmerit.results import COLUMNS
+from fedmerit.records.results import COLUMNS
 
 SEMIVALUES = {
     "leave-one-out": games.leave_one_out,

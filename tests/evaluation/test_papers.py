@@ -14,6 +14,7 @@ import torch
 from run_factory import SITES, add_rows, make_run, make_sites
 from typer.testing import CliRunner
 
+from cli.main import app
 from evaluation.fairness.fairness import euclidean, pearson
 from evaluation.formats import Table
 from evaluation.freeriders.freeriders import Attack
@@ -24,10 +25,9 @@ from evaluation.papers.paper_fedce import ABLATION
 from evaluation.papers.paper_numbers import Published
 from evaluation.papers.paper_runs import Compared, Deal, Riding, Study, WithoutOne, WrongMasks
 from evaluation.papers.papers import PAPERS, chosen, needs_of, paper_of, produce, trainings_per_seed
-from fedmerit.cli import app
 from fedmerit.errors import BadInput
-from fedmerit.registry import METHODS
-from fedmerit.results import Row, read_results, read_run
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import Row, read_results, read_run
 
 TINY = ("--set", "width=2", "--set", "depth=2", "--set", "residual_units=0", "--set", "augment=false")
 PUBLISHED = {name: value for name, value in vars(paper_numbers).items() if isinstance(value, Published)}

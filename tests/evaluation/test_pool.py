@@ -12,10 +12,10 @@ import torch
 from run_factory import make_sites
 
 from evaluation import pool
-from fedmerit import runs
-from fedmerit.ledger import Ledger
-from fedmerit.results import read_results
-from fedmerit.server import is_finished
+from fedmerit.engines import runs
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.results import read_results
 
 SITES = ("Alder", "Birch", "Cedar")
 TINY = {"width": "4", "depth": "2"}

@@ -11,7 +11,7 @@ from run_factory import SITES, add_models, add_rows, make_run, make_sites, write
 
 from evaluation.report.report import write_report
 from fedmerit.errors import BadInput
-from fedmerit.results import Row
+from fedmerit.records.results import Row
 
 MINUS = "\N{MINUS SIGN}"
 

@@ -13,7 +13,7 @@ from evaluation.report.site_report import FEWEST_OTHERS, QUANTILES, quantiles, w
 from evaluation.runs import open_runs, together
 from evaluation.tables import per_round
 from fedmerit.errors import BadInput
-from fedmerit.results import Row
+from fedmerit.records.results import Row
 
 OWN, OTHERS = SITES[1], [site for site in SITES if site != SITES[1]]
 IMAGES = {site: 71313 + 1111 * place for place, site in enumerate(SITES)}

@@ -16,7 +16,7 @@ from evaluation.runs import open_runs, together
 from evaluation.truth.games import Sampling
 from evaluation.truth.ground_truths import write_sampling
 from fedmerit.errors import BadInput
-from fedmerit.results import ResultsFile, Row
+from fedmerit.records.results import ResultsFile, Row
 
 WORTH = dict(zip(SITES, (0.02, 0.05, 0.08, 0.1), strict=True))  # Dice that each adds to every coalition
 

@@ -13,7 +13,7 @@ from evaluation import tables
 from evaluation.formats import Table, csv_text, headed, latex_text
 from evaluation.runs import open_runs, together
 from fedmerit.errors import BadInput
-from fedmerit.results import COLUMNS, Row
+from fedmerit.records.results import COLUMNS, Row
 
 
 def _table(rows: list[Row]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from evaluation.formats import csv_text
 from evaluation.truth import values
 from evaluation.truth.games import Estimate
 from fedmerit.errors import BadInput
-from fedmerit.results import COLUMNS
+from fedmerit.records.results import COLUMNS
 
 IMAGES = {"A": 10, "B": 30, "C": 60}
 SITE_DICE = {  # of each coalition's model on the cases of A, B, C; means over them: the utilities below

@@ -15,10 +15,10 @@ import torch
 from measured import rows
 from typer.testing import CliRunner, Result
 
+from cli.main import app
 from data_prep.prepare import prepare
-from fedmerit.cli import app
-from fedmerit.ledger import Ledger
-from fedmerit.server import is_finished
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.records.ledger import Ledger
 
 NAMES = ("site1", "site2", "site3")
 TINY = ("--set", "width=4", "--set", "depth=3")

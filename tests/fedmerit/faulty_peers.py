@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmerit.messages import PeerModel
-from fedmerit.site import Site
+from fedmerit.federation.site import Site
+from fedmerit.wire.messages import PeerModel
 
 ROUND = 1
 FAULTS: Mapping[tuple[str, str], str] = {  # by lender and borrower, what comes of it in that round

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 from nvflare.fuel.flare_api.flare_api import Session
 
-from fedmerit.data import open_sites
-from fedmerit.flare import session
-from fedmerit.flare.poc import make_federation
-from fedmerit.flare.processes import end, guarded, running, start
+from fedmerit.flare.deploy import session
+from fedmerit.flare.deploy.poc import make_federation
+from fedmerit.flare.deploy.processes import end, guarded, running, start
+from fedmerit.training.data import open_sites
 
 PATIENCE = 400.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
 

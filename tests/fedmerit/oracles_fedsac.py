@@ -4,9 +4,9 @@ import torch
 from oracles import assert_equal, contains, everyone, tensor
 from torch import nn
 
-from fedmerit import neurons
 from fedmerit.core import Layout
 from fedmerit.methods.fedsac import FedSAC, percentages, reputations
+from fedmerit.training import neurons
 
 
 def network_of(content):

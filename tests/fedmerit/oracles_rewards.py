@@ -5,12 +5,14 @@ from dataclasses import replace
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import Layout, cosine_to_sum, gram, keep_largest, quota_counts, remember, shapley
+from fedmerit.core import Layout
+from fedmerit.games import shapley
 from fedmerit.methods.cgsv import CGSV, cosine_game
 from fedmerit.methods.data_weighted import DataWeighted
 from fedmerit.methods.euclidean import Euclidean, distances_to_sum
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.round_robin import RoundRobin
+from fedmerit.vectors import cosine_to_sum, gram, keep_largest, quota_counts, remember
 
 
 def alone(method, update):

@@ -3,12 +3,13 @@
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import Layout, TrialResults, gram, histogram, norms, quota_counts
+from fedmerit.core import Layout, TrialResults
 from fedmerit.methods.cffl import CFFL, largest_entries
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE, distribution, divergence
 from fedmerit.methods.fedci import FedCI
 from fedmerit.methods.qfedavg import QFedAvg
+from fedmerit.vectors import gram, histogram, norms, quota_counts
 
 
 def dice(values):

@@ -7,11 +7,13 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from rounds import SOONER
 
-from fedmerit import flat, neurons
-from fedmerit.messages import TRAIN, Evaluated, Failure, Reply, Weighed, Weighing
-from fedmerit.plan import TASKS, Plan, make_plan
-from fedmerit.server import Federation
-from fedmerit.training import Overlap, initial_network
+from fedmerit import flat
+from fedmerit.configuration.run import TASKS, Plan, make_plan
+from fedmerit.federation.server import Federation
+from fedmerit.training import neurons
+from fedmerit.training.networks import initial_network
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import TRAIN, Evaluated, Failure, Reply, Weighed, Weighing
 
 SITES = ("Alder", "Birch", "Cedar")
 

@@ -7,7 +7,8 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fedmerit.core import Layout, Outcome, OwnPart, Reports, SiteView, TrialResults, gram, norms, owned
+from fedmerit.core import Layout, Outcome, OwnPart, Reports, SiteView, TrialResults
+from fedmerit.vectors import gram, norms, owned
 
 SOONER = {"fedsac": {"standalone_rounds": 1}}  # than by default: the rounds of tests are few
 

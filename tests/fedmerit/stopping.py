@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedmerit import runs
-from fedmerit.results import read_run
-from fedmerit.server import is_finished
+from fedmerit.engines import runs
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.records.results import read_run
 
 
 class Stop(BaseException):

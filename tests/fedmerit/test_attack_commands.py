@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from fedmerit import runs
-from fedmerit.behaviours import parse
+from fedmerit.attacks.behaviours import parse
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.ledger import verify
-from fedmerit.results import read_results, read_run
+from fedmerit.records.ledger import verify
+from fedmerit.records.results import read_results, read_run
 
 SMALL = ("--set", "width=2", "--set", "depth=2", "--set", "residual_units=0", "--set", "augment=false")
 

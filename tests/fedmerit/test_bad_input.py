@@ -14,15 +14,17 @@ import torch
 from measured import rows
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from fedmerit.configuration.run import TASKS, Plan, make_plan
 from fedmerit.errors import RunFailed
+from fedmerit.federation.server import Federation
 from fedmerit.files import read_json, write_json
-from fedmerit.flare.messages import answer_to_model, model_to_reply, model_to_task, task_to_model
-from fedmerit.ledger import verify
-from fedmerit.messages import Evaluated, Failure, Reply
-from fedmerit.plan import TASKS, Plan, make_plan
-from fedmerit.results import read_results
-from fedmerit.server import Federation
-from fedmerit.training import Overlap, initial_network, random_seed
+from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
+from fedmerit.records.ledger import verify
+from fedmerit.records.results import read_results
+from fedmerit.seeds import random_seed
+from fedmerit.training.networks import initial_network
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import Evaluated, Failure, Reply
 
 # The command line: exit code 2, a message that names the culprit, and nothing written
 

@@ -11,14 +11,14 @@ import torch
 
 from data_prep.prepare import prepare
 from fedmerit import flat
-from fedmerit.behaviours import KINDS, Misbehaving, behaving, parse, require_possible, text_of
-from fedmerit.data import Slices, open_sites
+from fedmerit.attacks.behaviours import KINDS, Misbehaving, behaving, parse, require_possible, text_of
+from fedmerit.configuration.run import Plan, make_plan
 from fedmerit.errors import BadInput
-from fedmerit.messages import Evaluation, Reply, Task
-from fedmerit.place import behaviour_of, behaviour_setting
-from fedmerit.plan import Plan, make_plan
-from fedmerit.site import Site
-from fedmerit.training import initial_network
+from fedmerit.federation.site import Site
+from fedmerit.training.data import Slices, open_sites
+from fedmerit.training.networks import initial_network
+from fedmerit.training.place import behaviour_of, behaviour_setting
+from fedmerit.wire.messages import Evaluation, Reply, Task
 
 LAST = 3  # rounds played: 0, 1, 2, 3
 

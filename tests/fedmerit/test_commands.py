@@ -9,9 +9,9 @@ import sys
 import pandas as pd
 import pytest
 
-from fedmerit.cli import app
-from fedmerit.registry import METHODS
-from fedmerit.results import read_results, read_run
+from cli.main import app
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_results, read_run
 
 COMMANDS = ["prepare", "check", "partition", "run", "compare", "demo", "evaluate", "report", "figure", "verify"]
 COMMANDS += ["methods", "export", "loo", "shapley", "fairness", "attack", "freeriders", "paper"]
@@ -59,12 +59,12 @@ def test_installed_command(scripts):
 
 
 def test_nvflare_is_not_imported_for_help_and_local_runs():
-    code = "import sys, fedmerit.cli, fedmerit.runs; sys.exit('nvflare' in sys.modules)"
+    code = "import sys, cli.main, fedmerit.engines.runs; sys.exit('nvflare' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
 def test_methods_prints_the_table(fedmerit, monkeypatch):
-    monkeypatch.setattr("fedmerit.commands.app.console.width", 400)
+    monkeypatch.setattr("cli.app.console.width", 400)
     result = fedmerit("methods")
     assert result.exit_code == 0
     for name, entry in METHODS.items():

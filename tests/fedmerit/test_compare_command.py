@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from evaluation.tables import site_dice
-from fedmerit.ledger import Ledger
-from fedmerit.results import read_results, read_run
-from fedmerit.server import is_finished
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.results import read_results, read_run
 
 METHODS = "standalone,fedavg,fedce"
 FOLDERS = [f"{method}_seed{seed}" for seed in (0, 1) for method in METHODS.split(",")]

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from fedmerit import place
-from fedmerit.data import SiteFolder
 from fedmerit.errors import BadInput
+from fedmerit.training import place
+from fedmerit.training.data import SiteFolder
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from fedmerit.contributions import contributions_of
+from fedmerit.engines.contributions import contributions_of
 from fedmerit.errors import BadInput
-from fedmerit.results import read_results, read_run
-from fedmerit.server import is_finished
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.records.results import read_results, read_run
 
 NAMES = ["site1", "site2", "site3"]
 

@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from fedmerit.core import Reports, aggregate, cosine_to_others, gram, share
+from fedmerit.core import Reports
+from fedmerit.vectors import aggregate, cosine_to_others, gram, share
 
 
 @pytest.fixture

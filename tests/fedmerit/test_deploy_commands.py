@@ -14,11 +14,11 @@ import yaml
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
-from fedmerit.flare import preflight as checks
-from fedmerit.flare.kits import prepare_server, prepare_site
-from fedmerit.flare.poc import free_port
-from fedmerit.flare.preflight import preflight
-from fedmerit.flare.provision import PROJECT_FILE, init, make_project
+from fedmerit.flare.deploy import preflight as checks
+from fedmerit.flare.deploy.kits import prepare_server, prepare_site
+from fedmerit.flare.deploy.poc import free_port
+from fedmerit.flare.deploy.preflight import preflight
+from fedmerit.flare.deploy.provision import PROJECT_FILE, init, make_project
 from fedmerit.flare.recipe import site_policy
 
 CLASSES = site_policy()["class_allow_list"]

@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from fedmerit.cli import app
+from cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -14,13 +14,13 @@ from federation_factory import PATIENCE, federation
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
 from fedmerit.errors import BadInput
-from fedmerit.flare import session
-from fedmerit.flare.kits import prepare_server, server_address
-from fedmerit.flare.processes import end, running, start
-from fedmerit.flare.provision import add_sites, init, make_project
-from fedmerit.ledger import Ledger, verify
-from fedmerit.results import read_results, read_run
-from fedmerit.site_log import SITE_LOG
+from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.flare.deploy import session
+from fedmerit.flare.deploy.kits import prepare_server, server_address
+from fedmerit.flare.deploy.processes import end, running, start
+from fedmerit.flare.deploy.provision import add_sites, init, make_project
+from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.results import read_results, read_run
 
 NAMES = ["site1", "site2", "site3"]
 METHODS = ["fedce", "cgsv"]
@@ -100,7 +100,7 @@ def test_jobs_share_no_memory(hospitals, finished):
 
 
 def test_status_lists_sites_and_jobs(hospitals, finished, fedmerit, monkeypatch):
-    monkeypatch.setattr("fedmerit.commands.app.console.width", 200)
+    monkeypatch.setattr("cli.app.console.width", 200)
     result = fedmerit("status", "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "connected sites: site1, site2, site3" in result.output

@@ -12,17 +12,19 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit import flat, runs
+from fedmerit import flat
+from fedmerit.configuration.run import TASKS, make_plan
 from fedmerit.core import DECIMALS
-from fedmerit.egress import LARGEST_MB, LISTED, MOST_ENTRIES, OTHER_REASON, Withheld, cleared, require_model
+from fedmerit.engines import runs
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import ERRORS
-from fedmerit.flare.messages import answer_to_model, model_to_evaluated, model_to_reply
-from fedmerit.ledger import Ledger
-from fedmerit.messages import REASONS, Evaluated, Failure, Reply, Weighed, failed_with, rounded
-from fedmerit.plan import TASKS, make_plan
-from fedmerit.results import read_results
-from fedmerit.training import Overlap, initial_network
+from fedmerit.flare.translation import answer_to_model, model_to_evaluated, model_to_reply
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.results import read_results
+from fedmerit.training.networks import initial_network
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.egress_list import LARGEST_MB, LISTED, MOST_ENTRIES, OTHER_REASON, Withheld, cleared, require_model
+from fedmerit.wire.messages import REASONS, Evaluated, Failure, Reply, Weighed, failed_with, rounded
 
 PATIENT = "Mueller_19450213"
 OVERLAP = {"case": "0", "label": "prostate", "true_positives": 3, "false_positives": 1, "false_negatives": 0}

@@ -11,22 +11,23 @@ from pretending import SITES, SIZE, evaluations, over_the_wire, tiny_plan
 from pretending import replies as plain_replies
 
 from evaluation.models import final_models
-from fedmerit import flat, sealed
-from fedmerit.core import aggregate
-from fedmerit.egress import Withheld
+from fedmerit import flat
+from fedmerit.configuration.filters import require_privacy
+from fedmerit.configuration.run import TASKS, make_plan
 from fedmerit.errors import BadInput
+from fedmerit.federation.server import Federation
+from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.federation.verification import verify_run
 from fedmerit.flare.egress import EgressFilter
-from fedmerit.flare.messages import answer_to_model, model_to_reply, model_to_task, task_to_model
-from fedmerit.ledger import Ledger, digest
-from fedmerit.messages import TRAIN, Failure, Reply, payload
-from fedmerit.plan import TASKS, make_plan
-from fedmerit.privacy import require_privacy
-from fedmerit.registry import METHODS
-from fedmerit.results import read_results, read_run
-from fedmerit.server import Federation
-from fedmerit.site_log import SITE_LOG
-from fedmerit.training import initial_network, load_network
-from fedmerit.verification import verify_run
+from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
+from fedmerit.methods.registry import METHODS
+from fedmerit.records import ciphertexts as sealed
+from fedmerit.records.ledger import Ledger, digest
+from fedmerit.records.results import read_results, read_run
+from fedmerit.training.networks import initial_network, load_network
+from fedmerit.vectors import aggregate
+from fedmerit.wire.egress_list import Withheld
+from fedmerit.wire.messages import TRAIN, Failure, Reply, payload
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
 
@@ -479,9 +480,9 @@ def test_another_key_is_noticed_at_the_sites(made, other_key, own_site, tmp_path
 
 @pytest.fixture
 def own_site(sites, key, tmp_path):
-    from fedmerit.data import SiteFolder
-    from fedmerit.messages import Task
-    from fedmerit.site import Site
+    from fedmerit.federation.site import Site
+    from fedmerit.training.data import SiteFolder
+    from fedmerit.wire.messages import Task
 
     plan = make_plan("fedavg", "prostate", 2, 0, TASKS["prostate"], {"width": 4, "depth": 3})
     site = Site(SiteFolder(sites / "site1"), plan, tmp_path / "sites/site1", "cpu", key=key)

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from fedmerit import flat
-from fedmerit.data import SiteFolder, Slices, open_sites
-from fedmerit.ledger import digest, verify
-from fedmerit.plan import Plan
-from fedmerit.results import QUANTITIES, read_results, read_run
-from fedmerit.training import initial_network, load_network, random_seed, train
+from fedmerit.configuration.run import Plan
+from fedmerit.records.ledger import digest, verify
+from fedmerit.records.results import QUANTITIES, read_results, read_run
+from fedmerit.seeds import random_seed
+from fedmerit.training.data import SiteFolder, Slices, open_sites
+from fedmerit.training.learning import train
+from fedmerit.training.networks import initial_network, load_network
 
 NAMES = ["site1", "site2", "site3"]
 

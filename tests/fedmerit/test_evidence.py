@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedmerit.core import BLOCK, gram
-from fedmerit.evidence import evidence_of
-from fedmerit.inspection import fault_of_reply
-from fedmerit.messages import Reply
+from fedmerit.federation.evidence import evidence_of
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.training import Overlap
+from fedmerit.training.overlaps import Overlap
+from fedmerit.vectors import BLOCK, gram
+from fedmerit.wire.inspection import fault_of_reply
+from fedmerit.wire.messages import Reply
 
 
 def cosine(one, other):

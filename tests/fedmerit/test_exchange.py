@@ -10,9 +10,10 @@ import torch
 from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, generator, over_the_wire, play, replies, tiny_plan
 
 from fedmerit import flat
-from fedmerit.data import SERVER_SPLIT
 from fedmerit.errors import BadInput, MemoryLost, RunFailed
-from fedmerit.flare.messages import (
+from fedmerit.federation.checkpoint import CHECKPOINT
+from fedmerit.federation.server import Federation, require_sites
+from fedmerit.flare.translation import (
     answer_to_model,
     model_to_evaluated,
     model_to_evaluation,
@@ -20,12 +21,12 @@ from fedmerit.flare.messages import (
     model_to_task,
     task_to_model,
 )
-from fedmerit.inspection import fault_of_evaluated
-from fedmerit.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Patch, Reply, Task, payload
-from fedmerit.registry import METHODS
-from fedmerit.results import read_results
-from fedmerit.server import CHECKPOINT, Federation, require_sites
-from fedmerit.training import Overlap
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_results
+from fedmerit.training.data import SERVER_SPLIT
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.inspection import fault_of_evaluated
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Patch, Reply, Task, payload
 
 
 def bits(vector: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from fedmerit import flat
-from fedmerit.plan import Network
-from fedmerit.training import build_network
+from fedmerit.configuration.run import Network
+from fedmerit.training.networks import build_network
 
 
 def make_network(seed=0, norm="batch"):

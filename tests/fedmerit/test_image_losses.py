@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedmerit.data import Case, Slices
-from fedmerit.training import image_losses
+from fedmerit.training.data import Case, Slices
+from fedmerit.training.prediction import image_losses
 
 SMOOTHING = 1e-5  # MONAI's, in numerator and denominator
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedmerit.flare.recipe import site_policy
-from fedmerit.ledger import verify
+from fedmerit.records.ledger import verify
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 FOLDERS = sorted(path.parent.name for path in JOBS.glob("*/meta.json"))

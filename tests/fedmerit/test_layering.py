@@ -8,9 +8,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "custom" / "fedmerit"
-FOLDERS = (PACKAGE, ROOT / "data_prep", ROOT / "evaluation")
-ENGINES = {"fedmerit.local", "fedmerit.flare", "fedmerit.runs", "fedmerit.cli"}
-ENGINES |= {"fedmerit.commands", "fedmerit.server", "fedmerit.site"}
+FOLDERS = (ROOT / "cli", PACKAGE, ROOT / "data_prep", ROOT / "evaluation")
+ENGINES = {"fedmerit.engines.local", "fedmerit.flare", "fedmerit.engines.runs", "cli.main"}
+ENGINES |= {"fedmerit.commands", "fedmerit.federation.server", "fedmerit.federation.site"}
 
 
 def name_of(file):
@@ -72,7 +72,10 @@ def test_sites_and_server_know_neither_engine(name):
     assert not {
         module
         for module in imports(PACKAGE / f"{name}.py")
-        if within(module, {"fedmerit.local", "fedmerit.flare", "fedmerit.runs", "fedmerit.cli", "fedmerit.commands"})
+        if within(
+            module,
+            {"fedmerit.engines", "fedmerit.flare", "cli"},
+        )
     }
 
 
@@ -93,11 +96,11 @@ def loaded_by(module):
 
 
 def test_the_command_line_loads_neither_nvflare_nor_monai():
-    assert not loaded_by("fedmerit.cli") & {"nvflare", "monai"}
+    assert not loaded_by("cli.main") & {"nvflare", "monai"}
 
 
 def test_the_methods_load_neither_nvflare_nor_monai():
-    assert not loaded_by("fedmerit.registry") & {"nvflare", "monai", "pandas", "numpy.testing"}
+    assert not loaded_by("fedmerit.methods.registry") & {"nvflare", "monai", "pandas", "numpy.testing"}
 
 
 def test_every_package_is_installed():

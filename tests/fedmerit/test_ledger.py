@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedmerit.errors import BadInput
-from fedmerit.ledger import GENESIS, Ledger, digest, verify
+from fedmerit.records.ledger import GENESIS, Ledger, digest, verify
 
 
 @pytest.fixture

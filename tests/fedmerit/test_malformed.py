@@ -13,9 +13,9 @@ import torch
 from pretending import SITES, evaluations, over_the_wire, replies, tiny_plan
 
 from fedmerit.flare.aggregator import MeritAggregator
-from fedmerit.flare.messages import answer_to_model
-from fedmerit.ledger import verify
-from fedmerit.messages import TRAIN, Evaluated, Failure, Reply
+from fedmerit.flare.translation import answer_to_model
+from fedmerit.records.ledger import verify
+from fedmerit.wire.messages import TRAIN, Evaluated, Failure, Reply
 
 LIAR = "Birch"
 NAN, INF = float("nan"), float("inf")

@@ -19,10 +19,10 @@ from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedci import FedCI
 from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.qfedavg import QFedAvg
+from fedmerit.methods.registry import METHODS
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.round_robin import RoundRobin
 from fedmerit.methods.vpdl import VPDL
-from fedmerit.registry import METHODS
 
 NAN = math.nan
 VARIANTS = [

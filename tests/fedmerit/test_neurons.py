@@ -8,12 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedmerit import flat, neurons
-from fedmerit.core import owned
-from fedmerit.data import Slices, open_sites
-from fedmerit.neurons import loss_increases
-from fedmerit.plan import TASKS, Network, Training
-from fedmerit.training import initial_network, random_seed, soft_dice_losses, train
+from fedmerit import flat
+from fedmerit.configuration.run import TASKS, Network, Training
+from fedmerit.seeds import random_seed
+from fedmerit.training import neurons
+from fedmerit.training.data import Slices, open_sites
+from fedmerit.training.learning import train
+from fedmerit.training.networks import initial_network
+from fedmerit.training.neurons import loss_increases
+from fedmerit.training.prediction import soft_dice_losses
+from fedmerit.vectors import owned
 
 KINDS = [
     pytest.param({"residual_units": units, "norm": norm}, id=f"{units} {norm}")

@@ -15,7 +15,7 @@ import oracles_rewards
 import oracles_validation
 import pytest
 
-from fedmerit.registry import METHODS
+from fedmerit.methods.registry import METHODS
 
 DEFAULT = Path(__file__).resolve().parents[2].parent / "shared" / "oracles"
 FOLDER = Path(os.environ.get("FEDMERIT_ORACLES", DEFAULT))

@@ -7,13 +7,14 @@ import pytest
 import torch
 from pretending import SITES, evaluated, evaluations, replies, tiny_plan
 
-from fedmerit import runs
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.messages import TRAIN, Failure, Patch
-from fedmerit.registry import METHODS
-from fedmerit.results import read_results
-from fedmerit.server import Federation, is_finished
-from fedmerit.site import Site
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.federation.server import Federation
+from fedmerit.federation.site import Site
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_results
+from fedmerit.wire.messages import TRAIN, Failure, Patch
 
 AWAY = "Birch"
 ROW = SITES.index(AWAY)

@@ -11,13 +11,18 @@ from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from stopping import stop_at
 
-from fedmerit import flat, runs
+from fedmerit import flat
+from fedmerit.configuration.run import TASKS, make_plan
 from fedmerit.core import Sharing
-from fedmerit.data import SiteFolder
-from fedmerit.egress import LARGEST_MB, Withheld
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.federation.peers import ModelExchange, givers, gives
+from fedmerit.federation.server import Federation
+from fedmerit.federation.site import Site
+from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
+from fedmerit.federation.verification import verify_run
 from fedmerit.flare.executor import ERRORS
-from fedmerit.flare.messages import (
+from fedmerit.flare.translation import (
     answer_to_model,
     model_to_evaluation,
     model_to_reply,
@@ -26,19 +31,17 @@ from fedmerit.flare.messages import (
     shareable_to_peer,
     task_to_model,
 )
-from fedmerit.inspection import fault_of_reply
-from fedmerit.ledger import Ledger
-from fedmerit.messages import Evaluation, Failure, PeerModel, Reply, Task, payload
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.peers import ModelExchange, givers, gives
-from fedmerit.plan import TASKS, make_plan
-from fedmerit.results import PAIRS, read_results
-from fedmerit.server import Federation
-from fedmerit.site import Site
-from fedmerit.site_log import SITE_LOG, digest_of_peer
-from fedmerit.training import Overlap, initial_network, random_seed
-from fedmerit.verification import verify_run
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.results import PAIRS, read_results
+from fedmerit.seeds import random_seed
+from fedmerit.training.data import SiteFolder
+from fedmerit.training.networks import initial_network
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.egress_list import LARGEST_MB, Withheld
+from fedmerit.wire.inspection import fault_of_reply
+from fedmerit.wire.messages import Evaluation, Failure, PeerModel, Reply, Task, payload
 
 SITES = ("Alder", "Birch", "Cedar")
 NAMES = ("site1", "site2", "site3")  # of generated images

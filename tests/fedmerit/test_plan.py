@@ -3,9 +3,9 @@ from dataclasses import fields
 
 import pytest
 
+from fedmerit.configuration.run import TASKS, Network, Plan, Training, make_plan
 from fedmerit.errors import BadInput
-from fedmerit.plan import TASKS, Network, Plan, Training, make_plan
-from fedmerit.registry import METHODS
+from fedmerit.methods.registry import METHODS
 
 NETWORK = TASKS["fundus"]
 

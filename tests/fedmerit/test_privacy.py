@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from fedmerit import flat
+from fedmerit.configuration.filters import KINDS, Percentile, parse, require_privacy
+from fedmerit.configuration.run import TASKS, make_plan
 from fedmerit.errors import BadInput
 from fedmerit.flare.privacy import FILTERS, filtering
 from fedmerit.flare.recipe import site_policy
-from fedmerit.ledger import Ledger
-from fedmerit.messages import Failure, Reply
-from fedmerit.plan import TASKS, make_plan
-from fedmerit.privacy import KINDS, Percentile, parse, require_privacy
-from fedmerit.registry import METHODS
-from fedmerit.results import read_run
-from fedmerit.training import initial_network
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.results import read_run
+from fedmerit.training.networks import initial_network
+from fedmerit.wire.messages import Failure, Reply
 
 PERCENTILE = "percentile:percentile=50,gamma=0.01"
 

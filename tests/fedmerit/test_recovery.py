@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from federation_factory import PATIENCE, Federation, federation
 
-from fedmerit.flare import session
-from fedmerit.site_log import SITE_LOG
-from fedmerit.verification import verify_run
+from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.federation.verification import verify_run
+from fedmerit.flare.deploy import session
 
 ROUNDS = 4
 

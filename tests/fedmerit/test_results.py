@@ -4,7 +4,7 @@ import math
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.results import COLUMNS, QUANTITIES, ResultsFile, Row, read_results, read_run
+from fedmerit.records.results import COLUMNS, QUANTITIES, ResultsFile, Row, read_results, read_run
 
 
 def row(quantity="weight", value=0.25, site="Basel", **columns):

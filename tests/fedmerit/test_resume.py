@@ -11,11 +11,12 @@ import pytest
 import torch
 from stopping import stop_at
 
-from fedmerit import runs
-from fedmerit.ledger import Ledger, verify
-from fedmerit.results import ResultsFile
-from fedmerit.server import Federation, is_finished
-from fedmerit.site import Site
+from fedmerit.engines import runs
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.federation.server import Federation
+from fedmerit.federation.site import Site
+from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.results import ResultsFile
 
 
 @pytest.fixture

@@ -11,10 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rounds import Rounds, as_numbers, few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.core import (
+from fedmerit.core import Layout, Reports
+from fedmerit.games import shapley
+from fedmerit.methods import cgsv
+from fedmerit.methods.cgsv import CGSV, cosine_game, sampled_shapley
+from fedmerit.methods.data_weighted import DataWeighted
+from fedmerit.methods.euclidean import Euclidean, distances_to_sum
+from fedmerit.methods.rffl import RFFL
+from fedmerit.methods.round_robin import RoundRobin
+from fedmerit.vectors import (
     BLOCK,
-    Layout,
-    Reports,
     cosine_to_sum,
     distances,
     gram,
@@ -25,14 +31,7 @@ from fedmerit.core import (
     remember,
     reshare,
     reward,
-    shapley,
 )
-from fedmerit.methods import cgsv
-from fedmerit.methods.cgsv import CGSV, cosine_game, sampled_shapley
-from fedmerit.methods.data_weighted import DataWeighted
-from fedmerit.methods.euclidean import Euclidean, distances_to_sum
-from fedmerit.methods.rffl import RFFL
-from fedmerit.methods.round_robin import RoundRobin
 
 
 def expected_of(reference, rounds, **parameters):

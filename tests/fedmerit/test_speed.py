@@ -8,12 +8,15 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_opt.pt.fedce import FedCEConstants, FedCEModelAggregator
 
-from fedmerit import neurons
-from fedmerit.core import Layout, Reports, gram, shapley
+from fedmerit.configuration.run import TASKS, Network
+from fedmerit.core import Layout, Reports
+from fedmerit.games import shapley
 from fedmerit.methods.cgsv import CGSV, cosine_game
 from fedmerit.methods.fedce import FedCE
-from fedmerit.plan import TASKS, Network
-from fedmerit.training import build_network, soft_dice_losses
+from fedmerit.training import neurons
+from fedmerit.training.networks import build_network
+from fedmerit.training.prediction import soft_dice_losses
+from fedmerit.vectors import gram
 
 SITES, PARAMETERS, TENSORS, REPEATS = 6, 7_800_000, 60, 7  # the U-Net of the FedCE paper has some 7.8 million
 NAMES = [f"layer{number:02d}.weight" for number in range(TENSORS)]

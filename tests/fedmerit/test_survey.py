@@ -11,25 +11,29 @@ from measured import rows
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from stopping import stop_at
 
-from fedmerit import flat, neurons, runs
-from fedmerit.core import owned
-from fedmerit.data import SERVER_SPLIT, Slices, open_sites
+from fedmerit import flat
+from fedmerit.configuration.run import TASKS, Plan, make_plan
+from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
-from fedmerit.flare.messages import (
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.federation.server import Federation
+from fedmerit.federation.site import Site
+from fedmerit.flare.translation import (
     answer_to_model,
     model_to_evaluated,
     model_to_evaluation,
     model_to_task,
     task_to_model,
 )
-from fedmerit.inspection import fault_of_weighed
-from fedmerit.messages import EVALUATE, TRAIN, Evaluated, Failure, Reply, Task, Weighed, Weighing, payload
-from fedmerit.neurons import loss_increases
-from fedmerit.plan import TASKS, Plan, make_plan
-from fedmerit.results import read_results, read_run
-from fedmerit.server import Federation, is_finished
-from fedmerit.site import Site
-from fedmerit.training import Overlap, initial_network, load_network
+from fedmerit.records.results import read_results, read_run
+from fedmerit.training import neurons
+from fedmerit.training.data import SERVER_SPLIT, Slices, open_sites
+from fedmerit.training.networks import initial_network, load_network
+from fedmerit.training.neurons import loss_increases
+from fedmerit.training.overlaps import Overlap
+from fedmerit.vectors import owned
+from fedmerit.wire.inspection import fault_of_weighed
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Reply, Task, Weighed, Weighing, payload
 
 SITES = ("Alder", "Birch", "Cedar")
 NAMES = ["site1", "site2", "site3"]

@@ -10,10 +10,10 @@ from nvflare.apis.fl_context import FLContextManager
 from nvflare.app_common.widgets.streaming import AnalyticsReceiver
 from nvflare.widgets.fed_event import ServerFedEventRunner
 
+from fedmerit.configuration.tracking import KINDS, MLflow, parse, require_tracking
 from fedmerit.errors import BadInput
 from fedmerit.flare.recipe import site_policy
-from fedmerit.flare.tracking import RECEIVERS, track
-from fedmerit.tracking import KINDS, MLflow, parse, require_tracking
+from fedmerit.flare.scalars import RECEIVERS, track
 
 RECORD = {
     "round": 3,
@@ -84,7 +84,7 @@ def test_the_local_engine_has_no_receivers():
 
 
 def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypatch):
-    monkeypatch.setattr("fedmerit.tracking.find_spec", lambda name: None)
+    monkeypatch.setattr("fedmerit.configuration.tracking.find_spec", lambda name: None)
     for kind in KINDS:
         with pytest.raises(BadInput, match=r"pip install 'fedmerit\[tracking\]'"):
             require_tracking([kind], "sim")

@@ -9,25 +9,14 @@ from monai.metrics import DiceMetric
 from torch import nn
 
 from fedmerit import flat
-from fedmerit.data import Case, Slices
+from fedmerit.configuration.run import Network, Training
 from fedmerit.errors import BadInput
-from fedmerit.plan import Network, Training
-from fedmerit.training import (
-    EVALUATION_BATCH,
-    Augmented,
-    Overlap,
-    build_loss,
-    build_network,
-    check_image_size,
-    evaluate,
-    initial_network,
-    load_network,
-    mean_dice,
-    predict,
-    random_seed,
-    save_network,
-    train,
-)
+from fedmerit.seeds import random_seed
+from fedmerit.training.data import Case, Slices
+from fedmerit.training.learning import Augmented, build_loss, train
+from fedmerit.training.networks import build_network, check_image_size, initial_network, load_network, save_network
+from fedmerit.training.overlaps import Overlap, mean_dice
+from fedmerit.training.prediction import EVALUATION_BATCH, evaluate, predict
 
 NETWORK = Network(in_channels=1, labels=("disc", "cup"), width=2, depth=3)
 TRAINING = Training(batch_size=4, augment=False)

@@ -13,19 +13,22 @@ import torch
 from rounds import SOONER
 from stopping import Stop, stop_at
 
-from fedmerit import flat, runs
-from fedmerit.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
+from fedmerit import flat
+from fedmerit.configuration.run import TASKS, Plan, make_plan
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.federation.server import Federation
+from fedmerit.federation.site import Site
 from fedmerit.files import read_json, write_json
 from fedmerit.flare import simulation
-from fedmerit.ledger import Ledger, verify
-from fedmerit.messages import Evaluation
-from fedmerit.plan import TASKS, Plan, make_plan
-from fedmerit.registry import METHODS
-from fedmerit.results import read_results, read_run
-from fedmerit.server import Federation
-from fedmerit.site import Site
-from fedmerit.training import evaluate, image_losses, initial_network, load_network, mean_dice
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.results import read_results, read_run
+from fedmerit.training.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
+from fedmerit.training.networks import initial_network, load_network
+from fedmerit.training.overlaps import mean_dice
+from fedmerit.training.prediction import evaluate, image_losses
+from fedmerit.wire.messages import Evaluation
 
 NAMES = ["site1", "site2", "site3"]
 TINY = {"width": "4", "depth": "3"}

@@ -8,13 +8,14 @@ import torch
 from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.core import Layout, Reports, SiteView, TrialResults, Trials, histogram, trained_models
+from fedmerit.core import Layout, Reports, SiteView, TrialResults, Trials
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE, divergence
 from fedmerit.methods.fedci import FedCI
 from fedmerit.methods.qfedavg import QFedAvg
-from fedmerit.registry import METHODS
+from fedmerit.methods.registry import METHODS
+from fedmerit.vectors import histogram, trained_models
 
 
 def evaluated(rounds, model, bins=0):

@@ -16,10 +16,10 @@ from rounds import SOONER, make_rounds, play
 from evaluation.truth.coalitions import require_one_model
 from evaluation.truth.games import NOBODY, Sampling, coalition_utilities
 from evaluation.truth.values import leave_one_out_tables, sampled_tables, shapley_tables
+from fedmerit.configuration.run import make_plan
 from fedmerit.errors import BadInput
-from fedmerit.plan import make_plan
-from fedmerit.registry import METHODS
-from fedmerit.results import read_run, read_table
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_run, read_table
 
 ROUNDS = 2
 LOO = ["site1+site2+site3", "site1+site2", "site1+site3", "site2+site3"]

@@ -13,15 +13,15 @@ import torch
 from certificates import issue
 from pretending import tiny_plan
 
-from fedmerit.data import open_sites
 from fedmerit.errors import BadInput
-from fedmerit.ledger import GENESIS, Ledger, verified_records
-from fedmerit.messages import PeerModel
-from fedmerit.server import Federation
-from fedmerit.signing import CERTIFICATE, Signer, read_certificate
-from fedmerit.site import Memory, Site
-from fedmerit.site_log import SITE_LOG, digest_of_peer
-from fedmerit.verification import verify_run
+from fedmerit.federation.server import Federation
+from fedmerit.federation.site import Memory, Site
+from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
+from fedmerit.federation.verification import verify_run
+from fedmerit.records.ledger import GENESIS, Ledger, verified_records
+from fedmerit.records.signing import CERTIFICATE, Signer, read_certificate
+from fedmerit.training.data import open_sites
+from fedmerit.wire.messages import PeerModel
 
 ROUNDS = 3
 

@@ -8,12 +8,12 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
-from fedmerit.flare.messages import model_to_evaluated, model_to_reply, task_to_model
-from fedmerit.messages import TRAIN, Answer
-from fedmerit.place import SERVER, device_of, server_sites
-from fedmerit.plan import Plan
-from fedmerit.server import Federation
-from fedmerit.signing import Signer
+from fedmerit.configuration.run import Plan
+from fedmerit.federation.server import Federation
+from fedmerit.flare.translation import model_to_evaluated, model_to_reply, task_to_model
+from fedmerit.records.signing import Signer
+from fedmerit.training.place import SERVER, device_of, server_sites
+from fedmerit.wire.messages import TRAIN, Answer
 
 LONGEST_NAME = 100  # characters
 

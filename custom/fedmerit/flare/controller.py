@@ -13,15 +13,15 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.model_controller import ModelController
 
-from fedmerit.description import describe
+from fedmerit.configuration.description import describe
+from fedmerit.configuration.filters import HE
 from fedmerit.files import held, write_json
 from fedmerit.flare.aggregator import MeritAggregator
-from fedmerit.flare.messages import PROGRESS
-from fedmerit.flare.tracking import track
-from fedmerit.ledger import Ledger
-from fedmerit.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
-from fedmerit.privacy import HE
-from fedmerit.signing import Signer
+from fedmerit.flare.scalars import track
+from fedmerit.flare.translation import PROGRESS
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.signing import Signer
+from fedmerit.training.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
 ASK_AGAIN = 5.0  # seconds after which sites that NVFlare gave up are asked again

@@ -1,4 +1,4 @@
-"""The last gate of a site: NVFlare's result filter that lets pass what `fedmerit.egress` lists, and nothing else."""
+"""The last gate of a site: NVFlare's result filter that lets pass what `egress_list.py` lists, and nothing else."""
 
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.filter import Filter
@@ -8,7 +8,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 
 from fedmerit.core import DECIMALS
-from fedmerit.egress import cleared
+from fedmerit.wire.egress_list import cleared
 
 HEADERS = (AppConstants.CURRENT_ROUND,)
 

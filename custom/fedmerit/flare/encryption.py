@@ -11,7 +11,7 @@ from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit.sealed import DEGREE, KEYS, PRIMES, SCALE_BITS
+from fedmerit.records.ciphertexts import DEGREE, KEYS, PRIMES, SCALE_BITS
 
 SITES_CONTEXT, SERVER_CONTEXT = ProvFileName.CLIENT_CONTEXT_TENSEAL, ProvFileName.SERVER_CONTEXT_TENSEAL
 

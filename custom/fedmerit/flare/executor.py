@@ -22,8 +22,10 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit.behaviours import Misbehaving, behaving
-from fedmerit.flare.messages import (
+from fedmerit.attacks.behaviours import Misbehaving, behaving
+from fedmerit.configuration.run import Plan
+from fedmerit.federation.site import Site
+from fedmerit.flare.translation import (
     answer_to_model,
     model_to_evaluation,
     model_to_reply,
@@ -31,12 +33,10 @@ from fedmerit.flare.messages import (
     peer_to_shareable,
     shareable_to_peer,
 )
-from fedmerit.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, failed_with
-from fedmerit.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
-from fedmerit.plan import Plan
-from fedmerit.sealed import SiteKey
-from fedmerit.site import Site
-from fedmerit.training import build_network
+from fedmerit.records.ciphertexts import SiteKey
+from fedmerit.training.networks import build_network
+from fedmerit.training.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
+from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, failed_with
 
 ERRORS = "errors.log"  # in the site's own folder of the run
 READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {

@@ -1,4 +1,4 @@
-"""The privacy filters of `fedmerit.privacy` as NVFlare's, and what they make of an answer outside NVFlare."""
+"""The privacy filters of `configuration/filters.py` as NVFlare's, and what they make of an answer outside NVFlare."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,9 +13,9 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from torch import nn
 
-from fedmerit.flare.messages import answer_to_model, model_to_reply
-from fedmerit.messages import Answer, Reply
-from fedmerit.privacy import Gaussian, Percentile, SparseVector, parse
+from fedmerit.configuration.filters import Gaussian, Percentile, SparseVector, parse
+from fedmerit.flare.translation import answer_to_model, model_to_reply
+from fedmerit.wire.messages import Answer, Reply
 
 
 class GaussianPrivacy(DXOFilter):

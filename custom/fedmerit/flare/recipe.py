@@ -12,17 +12,17 @@ from nvflare.job_config.defs import FilterType
 from nvflare.recipe.spec import Recipe
 
 import fedmerit
+from fedmerit.configuration.filters import HE
+from fedmerit.configuration.run import Plan
 from fedmerit.errors import BadInput
+from fedmerit.federation.server import require_patience
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import MeritController
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import MeritExecutor
 from fedmerit.flare.privacy import FILTERS, privacy_filter
-from fedmerit.flare.tracking import RECEIVERS, receiver
-from fedmerit.messages import EVALUATE, TRAIN
-from fedmerit.plan import Plan
-from fedmerit.privacy import HE
-from fedmerit.server import require_patience
+from fedmerit.flare.scalars import RECEIVERS, receiver
+from fedmerit.wire.messages import EVALUATE, TRAIN
 
 
 class MeritRecipe(Recipe):
@@ -36,8 +36,8 @@ class MeritRecipe(Recipe):
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
         start_sites: sites that have to be there for the job to start, where others than ``min_sites``.
-        privacy: specs of `fedmerit.privacy`, applied at every site to what it sends, in this order.
-        track: specs of `fedmerit.tracking`.
+        privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
+        track: specs of `fedmerit.configuration.tracking`.
     """
 
     def __init__(

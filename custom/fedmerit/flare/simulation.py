@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 from nvflare.recipe.sim_env import SimEnv
 
-from fedmerit import place
+from fedmerit.configuration.run import Plan
 from fedmerit.errors import RunFailed
+from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json, write_json
 from fedmerit.flare.recipe import MeritRecipe, site_policy
-from fedmerit.ledger import Ledger
-from fedmerit.plan import Plan
-from fedmerit.server import is_finished
+from fedmerit.records.ledger import Ledger
+from fedmerit.training import place
 
 POLL = 0.3  # seconds
 
@@ -45,7 +45,7 @@ def run_simulator(
         root: the folder of their site folders.
         run: the run folder, with run.json.
         threads: client processes at a time.
-        devices: setting as `fedmerit.place.device_of` reads it.
+        devices: setting as `fedmerit.training.place.device_of` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
             even where this process is killed.

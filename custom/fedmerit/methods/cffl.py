@@ -9,22 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import (
-    Layout,
-    Method,
-    Outcome,
-    Reports,
-    Trials,
-    aggregate,
-    keep_largest,
-    quota_counts,
-    require_choice,
-    reshare,
-    reward,
-    share,
-    to_sites,
-    trained_models,
-)
+from fedmerit.core import Layout, Method, Outcome, Reports, Trials, require_choice
+from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, reward, share, to_sites, trained_models
 
 RELEASED_FADE = 0.8  # of the old reputation in reputation="released"
 

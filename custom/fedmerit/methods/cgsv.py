@@ -10,23 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import (
-    Layout,
-    Method,
-    Outcome,
-    Reports,
+from fedmerit.core import Layout, Method, Outcome, Reports, inner_products, require_choice
+from fedmerit.games import shapley
+from fedmerit.vectors import (
     add_masked,
     aggregate,
     cosine_to_sum,
     distances,
     earned,
-    inner_products,
     norms,
     norms_outside,
     remember,
-    require_choice,
     reshare,
-    shapley,
     share,
 )
 

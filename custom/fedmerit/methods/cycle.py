@@ -13,21 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-from fedmerit.core import (
-    DECIMALS,
-    DIRECTIONS,
-    EXCHANGES,
-    Layout,
-    Lesson,
-    Method,
-    Outcome,
-    PeerView,
-    Reports,
-    Sharing,
-    distillation,
-    divergence,
-    require_choice,
-)
+from fedmerit.core import DECIMALS, Layout, Lesson, Method, Outcome, PeerView, Reports, Sharing, require_choice
+from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation, divergence
 
 SCORE_LOSSES = ("ce", "training")  # of which the gradient is compared: cross-entropy, or the loss a site trains with
 ROUNDING = 1e-6  # of a distillation gradient, relative to that of the site's own loss

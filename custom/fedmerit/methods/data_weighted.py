@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, aggregate, require_choice, reward
+from fedmerit.core import Layout, Method, Outcome, Reports, require_choice
+from fedmerit.vectors import aggregate, reward
 
 
 @dataclass(frozen=True)

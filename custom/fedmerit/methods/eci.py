@@ -9,19 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import (
-    Layout,
-    Method,
-    Outcome,
-    Reports,
-    Trials,
-    aggregate,
-    coalition_trials,
-    coalition_values,
-    require_coalitions,
-    reward,
-    share,
-)
+from fedmerit.core import Layout, Method, Outcome, Reports, Trials
+from fedmerit.games import coalition_trials, coalition_values, require_coalitions
+from fedmerit.vectors import aggregate, reward, share
 
 
 @dataclass(frozen=True)

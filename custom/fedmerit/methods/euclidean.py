@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, aggregate, inner_products, reward, share
+from fedmerit.core import Layout, Method, Outcome, Reports, inner_products
+from fedmerit.vectors import aggregate, reward, share
 
 COINCIDES = 1e-12  # a squared distance this small beside its terms is rounding
 

@@ -9,25 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import (
-    Layout,
-    Method,
-    Outcome,
-    Reports,
-    SiteView,
-    Trials,
-    aggregate,
-    histogram,
-    inner_products,
-    norms,
-    remember,
-    require_choice,
-    reshare,
-    reward,
-    share,
-    to_sites,
-    trained_models,
-)
+from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, Trials, inner_products, require_choice
+from fedmerit.vectors import aggregate, histogram, norms, remember, reshare, reward, share, to_sites, trained_models
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, aggregate
+from fedmerit.core import Layout, Method, Outcome, Reports
+from fedmerit.vectors import aggregate
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import (
-    Layout,
-    Method,
-    Outcome,
-    Reports,
-    SiteView,
-    aggregate,
-    cosine_to_others,
-    inner_products,
-    require_choice,
-    share,
-)
+from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, inner_products, require_choice
+from fedmerit.vectors import aggregate, cosine_to_others, share
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.

@@ -10,20 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedmerit.core import (
-    BLOCK,
-    Layout,
-    Method,
-    Outcome,
-    Reports,
-    Survey,
-    Trials,
-    owned,
-    require_choice,
-    share,
-    to_sites,
-    trained_models,
-)
+from fedmerit.core import Layout, Method, Outcome, Reports, Survey, Trials, require_choice
+from fedmerit.vectors import BLOCK, owned, share, to_sites, trained_models
 
 WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
 TOLERANCE = 1e-9  # percent, of a sum of importances

@@ -10,7 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, aggregate, inner_products, require_choice, share
+from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, inner_products, require_choice
+from fedmerit.vectors import aggregate, share
 
 EPSILON = 1e-10  # added to every loss
 

@@ -11,21 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import (
-    Layout,
-    Method,
-    Outcome,
-    Reports,
-    aggregate,
-    cosine_to_sum,
-    inner_products,
-    norms,
-    remember,
-    require_choice,
-    reshare,
-    reward,
-    share,
-)
+from fedmerit.core import Layout, Method, Outcome, Reports, inner_products, require_choice
+from fedmerit.vectors import aggregate, cosine_to_sum, norms, remember, reshare, reward, share
 
 
 @dataclass(frozen=True)

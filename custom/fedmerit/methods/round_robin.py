@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, aggregate, require_choice
+from fedmerit.core import Layout, Method, Outcome, Reports, require_choice
+from fedmerit.vectors import aggregate
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import (
-    DIRECTIONS,
-    EXCHANGES,
-    Layout,
-    Lesson,
-    Method,
-    Outcome,
-    PeerView,
-    Reports,
-    Sharing,
-    distillation,
-    require_choice,
-)
+from fedmerit.core import Layout, Lesson, Method, Outcome, PeerView, Reports, Sharing, require_choice
+from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedmerit.core import PeerView, Reports, divergence
+from fedmerit.core import PeerView, Reports
+from fedmerit.distillation import divergence
 from fedmerit.methods.cycle import CYCle, misalignments
 from fedmerit.methods.vpdl import VPDL
-from fedmerit.training import build_loss
+from fedmerit.training.learning import build_loss
 
 NAN = math.nan
 

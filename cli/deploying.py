@@ -1,0 +1,282 @@
+"""Commands of a federation of separate machines: deploy, submit, status, fetch, resume, abort."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from cli.app import ServerSites, app, console, reports_bad_input
+from cli.progress import last_round
+from fedmerit.errors import BadInput
+from fedmerit.records.ciphertexts import require_tenseal
+
+if TYPE_CHECKING:
+    from fedmerit.flare.deploy.preflight import Line
+    from fedmerit.flare.deploy.provision import Kit
+
+deploy = typer.Typer(
+    no_args_is_help=True, help="Prepare a federation of separate machines: startup kits, sites, server."
+)
+app.add_typer(deploy, name="deploy")
+
+AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
+AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
+JobId = Annotated[str, typer.Argument(help="As `submit` printed it.")]
+Byoc = Annotated[bool, typer.Option("--byoc", help="Let jobs bring code of their own (`export --byoc`).")]
+KitDevice = Annotated[str, typer.Option(help="cuda:0, cpu, ... on this machine.")]
+COLOURS: Mapping[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+SHARES: Mapping[str, str] = {
+    "server": "the server's machine",
+    "client": "the hospital",
+    "admin": "the admin, on any machine",
+}
+
+
+@deploy.command()
+@reports_bad_input
+def init(
+    out: Annotated[Path, typer.Option(help="Folder to write; with --add, the one written before.")],
+    sites: Annotated[str, typer.Option(metavar="A,B:ORG", help="Sites, by the names of their folders.")],
+    server: Annotated[str | None, typer.Option(help="Host name at which the sites reach the server.")] = None,
+    org: Annotated[str, typer.Option(help="Organisation of server, admins, and sites that name none.")] = "fedmerit",
+    admin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="EMAIL:ROLE", help="project_admin, org_admin, lead or member; several times."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of the federation.")] = "fedmerit",
+    ports: Annotated[str, typer.Option(metavar="PORT[,PORT]", help="Of sites and admins, or of each.")] = "8002",
+    he: Annotated[bool, typer.Option("--he", help="With keys for encrypted jobs (`export --privacy he`).")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Add the sites to the project in --out.")] = False,
+) -> None:
+    """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
+    from fedmerit.flare.deploy.provision import PROJECT_FILE, add_sites, make_project
+    from fedmerit.flare.deploy.provision import init as write_project
+
+    by_site = _organisations(sites, org)
+    if add:
+        if server is not None or admin or he:
+            raise BadInput("--add: adds sites alone; leave out --server, --admin and --he")
+        kits = add_sites(out, by_site)
+    else:
+        if server is None:
+            raise BadInput("--server: missing; name the host at which the sites reach the server")
+        admins = _admins(admin or [f"admin@{org.replace('_', '-')}.org:project_admin"])
+        if he:
+            require_tenseal("--he")
+        encryption: dict[str, str] | None = {} if he else None
+        kits = write_project(out, make_project(by_site, server, org, admins, name, _ports(ports), encryption))
+    _print_kits(kits)
+    console.print(f"project: {out / PROJECT_FILE}", soft_wrap=True)
+    private = kits[0].path.parents[1] / "state"
+    console.print(f"keep to yourself, it holds the keys that make certificates: {private}", soft_wrap=True)
+
+
+def _organisations(sites: str, org: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in sites.split(","):
+        name, _, own = part.strip().partition(":")
+        if not name or name in found:
+            raise BadInput(f"--sites {sites}: expected names such as A,B or A:ORG,B:ORG, each once")
+        found[name] = own or org
+    return found
+
+
+def _admins(admins: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in admins:
+        email, colon, role = text.rpartition(":")
+        if not colon or email in found:
+            raise BadInput(f"--admin {text}: expected EMAIL:ROLE, every address once")
+        found[email] = role
+    return found
+
+
+def _ports(text: str) -> tuple[int, int]:
+    try:
+        ports = [int(part) for part in text.split(",")]
+    except ValueError:
+        ports = []
+    if len(ports) not in (1, 2):
+        raise BadInput(f"--ports {text}: expected one port, or two such as 8002,8003")
+    return ports[0], ports[-1]
+
+
+def _print_kits(kits: list["Kit"]) -> None:
+    table = Table("kit", "of", "organisation", "goes to, by a private way", box=None)
+    for kit in kits:
+        of = {"server": "server", "client": "site", "admin": kit.role}[kit.kind]
+        table.add_row(kit.name, of, kit.org, SHARES[kit.kind])
+    console.print(table)
+    for kit in kits:
+        console.print(f"{kit.name}: {kit.path}", soft_wrap=True, markup=False)
+
+
+@deploy.command()
+@reports_bad_input
+def site(
+    kit: AnyKit,
+    sites_folder: Annotated[Path | None, typer.Option(help="Folder of site folders that holds this site's.")] = None,
+    site_folder: Annotated[Path | None, typer.Option(help="Or the site folder itself.")] = None,
+    device: KitDevice = "auto",
+    byoc: Byoc = False,
+    offline: Annotated[bool, typer.Option("--offline", help="The server need not be started yet.")] = False,
+) -> None:
+    """Prepare one hospital's machine, and check it; exits with 1 where something is in the way."""
+    from fedmerit.flare.deploy.kits import name_of, prepare_site, require_kind
+    from fedmerit.flare.deploy.preflight import preflight
+
+    require_kind(kit, "client")
+    if (sites_folder is None) == (site_folder is None):
+        raise BadInput("--sites-folder or --site-folder: expected one of them")
+    folder = site_folder or Path(sites_folder or "") / name_of(kit)
+    prepare_site(kit, folder, device, byoc)
+    _report([*preflight(kit, offline), *_data(folder)])
+    console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
+
+
+@deploy.command("server")
+@reports_bad_input
+def prepare_the_server(
+    kit: AnyKit,
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder for the run folders, by job id.", show_default="in the kit")
+    ] = None,
+    server_sites: ServerSites = None,
+    device: KitDevice = "auto",
+    byoc: Byoc = False,
+) -> None:
+    """Prepare the server's machine, and check it; exits with 1 where something is in the way."""
+    from fedmerit.flare.deploy.kits import prepare_server
+    from fedmerit.flare.deploy.preflight import preflight
+
+    prepare_server(kit, server_sites, runs, device, byoc)
+    _report(preflight(kit))
+    console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
+
+
+@deploy.command("check")
+@reports_bad_input
+def check_kit(
+    kit: AnyKit,
+    offline: Annotated[bool, typer.Option("--offline", help="The server need not be started yet.")] = False,
+) -> None:
+    """Check a machine that was prepared, once more; changes nothing."""
+    from fedmerit.flare.deploy.kits import manifest_of
+    from fedmerit.flare.deploy.preflight import preflight
+
+    folder = manifest_of(kit).get("site_folder")
+    _report([*preflight(kit, offline), *(_data(Path(folder)) if folder else [])])
+
+
+def _data(folder: Path) -> list["Line"]:
+    """What `fedmerit check` says of one site folder, in a line or two."""
+    from data_prep.check import examine
+    from data_prep.findings import Severity
+    from fedmerit.flare.deploy.preflight import Line, State
+
+    found = [finding for finding in examine(folder.parent).findings if finding.site in (folder.name, "", None)]
+    lines = []
+    for severity, state in ((Severity.error, State.fail), (Severity.warning, State.warn)):
+        of_it = [finding for finding in found if finding.severity == severity]
+        if of_it:
+            told = f"{len(of_it)} {severity}s, the first: {of_it[0]}; `fedmerit check {folder.parent}` lists them"
+            lines.append(Line("data", state, told))
+    return lines or [Line("data", State.ok, f"{folder}: nothing wrong")]
+
+
+def _report(lines: list["Line"]) -> None:
+    table = Table("", "", "", box=None, show_header=False)
+    for line in lines:
+        table.add_row(line.what, Text(line.state, style=COLOURS[line.state]), Text(line.told))
+    console.print(table)
+    if failed := sum(line.state == "fail" for line in lines):
+        typer.echo(f"not ready: {failed} to put right", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+@reports_bad_input
+def submit(
+    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit export` wrote.")],
+    kit: AdminKit,
+) -> None:
+    """Submit a job to a deployed federation; prints its id."""
+    from fedmerit.flare.deploy import session
+
+    with session.session(kit) as opened:
+        job_id = session.submit(opened, job)
+        there = session.connected(opened)
+    console.print(f"job: {job_id}", soft_wrap=True)
+    console.print(f"connected sites: {', '.join(there) or 'none yet; the job waits for them'}", soft_wrap=True)
+
+
+@app.command()
+@reports_bad_input
+def status(
+    kit: AdminKit,
+    job: Annotated[str | None, typer.Argument(help="Id of one job; all where not given.")] = None,
+) -> None:
+    """Sites that are connected, and how jobs are."""
+    from fedmerit.flare.deploy import session
+
+    with session.session(kit) as opened:
+        there = session.connected(opened)
+        jobs = [session.job(opened, job)] if job else session.jobs(opened)
+        running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
+        told = {name: session.progress(opened, name) for name in running}
+    console.print(f"connected sites: {', '.join(there) or 'none'}", soft_wrap=True)
+    table = Table("job", "name", "status", "submitted", "by", "took", box=None)
+    for one in jobs:
+        when = datetime.fromisoformat(one["submit_time_iso"]).astimezone().strftime("%Y-%m-%d %H:%M")
+        took = str(one.get("duration", "")).partition(".")[0]
+        cells = (one["job_id"], one["name"] if "name" in one else one["job_name"], one["status"], when)
+        table.add_row(*cells, one.get("submitter_name", ""), took)
+    console.print(table if jobs else "no jobs")
+    for name, how_far in told.items():
+        if how_far and how_far["record"]:
+            record, rounds = how_far["record"], how_far["rounds"]
+            done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record)}"
+            console.print(done, soft_wrap=True, markup=False)
+    for text in session.why_refused(jobs[0]) if job else []:
+        console.print(text, soft_wrap=True, markup=False)
+
+
+@app.command()
+@reports_bad_input
+def fetch(
+    job: JobId,
+    kit: AdminKit,
+    out: Annotated[Path, typer.Option(help="Run folder to write.")],
+) -> None:
+    """Fetch the run folder of a job that is over."""
+    from fedmerit.flare.deploy import session
+
+    with session.session(kit) as opened:
+        session.fetch(opened, job, out)
+    console.print(f"run folder: {out}", soft_wrap=True)
+
+
+@app.command()
+@reports_bad_input
+def abort(job: JobId, kit: AdminKit) -> None:
+    """Stop a job."""
+    from fedmerit.flare.deploy import session
+
+    with session.session(kit) as opened:
+        session.abort(opened, job)
+    console.print(f"stopped: {job}", soft_wrap=True)
+
+
+@app.command()
+@reports_bad_input
+def resume(job: JobId, kit: AdminKit) -> None:
+    """Go on with the run of a job that ended early, or that lost a site which is back: a new job, the same run."""
+    from fedmerit.flare.deploy import session
+
+    with session.session(kit) as opened:
+        new = session.resume(opened, job)
+    console.print(f"job: {new}", soft_wrap=True)

@@ -1,0 +1,103 @@
+"""The command that deals prepared patients into other sites: partition."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.app import app, reports_bad_input
+from cli.preparing import print_sites
+from fedmerit.errors import BadInput
+
+
+class By(StrEnum):
+    """How sizes and kinds of patients vary from site to site."""
+
+    uniform = "uniform"
+    powerlaw = "powerlaw"
+    dirichlet = "dirichlet"
+
+
+class Classes(StrEnum):
+    """What a patient's class is."""
+
+    source = "source"
+    size = "size"
+    intensity = "intensity"
+
+
+class NoiseRule(StrEnum):
+    """What is wrong with a disturbed mask."""
+
+    shift = "shift"
+    resize = "resize"
+    invert = "invert"
+    swap = "swap"
+
+
+@app.command()
+@reports_bad_input
+def partition(
+    sites: Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay as they are.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the new site folders into.")],
+    into: Annotated[int, typer.Option(help="Number of sites: site-1, site-2, ...")],
+    by: Annotated[By, typer.Option(help="Equal shares, shares by a power law, or drawn per class of patients.")],
+    exponent: Annotated[
+        float | None, typer.Option(help="powerlaw: site k gets a share proportional to k^A.", show_default="1.25")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="dirichlet: large is even, small concentrated.", show_default="0.5")
+    ] = None,
+    classes: Annotated[
+        Classes | None,
+        typer.Option(
+            help="A patient's class: source site, quarter by organ size or intensity.",
+            show_default="source; size for dirichlet over one",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Moves who goes where.")] = 0,
+    label_noise: Annotated[
+        str | None,
+        typer.Option(metavar="SITE=LEVEL,...", help="Share of a new site's training masks to make wrong."),
+    ] = None,
+    noise_rule: Annotated[
+        NoiseRule, typer.Option(help="Wrong how: moved, grown or shrunk, inverted, another's.")
+    ] = NoiseRule.shift,
+    duplicate: Annotated[
+        list[str] | None, typer.Option(metavar="SITE", help="New site to add a twin of; may be repeated.")
+    ] = None,
+    split_site: Annotated[
+        list[str] | None, typer.Option(metavar="SITE", help="New site to break in two; may be repeated.")
+    ] = None,
+) -> None:
+    """Deal the patients of prepared sites into new site folders, as papers partition data sets."""
+    from data_prep.dealing import Scheme
+    from data_prep.partition import partition as partition_sites
+
+    scheme = Scheme(by.value, into, exponent, alpha, classes and classes.value, seed)
+    folders = partition_sites(
+        sites,
+        out,
+        scheme,
+        label_noise=_levels(label_noise),
+        noise_rule=noise_rule.value,
+        duplicate=duplicate or (),
+        split_site=split_site or (),
+    )
+    print_sites(out, len(folders))
+
+
+def _levels(text: str | None) -> dict[str, float]:
+    """The noise of each site, as --label-noise has it."""
+    levels: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        site, _, level = part.partition("=")
+        try:
+            value = float(level)
+        except ValueError:
+            value = -1.0
+        if not site or site in levels or not 0 < value <= 1:
+            raise BadInput(f"--label-noise {part}: expected SITE=LEVEL, each site once, a level above 0 and at most 1")
+        levels[site] = value
+    return levels

@@ -1,0 +1,202 @@
+"""Commands on site folders: prepare, check."""
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Column, Table
+from rich.text import Text
+
+from cli.app import app, console, reports_bad_input
+from fedmerit.errors import BadInput
+from fedmerit.machine import cores
+
+
+class SliceChoice(StrEnum):
+    """Which slices train."""
+
+    all = "all"
+    organ = "organ"
+
+
+class Crop(StrEnum):
+    """What is kept of a photograph."""
+
+    disc = "disc"
+    whole = "whole"
+
+
+@app.command()
+@reports_bad_input
+def prepare(
+    kind: Annotated[str, typer.Argument(help="Layout of the raw data; any other word is answered with the list.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the site folders into.")],
+    source: Annotated[Path | None, typer.Option(help="Folder of the raw data; synthetic kinds need none.")] = None,
+    ratios: Annotated[str, typer.Option(help="Shares of patients to train, validate and test on.")] = "0.5,0.25,0.25",
+    size: Annotated[int, typer.Option(help="Height and width of the prepared slices in pixels.")] = 256,
+    seed: Annotated[int, typer.Option(help="Moves the split.")] = 0,
+    slices: Annotated[
+        SliceChoice, typer.Option(help="Train on all slices, or on those that show the organ.")
+    ] = SliceChoice.all,
+    field_of_view: Annotated[float | None, typer.Option(help="Millimetres to crop to, about the centre.")] = None,
+    crop: Annotated[
+        Crop | None, typer.Option(help="Photographs: a square about the disc, or the whole.", show_default="the kind's")
+    ] = None,
+    crop_multiple: Annotated[
+        float | None, typer.Option(help="Side of that square in extents of the disc.", show_default="3")
+    ] = None,
+    patients: Annotated[int | None, typer.Option(help="Synthetic kinds: patients per site.")] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Kind generic: mask values of each label, disc=1+2,cup=2,ignore=3.", show_default="mask=any"),
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="Kind generic: 1 (grey), 3 (colours), numbers per voxel.", show_default="3")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Kind generic: name of the task.", show_default="generic")] = None,
+    server_share: Annotated[
+        float, typer.Option(help="Share of each site's training patients to set aside for the server to validate on.")
+    ] = 0.0,
+    patient_table: Annotated[
+        Path | None,
+        typer.Option(help="CSV file of site,case,patient: whose images they are, where file names do not tell."),
+    ] = None,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave unreadable cases out and count them, instead of stopping.")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option(help="Processes at work at a time.", show_default="cores")] = None,
+    pictures: Annotated[
+        bool, typer.Option("--pictures/--no-pictures", help="Draw OUT/overview: a montage, intensities per site.")
+    ] = True,
+) -> None:
+    """Turn raw data into site folders. Interrupted, the same command goes on from the last finished cases."""
+    from data_prep.prepare import OVERVIEW, finished_cases
+    from data_prep.prepare import prepare as prepare_sites
+    from data_prep.readers.generic import parse_labels
+
+    try:
+        shares = tuple(float(part) for part in ratios.split(","))
+    except ValueError:
+        shares = ()
+    if len(shares) != 3:
+        raise BadInput(f"--ratios {ratios}: expected three numbers such as 0.5,0.25,0.25")
+    try:
+        folders = prepare_sites(
+            kind,
+            out,
+            source=source,
+            ratios=(shares[0], shares[1], shares[2]),
+            size=size,
+            seed=seed,
+            slices=slices.value,
+            field_of_view=field_of_view,
+            crop=crop and crop.value,
+            crop_multiple=crop_multiple,
+            patients=patients,
+            labels=None if labels is None else parse_labels(labels),
+            channels=channels,
+            task=task,
+            server_share=server_share,
+            patient_table=patient_table,
+            skip_unreadable=skip_unreadable,
+            jobs=cores() if jobs is None else jobs,
+            pictures=pictures,
+        )
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stopped; {finished_cases(out)} finished cases are kept for the same command to go on from", err=True
+        )
+        raise typer.Exit(130) from None
+    print_sites(out, len(folders))
+    if pictures:
+        console.print(f"pictures: {out / OVERVIEW}; private, they show images of patients", soft_wrap=True)
+
+
+def print_sites(root: Path, count: int) -> None:
+    """What each site holds, and what was left out or put right there, by reason."""
+    from fedmerit.training.data import SERVER_SPLIT, SPLITS, open_sites
+
+    sites = open_sites(root)
+    columns = {f"{split} cases": split for split in SPLITS}
+    if any(site.cases(SERVER_SPLIT) for site in sites):
+        columns["server cases"] = SERVER_SPLIT
+    longest = max(len(site.name) for site in sites)
+    table = Table(Column("site", min_width=longest), *columns, "training slices", "files used", "left out", box=None)
+    for site in sites:
+        cases = [str(len(site.cases(split))) for split in columns.values()]
+        slices = site.info["counts"]["training"]["slices"]
+        table.add_row(site.name, *cases, str(slices), str(site.info["used"]["files"]), str(len(site.info["left_out"])))
+    console.print(table)
+    for title, field, key, what in (
+        ("left out", "left_out", "reason", "files"),
+        ("noted", "remarks", "remark", "cases"),
+    ):
+        _print_reasons(title, what, Counter((site.name, entry[key]) for site in sites for entry in site.info[field]))
+    if unreadable := sum(site.info["unreadable_cases"] for site in sites):
+        console.print(f"{unreadable} unreadable cases left out, as --skip-unreadable asks")
+    console.print(f"{count} sites in {root}", soft_wrap=True)
+
+
+def _print_reasons(key: str, what: str, counts: Mapping[tuple[str, str], int], most: int = 20) -> None:
+    if not counts:
+        return
+    table = Table("site", what, key, box=None)
+    ordered = sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
+    for (site, reason), count in ordered[:most]:
+        table.add_row(site, str(count), Text(reason))
+    console.print(table)
+    if len(ordered) > most:
+        console.print(f"and {len(ordered) - most} other reasons, all in the sites' site.json")
+
+
+@app.command()
+@reports_bad_input
+def check(
+    sites: Annotated[Path, typer.Argument(help="Folder of site folders.")],
+    max_empty: Annotated[float, typer.Option(help="Largest share of a site's cases with an empty mask.")] = 0.1,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for a report to share: quality.json, .html, .csv; no file, case or patient in it."),
+    ] = None,
+    private: Annotated[
+        Path | None, typer.Option(help="CSV file for the hospital itself: every finding with its file.")
+    ] = None,
+    names: Annotated[
+        bool, typer.Option("--names/--no-names", help="Name files, cases and patients on this terminal.")
+    ] = True,
+) -> None:
+    """Check site folders: whole, unchanged, plausible; exits with 1 where an error is found."""
+    from data_prep.check import examine
+    from data_prep.findings import KINDS, Severity
+    from data_prep.quality_report import write_private, write_shareable
+
+    found = examine(sites, max_empty=max_empty)
+    for finding in found.findings:
+        if names:
+            told = str(finding)
+        else:
+            place = " ".join(part for part in (finding.site, finding.split, finding.position) if part)
+            told = ": ".join(part for part in (place, finding.kind, finding.detail or KINDS[finding.kind][1]) if part)
+        typer.echo(f"{finding.severity}: {told}", err=True)
+    table = Table("site", "cases", *(f"{severity}s" for severity in Severity), "arrays", "digest", box=None)
+    for site in found.sites:
+        counts = [str(sum(item.site == site.name for item in found.of(severity))) for severity in Severity]
+        state = "as prepared" if site.unchanged else "changed"
+        table.add_row(site.name, str(sum(site.cases.values())), *counts, state, site.spoken)
+    console.print(table)
+    if out is not None:
+        for path in write_shareable(found, out):
+            console.print(f"to share: {path}", soft_wrap=True)
+    if private is not None:
+        write_private(found.findings, private)
+        console.print(f"private, names files and patients: {private}", soft_wrap=True)
+    errors, warnings, notes = (len(found.of(severity)) for severity in Severity)
+    where = f"{sites}: " if names else ""
+    if errors:
+        console.print(f"{where}{errors} errors, {warnings} warnings, {notes} notes", soft_wrap=True)
+        raise typer.Exit(1)
+    beyond = f" beyond {warnings} warnings and {notes} notes" if warnings or notes else ""
+    console.print(f"{where}nothing wrong{beyond}", soft_wrap=True)

@@ -1,0 +1,120 @@
+"""The command that makes a paper's tables and figures for other sites: paper."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.app import (
+    Device,
+    Jobs,
+    ServerSites,
+    Settings,
+    app,
+    assignments,
+    console,
+    reports_bad_input,
+    require_jobs,
+)
+from cli.progress import progress, resumable
+from fedmerit.errors import BadInput
+
+if TYPE_CHECKING:
+    from evaluation.papers.paper_artefacts import Artefact
+
+
+@app.command()
+@reports_bad_input
+def paper(
+    name: Annotated[
+        str, typer.Argument(help="fedce, cgsv, fedave, fedsac or cycle.", metavar="PAPER", show_default=False)
+    ],
+    sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of trainings, tables and figures; what is trained stays.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Some: table1,figure3.", show_default="all")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="What there is, and what it costs; nothing is run.")] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds of each training.")] = 30,
+    seeds: Annotated[str, typer.Option(help="Of each training.")] = "0,1,2",
+    into: Annotated[int, typer.Option(help="Sites that papers which deal one data set deal it into.")] = 5,
+    jobs: Jobs = None,
+    device: Device = None,
+    server_sites: ServerSites = None,
+    settings: Settings = None,
+) -> None:
+    """Make a paper's tables and figures for these sites, with the paper's own numbers beside them.
+
+    Interrupted, the same command goes on. Exits with 1 where a training failed or something could not be made.
+    """
+    from evaluation.comparison_runs import parse_seeds
+    from evaluation.papers.paper_runs import Study
+    from evaluation.papers.papers import chosen, paper_of, produce
+
+    found = paper_of(name)
+    artefacts = chosen(found, only)
+    if listed:
+        _print_list(artefacts, sites)
+        return
+    if sites is None or out is None:
+        raise BadInput(f"--{'sites' if sites is None else 'out'}: missing; --list shows what there is without them")
+    require_jobs(jobs)
+    for option, value in (("--rounds", rounds), ("--into", into)):
+        if value < 1:
+            raise BadInput(f"{option} {value}: expected 1 or more")
+    study = Study(
+        out,
+        sites,
+        rounds,
+        parse_seeds(seeds),
+        into=into,
+        settings=assignments(settings),
+        device=device,
+        server_sites=server_sites,
+    )
+    with resumable(), progress() as bars:
+        bar = bars.add_task("trainings", total=0, last="")
+        made, failed = produce(
+            found,
+            artefacts,
+            study,
+            workers=jobs,
+            on_begin=lambda number: bars.update(bar, total=number),
+            on_end=lambda folder, error: bars.advance(bar),
+        )
+    console.print(f"page: {(out / 'page.html').resolve()}", soft_wrap=True)
+    for left_out in dict.fromkeys(one.left_out for one in made if one.left_out):
+        typer.echo(left_out, err=True)
+    for one in made:
+        if one.missing:
+            typer.echo(f"missing: {one.artefact.name}: {one.missing}", err=True)
+    for folder, error in failed.items():
+        typer.echo(f"failed: {folder}: {error}", err=True)
+    if failed or any(one.missing for one in made):
+        raise typer.Exit(1)
+
+
+def _print_list(artefacts: "Sequence[Artefact]", sites: Path | None) -> None:
+    """Every artefact with the trainings of one seed that it takes, and all of them together."""
+    import pandas as pd
+
+    from evaluation.formats import Table
+    from evaluation.papers.papers import trainings_per_seed
+    from evaluation.tables import print_table
+    from fedmerit.training.data import open_sites
+
+    frame = pd.DataFrame(
+        {
+            "Artefact": [artefact.name for artefact in artefacts],
+            "What": [artefact.what for artefact in artefacts],
+            "Trainings of a seed": [artefact.cost for artefact in artefacts],
+        }
+    )
+    print_table(Table("list", "", frame), console)
+    if sites is None:
+        console.print("N: number of sites. Artefacts share trainings; --sites SITES counts them.")
+        return
+    names = [folder.name for folder in open_sites(sites)]
+    total = trainings_per_seed(artefacts, names)
+    console.print(f"together, for {len(names)} sites: {total} trainings of a seed, shared ones counted once")

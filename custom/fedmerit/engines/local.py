@@ -1,0 +1,79 @@
+"""The local engine: all sites in one process. The same sites, the same methods, no network."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmerit.attacks.behaviours import Misbehaving, behaving
+from fedmerit.configuration.run import Plan
+from fedmerit.federation.server import Federation
+from fedmerit.federation.site import Site
+from fedmerit.machine import cores
+from fedmerit.records.ciphertexts import SiteKey
+from fedmerit.training.data import SiteFolder
+from fedmerit.training.place import SERVER
+from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
+
+
+def run_local(
+    plan: Plan,
+    folders: Sequence[SiteFolder],
+    run: Path,
+    devices: Mapping[str, str] | None = None,
+    on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    threads: int | None = None,
+    server_sites: Sequence[SiteFolder] = (),
+    behaviours: Mapping[str, str] | None = None,
+    filtered: Callable[[Answer], Answer] | None = None,
+    min_sites: int = 1,
+    contexts: tuple[bytes, bytes] | None = None,
+) -> None:
+    """Train and test; goes on from the last complete round of ``run``.
+
+    Args:
+        plan: the run.
+        folders: the sites.
+        run: the run folder.
+        devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.
+        on_round: called with every round's ledger record.
+        threads: sites at work at a time; as many as there are cores for by default.
+        server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
+        behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
+        filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
+        min_sites: usable answers without which the run ends.
+        contexts: TenSEAL's of the sites and of the server, of an encrypted run.
+    """
+    torch.set_num_threads(plan.training.cpu_threads)
+    devices = devices or {}
+    names = [folder.name for folder in folders]
+    device, (of_sites, of_server) = devices.get(SERVER, "auto"), contexts or (None, None)
+    federation = Federation(plan, names, run, on_round, server_sites, device, min_sites, context=of_server)
+    behaviours = behaviours or {}
+    sites: dict[str, Site | Misbehaving] = {}
+    for folder in folders:
+        name = folder.name
+
+        def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
+            return sites[peer].lend(name, round)
+
+        key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
+        site = Site(folder, plan, run / "sites" / name, devices.get(name, "auto"), ask_peer, key)
+        sites[name] = behaving(site, behaviours.get(name))
+    threads = threads or max(1, cores() // plan.training.cpu_threads)
+
+    def answer(name: str, task: Work) -> Answer:
+        answer = sites[name].answer(task)
+        if filtered is not None and isinstance(task, Task):
+            answer = filtered(answer)
+            if isinstance(answer, Reply):
+                sites[name].sent(task, answer.update)
+        return answer
+
+    with ThreadPoolExecutor(threads) as pool:
+        while federation.work:
+            tasks = federation.tasks()
+            answers = pool.map(answer, tasks.keys(), tasks.values())
+            federation.take(dict(zip(tasks, answers, strict=True)))

@@ -1,0 +1,230 @@
+"""A run folder from its first file to its last: create, execute, resume."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmerit.attacks.behaviours import require_possible
+from fedmerit.configuration.description import describe
+from fedmerit.configuration.filters import HE, require_privacy
+from fedmerit.configuration.run import Plan, make_plan
+from fedmerit.configuration.tracking import require_tracking
+from fedmerit.engines.local import run_local
+from fedmerit.errors import BadInput
+from fedmerit.federation.server import require_patience, require_sites
+from fedmerit.files import held, write_json
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.ciphertexts import KEYS
+from fedmerit.records.results import read_run
+from fedmerit.training.data import SERVER_SPLIT, SiteFolder, open_sites
+from fedmerit.training.networks import build_network, check_image_size
+from fedmerit.training.place import SERVER, device_of, pick_device, require_known, spread
+
+ENGINES = ("sim", "local", "poc")
+NEEDED = (
+    "method",
+    "sites",
+    "rounds",
+    "seed",
+    "engine",
+    "threads",
+    "device",
+    "plan",
+    "sites_folder",
+    "server_sites",
+    "settings",
+)
+
+
+def create(
+    run: Path,
+    method: str,
+    sites: Path | str,
+    rounds: int = 30,
+    seed: int = 0,
+    engine: str = "sim",
+    threads: int | None = None,
+    device: str = "",
+    settings: Mapping[str, Any] | None = None,
+    server_sites: Path | str | None = None,
+    only: Sequence[str] | None = None,
+    behaviours: Mapping[str, str] | None = None,
+    min_sites: int = 1,
+    round_timeout: float = 0,
+    privacy: Sequence[str] = (),
+    track: Sequence[str] = (),
+) -> None:
+    """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
+
+    The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``behaviours``
+    names follow a spec of `fedmerit.attacks` in the place of honest rounds. On NVFlare a round ends when all sites
+    have answered, or after ``round_timeout`` seconds, if any, once ``min_sites`` have. What sites send passes the
+    filters ``privacy``; ``privacy`` and ``track`` hold specs of `fedmerit.configuration`.
+
+    Raises:
+        BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
+    """
+    in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
+    if in_the_way:
+        raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
+    if run.exists() and any(run.iterdir()):
+        raise BadInput(f"{run}: exists already; continue it with --resume, or choose another --out")
+    if engine not in ENGINES:
+        raise BadInput(f"engine {engine!r}: unknown; expected one of {', '.join(ENGINES)}")
+    if threads is not None and threads < 1:
+        raise BadInput(f"threads {threads}: expected 1 or more")
+    folders = open_sites(Path(sites), only)
+    first = folders[0]
+    network = {"in_channels": first.channels, "labels": list(first.labels)}
+    plan = make_plan(method, first.task, rounds, seed, network, settings or {})
+    names = [folder.name for folder in folders]
+    require_sites(plan, names)
+    check_image_size(plan.network, first.image_size)
+    require_patience(min_sites, round_timeout, len(names))
+    require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
+    specs = require_possible(behaviours or {}, names)
+    filters, trackers = require_privacy(privacy, method, plan.build_method()), require_tracking(track, engine)
+    for folder in folders:
+        folder.require_cases()
+        folder.require_arrays()
+        pick_device(device_of(folder.name, device), folder.name)
+    _require_server_set(plan, folders, server_sites)
+    _require_processes(plan, engine, threads, names)
+    write_json(
+        run / "run.json",
+        describe(run.name, plan, names, engine)
+        | {
+            "only": only and sorted(only),
+            "threads": threads,
+            "device": device,
+            "behaviours": specs,
+            "privacy": filters,
+            "track": trackers,
+            "min_sites": min_sites,
+            "round_timeout": round_timeout,
+            "image_size": list(first.image_size),
+            "sites_folder": str(Path(sites).resolve()),
+            "server_sites": server_sites and str(Path(server_sites).resolve()),
+            "settings": {name: str(value) for name, value in (settings or {}).items()},
+        },
+    )
+
+
+def _require_processes(plan: Plan, engine: str, threads: int | None, sites: Sequence[str]) -> None:
+    """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
+    if plan.build_method().models_stay and engine == "sim" and threads is not None and threads < len(sites):
+        raise BadInput(
+            f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
+            f"give --threads {len(sites)}, or let the server pass the models on with --set exchange=relay"
+        )
+
+
+def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites: Path | str | None) -> None:
+    """`BadInput` where the method needs a server validation set and there is none, or it does not fit the sites."""
+    if server_sites is not None:
+        first = folders[0]
+        expected = (first.task, first.channels, first.labels, first.image_size)
+        for folder in open_sites(Path(server_sites)):
+            found = (folder.task, folder.channels, folder.labels, folder.image_size)
+            if found != expected:
+                raise BadInput(
+                    f"{folder.path}: task, channels, labels and size are {found}, the sites' are {expected}; "
+                    "prepare the server's images like the sites'"
+                )
+            folder.require_arrays()
+        return
+    lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
+    if lacking and METHODS[plan.method].needs_server_set:
+        raise BadInput(
+            f"method {plan.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
+            "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"
+        )
+
+
+def _info(run: Path) -> dict[str, Any]:
+    """run.json as `create` wrote it; `BadInput` naming it where it is not."""
+    info = read_run(run)
+    if missing := [name for name in NEEDED if name not in info]:
+        raise BadInput(f"{run / 'run.json'}: lacks {', '.join(missing)}; expected what `fedmerit run` wrote")
+    return info
+
+
+def require_same(run: Path, options: Mapping[str, Any]) -> None:
+    """`BadInput` where the options given with --resume are not those the run was created with."""
+    info = _info(run)
+    defaults: dict[str, Any] = {
+        "only": None,
+        "behaviours": {},
+        "min_sites": 1,
+        "round_timeout": 0,
+        "privacy": [],
+        "track": [],
+    }
+    recorded = defaults | info | {"sites": info["sites_folder"]}
+    for name, value in options.items():
+        if name in ("sites", "server_sites"):
+            value = str(Path(value).resolve())
+        elif name == "settings":
+            value = {key: str(item) for key, item in value.items()}
+        elif name == "only":
+            value = sorted(value)
+        elif name == "behaviours":
+            value = require_possible(value, info["sites"])
+        elif name == "privacy":
+            value = require_privacy(value, info["method"], Plan.from_dict(info["plan"]).build_method())
+        if value != recorded[name]:
+            raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
+
+
+def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: int | None = None) -> None:
+    """Train and test from the run's last complete round.
+
+    Args:
+        run: the run folder.
+        on_round: called with every round's ledger record.
+        threads: sites at work at a time, in place of what the run was created with; no result depends on it.
+
+    Raises:
+        BadInput: the sites are not those the run was created with, or another process is at work on it.
+        RunFailed: the run did not come to its end; the message says where the log is.
+    """
+    info = _info(run)
+    plan, root = Plan.from_dict(info["plan"]), Path(info["sites_folder"])
+    folders = open_sites(root, info.get("only"))
+    names = [folder.name for folder in folders]
+    if names != info["sites"]:
+        raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
+    threads = threads or info["threads"]
+    _require_processes(plan, info["engine"], threads, names)
+    device = info["device"] or spread(names, torch.cuda.device_count())
+    with held(run) as lock:
+        keys = None
+        if HE in info.get("privacy", []):  # the machine is one: sites and server find their contexts in the run folder
+            require_privacy([HE], plan.method, plan.build_method())
+            from fedmerit.flare.encryption import contexts
+
+            keys = contexts(run / KEYS)
+        if info["engine"] == "local":
+            devices = {name: device_of(name, device) for name in (*names, SERVER)}
+            own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
+            filtered = None
+            if info.get("privacy") and not keys:
+                from fedmerit.flare.privacy import filtering
+
+                filtered = filtering(info["privacy"], build_network(plan.network))
+            least, behaviours = info.get("min_sites", 1), info.get("behaviours")
+            run_local(plan, folders, run, devices, on_round, threads, own, behaviours, filtered, least, keys)
+            return
+        server_sites, behaviours = info["server_sites"], info.get("behaviours")
+        if info["engine"] == "poc":
+            from fedmerit.flare.deploy.poc import run_poc  # NVFlare takes seconds to import
+
+            waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
+            run_poc(plan, folders, run, device, on_round, lock, server_sites, behaviours, *waiting)
+        else:
+            from fedmerit.flare.simulation import run_simulator
+
+            threads = min(threads or len(names), len(names))
+            run_simulator(plan, names, root, run, threads, device, on_round, lock, server_sites, behaviours)

@@ -1,0 +1,210 @@
+"""What a run writes down: rows of results.csv and a ledger record per round."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmerit.configuration.run import Plan
+from fedmerit.core import Outcome
+from fedmerit.files import write_json
+from fedmerit.records.ledger import Ledger, digest
+from fedmerit.records.results import ResultsFile, Row
+from fedmerit.records.signing import Signer
+from fedmerit.training.overlaps import Overlap, mean_dice
+from fedmerit.wire.messages import Evaluated, Reply, payload
+
+CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
+Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
+
+
+class Recorder:
+    """results.csv and ledger.jsonl of one run.
+
+    Args:
+        plan: the run.
+        sites: their names, sorted.
+        run: the run folder.
+        signer: of the ledger's records, its certificate put beside them; None: they are not signed.
+    """
+
+    def __init__(self, plan: Plan, sites: Sequence[str], run: Path, signer: Signer | None = None):
+        self.plan, self.sites, self.name = plan, sites, run.name
+        self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl", signer)
+        self.matrix = run / CROSS_SITE
+        if signer:
+            signer.publish(run)
+
+    def rewind(self, results_size: int, rounds: int) -> None:
+        """Forget what was written after a checkpoint: it belongs to an incomplete round."""
+        self.ledger.keep(rounds)
+        self.results.truncate(results_size)
+
+    def training_round(
+        self,
+        round: int,
+        replies: Replies,
+        rejected: Mapping[str, str],
+        received: Sequence[int],
+        began: Sequence[str],
+        ended: str,
+        updates: Tensor,
+        outcome: Outcome,
+    ) -> None:
+        """Write down one round.
+
+        Args:
+            round: its number.
+            replies: those that counted.
+            rejected: the reason for every other site, and by the name it came under for any other message.
+            received: bytes sent to each site.
+            began: digest of the model each site began the round with.
+            ended: digest of what the method gave: the global model, or those of all sites.
+            updates: (n, d).
+            outcome: of the method.
+        """
+        sent = {site: (updates[row], reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True))}
+        digests = {  # none where models stay at the sites
+            site: digest(reply.sealed or update)
+            for site, (update, reply) in sent.items()
+            if reply and (reply.sealed or len(update))
+        }
+        self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
+        self.ledger.append(self._record(round, replies, rejected, began, ended, digests, outcome))
+
+    def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int, own_alone: bool = False) -> None:
+        """Write down the test Dice of the final models under the last ``round``.
+
+        Args:
+            round: the last.
+            tests: what each site made of the final models, the global one or those of all sites; None: nothing.
+            received: bytes sent to each site for it.
+            own_alone: whether each site tested its own final model and no other; then there is no union.
+        """
+        rows = []
+        for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
+            if test:
+                rows += self._overlap_rows(round, site, "testing", _of_model(test, place))
+                rows.append(self._row(round, site, "bytes_received", received, split="testing"))
+            else:
+                rows.append(self._row(round, site, "rejected", 1.0, split="testing"))
+        for place, site in enumerate([] if own_alone else self.sites):  # its final model, on the cases of every site
+            for tester, test in zip(self.sites, tests, strict=True):
+                for overlap in _of_model(test, place) if test else ():
+                    case = f"{tester}/{overlap.case}"
+                    rows.append(
+                        self._row(round, site, "dice", overlap.dice, split="union", case=case, label=overlap.label)
+                    )
+        self.results.append(rows)
+        write_json(self.matrix, self._cross_site(tests))
+
+    def _cross_site(self, tests: Sequence[Evaluated | None]) -> dict[str, dict[str, dict[str, float]]]:
+        """Mean test Dice by whose images and whose model, as NVFlare's ``cross_val_results.json`` has it."""
+        matrix = {}
+        for site, test in zip(self.sites, tests, strict=True):
+            if test:
+                owners = self.sites if len(test.overlaps) > 1 else ["SRV_global"]
+                matrix[site] = {
+                    owner: {"dice": mean_dice(overlaps)} for owner, overlaps in zip(owners, test.overlaps, strict=True)
+                }
+        return matrix
+
+    def _row(self, round: int, site: str, quantity: str, value: float | None, **columns: str) -> Row:
+        return Row(self.name, self.plan.method, self.plan.seed, round, site, quantity, value, **columns)
+
+    def _overlap_rows(self, round: int, site: str, split: str, overlaps: Sequence[Overlap]) -> list[Row]:
+        quantities = ("dice", "true_positives", "false_positives", "false_negatives")
+        return [
+            self._row(
+                round, site, quantity, getattr(overlap, quantity), split=split, case=overlap.case, label=overlap.label
+            )
+            for overlap in overlaps
+            for quantity in quantities
+        ]
+
+    def _repeated(self, digests: Mapping[str, str]) -> set[str]:
+        """The sites whose update the ledger holds of an earlier round, or another site sent too."""
+        earlier = {sent for record in self.ledger.records for sent in record["updates"].values()}
+        times = Counter(digests.values())
+        return {site for site, sent in digests.items() if sent in earlier or times[sent] > 1}
+
+    def _round_rows(
+        self, round: int, replies: Replies, received: Sequence[int], outcome: Outcome, repeated: Collection[str]
+    ) -> list[Row]:
+        per_site: dict[str, Tensor] = {
+            "weight": outcome.weights,
+            "contribution": outcome.contribution,
+            "reputation": outcome.reputation,
+            **outcome.quantities,
+        }
+        rows = []
+        for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)):
+            if reply is None:
+                rows.append(self._row(round, site, "rejected", 1.0))
+                rows.append(self._row(round, site, "weight", 0.0))
+                continue
+            quantities = {name: float(values[row]) for name, values in per_site.items()} | {
+                "repeated": float(site in repeated),
+                "num_samples": reply.num_samples,
+                "train_loss": reply.train_loss,
+                "seconds": reply.seconds,
+                "bytes_received": received[row],
+                "bytes_sent": payload(reply),
+            }
+            rows += [
+                self._row(round, site, name, None if math.isnan(value) else value) for name, value in quantities.items()
+            ]
+            rows += self._pair_rows(round, row, outcome.pairs)
+            rows += self._overlap_rows(round, site, "validation", reply.overlaps)
+            rows += self._overlap_rows(round, site, "validation_trained", reply.trained_overlaps)
+        return rows
+
+    def _pair_rows(self, round: int, row: int, pairs: Mapping[str, Tensor]) -> list[Row]:
+        """What the site at ``row`` holds of the others: under their names, its own as the coalition."""
+        return [
+            self._row(round, other, name, float(value), coalition=self.sites[row])
+            for name, values in pairs.items()
+            for other, value in zip(self.sites, values[row], strict=True)
+            if not value.isnan()
+        ]
+
+    def _record(
+        self,
+        round: int,
+        replies: Replies,
+        rejected: Mapping[str, str],
+        began: Sequence[str],
+        ended: str,
+        digests: Mapping[str, str],
+        outcome: Outcome,
+    ) -> dict[str, Any]:
+        present = {
+            site: (row, reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)) if reply
+        }
+        flagged = outcome.quantities.get("flagged", torch.zeros(len(replies)))
+        return {
+            "round": round,
+            "participants": list(present),
+            "rejected": dict(rejected),
+            "flagged": [site for site, (row, _) in present.items() if flagged[row]],
+            "began": {site: began[row] for site, (row, _) in present.items()},
+            "updates": dict(digests),
+            "model": ended,
+            "weights": {site: float(outcome.weights[row]) for site, (row, _) in present.items()},
+            "contributions": {site: or_none(outcome.contribution[row]) for site, (row, _) in present.items()},
+            "validation_dice": {site: mean_dice(reply.overlaps) for site, (_, reply) in present.items()},
+        }
+
+
+def _of_model(test: Evaluated, place: int) -> Sequence[Overlap]:
+    """What a site made of the final model of the site at ``place``, or of the one that all have."""
+    return test.overlaps[place if len(test.overlaps) > 1 else 0]
+
+
+def or_none(value: Tensor) -> float | None:
+    """A scalar, or None for NaN."""
+    return None if value.isnan() else float(value)

@@ -1,0 +1,186 @@
+"""Startup kits as NVFlare provisioned them, made ready: what may run, where images lie, who may do what."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmerit.core import DECIMALS
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit.flare.egress import EgressFilter
+from fedmerit.flare.recipe import site_policy
+from fedmerit.training.data import SiteFolder, open_sites
+from fedmerit.training.place import MANIFEST, MANIFEST_SETTINGS, SERVER, pick_device
+
+SCOPE = "fedmerit"  # the privacy scope that jobs get here
+RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none that tell of jobs
+    *("submit_job", "clone_job", "manage_job", "download_job", "view", "operate"),
+    *("list_job", "download_job_components", "get_job_log", "check_resources", "report_version"),
+)
+BYOC = "byoc"
+ASK = "app_command"  # right to ask a job at work how far it is
+REFUSED = (BYOC, "shell_commands", "server-predeployed-flwr")  # to everyone: foreign code, shells, Flower apps
+UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would send a site's error log to the server
+
+
+def kind_of(kit: Path) -> str:
+    """``"server"``, ``"client"`` or ``"admin"``; `BadInput` where the folder is no startup kit."""
+    for kind in ("server", "client", "admin"):
+        if (kit / "startup" / f"fed_{kind}.json").is_file():
+            return kind
+    raise BadInput(f"{kit}: no startup kit (no startup/fed_*.json in it); name the folder that `deploy init` printed")
+
+
+def require_kind(kit: Path, kind: str) -> Mapping[str, Any]:
+    """startup/fed_KIND.json of a kit; `BadInput` where the kit is of another kind."""
+    found = kind_of(kit)
+    if found != kind:
+        words = {"server": "the server", "client": "a site", "admin": "an admin"}
+        raise BadInput(f"{kit}: startup kit of {words[found]}, expected that of {words[kind]}")
+    content: Mapping[str, Any] = read_json(kit / "startup" / f"fed_{kind}.json")
+    return content
+
+
+def name_of(kit: Path) -> str:
+    """Of the participant that the kit belongs to, as the server knows it."""
+    kind = kind_of(kit)
+    content = read_json(kit / "startup" / f"fed_{kind}.json")
+    try:
+        if kind == "client":
+            return str(content["client"]["fqsn"]).split(".")[-1]
+        return str(content["admin"]["username"] if kind == "admin" else content["servers"][0]["admin_server"])
+    except (KeyError, IndexError, TypeError) as error:
+        raise BadInput(f"{kit}/startup/fed_{kind}.json: lacks {error}; unpack the kit again") from error
+
+
+def server_address(kit: Path) -> tuple[str, int]:
+    """Host and port at which a kit's owner reaches the server, or the server listens."""
+    kind = kind_of(kit)
+    content = read_json(kit / "startup" / f"fed_{kind}.json")
+    try:
+        if kind == "admin":
+            return str(content["admin"]["host"]), int(content["admin"]["port"])
+        host, _, port = str(content["servers"][0]["service"]["target"]).rpartition(":")
+        return host, int(port)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise BadInput(f"{kit}/startup/fed_{kind}.json: says no address ({error}); unpack the kit again") from error
+
+
+def prepare_site(kit: Path, folder: Path, device: str = "auto", byoc: bool = False, **settings: str) -> SiteFolder:
+    """Make a site's kit ready: what may run there, and the manifest that binds the site to its images.
+
+    Args:
+        kit: the unpacked startup kit.
+        folder: the site folder, as `fedmerit prepare` wrote it; its name has to be the site's.
+        device: "cpu", "cuda:0" or "auto".
+        byoc: jobs may bring code of their own, as NVFlare's default policy has it.
+        settings: others of `fedmerit.training.place.MANIFEST_SETTINGS`, for studies.
+
+    Raises:
+        BadInput: the kit is no site's, the folder is not the site's, or the device is not there.
+    """
+    require_kind(kit, "client")
+    site, opened = name_of(kit), SiteFolder(folder)
+    if opened.name != site:
+        raise BadInput(f"{folder}: holds site {opened.name!r}, the kit is that of {site!r}; the names have to agree")
+    opened.require_cases()
+    pick_device(device, site)
+    resources = _default(kit, "resources.json")
+    resources["components"] = [part for part in resources["components"] if part["id"] not in UNWANTED]
+    for part in resources["components"]:
+        if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
+            part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
+    resources["allow_log_streaming"] = False
+    _write(kit, resources, byoc)
+    _write_manifest(kit, site, {"site_folder": str(folder.resolve()), "device": device, **settings})
+    return opened
+
+
+def prepare_server(
+    kit: Path,
+    server_sites: Path | None = None,
+    runs: Path | None = None,
+    device: str = "auto",
+    byoc: bool = False,
+    **settings: str,
+) -> list[SiteFolder]:
+    """Make the server's kit ready.
+
+    Args:
+        kit: the unpacked startup kit.
+        server_sites: folder of site folders of the server's own, for methods that evaluate there.
+        runs: folder for the run folders, each by its job's id; ``runs`` in the kit where not given.
+        device: of the server's own evaluation.
+        byoc: as of `prepare_site`.
+        settings: others of `fedmerit.training.place.MANIFEST_SETTINGS`.
+
+    Raises:
+        BadInput: the kit is not the server's, the site folders are none, or the device is not there.
+    """
+    require_kind(kit, "server")
+    own = open_sites(server_sites) if server_sites else []
+    pick_device(device, "the server")
+    storage = kit.resolve() / "storage"  # NVFlare's default is the same folder in /tmp for every federation
+    resources = _default(kit, "resources.json")
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
+    for part in resources["components"]:
+        if part["id"] == "job_manager":
+            part["args"]["uri_root"] = str(storage / "jobs")
+        if part["id"] == "job_scheduler":  # a job that waits for a site is looked at again soon
+            part["args"] |= {"min_schedule_interval": 2.0, "max_schedule_interval": 30.0}
+    _write(kit, resources, byoc)
+    folders = {"server_sites": server_sites, "runs": runs}
+    given = {setting: str(path.resolve()) for setting, path in folders.items() if path}
+    _write_manifest(kit, SERVER, {"device": device, **given, **settings})
+    return own
+
+
+def manifest_of(kit: Path) -> Mapping[str, Any]:
+    """What `prepare_site` or `prepare_server` wrote; `BadInput` where neither was run."""
+    path = kit / "local" / MANIFEST
+    if not path.exists():
+        raise BadInput(f"{path}: file not found; run `fedmerit deploy site` or `fedmerit deploy server` for this kit")
+    content: Mapping[str, Any] = read_json(path)
+    return content
+
+
+def _default(kit: Path, name: str) -> dict[str, Any]:
+    """A file of local/ as NVFlare provisioned it."""
+    content: dict[str, Any] = read_json(kit / "local" / f"{name}.default")
+    return content
+
+
+def _write(kit: Path, resources: dict[str, Any], byoc: bool) -> None:
+    """What of NVFlare's files in local/ decides who may do what here, with the classes of FedMerit's jobs alone."""
+    local, policy = kit / "local", site_policy(track=kind_of(kit) == "server")
+    write_json(local / "resources.json", resources | {"class_list_enforcement_mode": "enforce"} | policy)
+    write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
+    write_json(local / "privacy.json", privacy_policy(kind_of(kit)))
+
+
+def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
+    """NVFlare's default policy without foreign code and shells, whoever asks."""
+    permissions: dict[str, Any] = json.loads(json.dumps(policy["permissions"]))
+    for role, rights in permissions.items():
+        named = dict.fromkeys((*RIGHTS, BYOC), rights) if isinstance(rights, str) else rights
+        refused = [right for right in REFUSED if right != BYOC or not byoc]
+        permissions[role] = named | {ASK: named["view"]} | dict.fromkeys(refused, "none")
+    return {**policy, "permissions": permissions}
+
+
+def privacy_policy(kind: str) -> dict[str, Any]:
+    """privacy.json: one scope, which every job gets; at a site with the gate, and room for filters of its own."""
+    gate = {
+        "path": f"{EgressFilter.__module__}.{EgressFilter.__name__}",
+        "args": {"decimals": DECIMALS, "encrypted": False},
+    }
+    filters = [gate] if kind == "client" else []
+    scope = {"name": SCOPE, "properties": {}, "task_result_filters": filters, "task_data_filters": []}
+    return {"scopes": [scope], "default_scope": SCOPE}
+
+
+def _write_manifest(kit: Path, name: str, settings: Mapping[str, str]) -> None:
+    assert set(settings) <= set(MANIFEST_SETTINGS)
+    runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
+    write_json(kit / "local" / MANIFEST, {"site": name, **runs, **settings})

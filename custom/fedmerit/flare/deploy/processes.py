@@ -1,0 +1,95 @@
+"""Processes of startup kits on this machine: start them by their own scripts, find them, end them.
+
+``python -m fedmerit.flare.deploy.processes FOLDER`` is the guard: it ends everything that runs from kits below the
+folder as soon as whoever started it closes its standard input, be it by dying.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+LEFT_BY_NVFLARE = ("pid.fl", "daemon_pid.fl", "shutdown.fl", "restart.fl")
+PATIENCE = 5.0  # seconds from SIGTERM to SIGKILL
+
+
+def start(kit: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run a kit's startup/start.sh; its output goes to ``start.log`` in the kit.
+
+    Args:
+        kit: the startup kit of the server or of a site.
+        environment: variables beside this process's own.
+    """
+    for name in LEFT_BY_NVFLARE:  # of processes that were killed: the script would take another's for its own
+        (kit / name).unlink(missing_ok=True)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # it says python3
+    with (kit / "start.log").open("ab") as log:
+        subprocess.run(
+            ["bash", str(kit.resolve() / "startup" / "start.sh")],
+            env=os.environ | {"PATH": path} | dict(environment or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            check=True,
+        )
+
+
+def running(folder: Path, job_only: bool = False) -> list[psutil.Process]:
+    """Every process at work from kits in, or below, ``folder``; with ``job_only`` those of jobs alone."""
+    root, found = str(folder.resolve()), []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            ours = any(word == root or word.startswith(root + os.sep) for word in words)
+            wanted = not job_only or any(word.endswith((".runner_process", ".worker_process")) for word in words)
+            # the guard's own command line names the folder too
+            if ours and wanted and __name__ not in words and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return [process for process in found if process.pid != os.getpid()]
+
+
+def end(folder: Path, signal_first: signal.Signals = signal.SIGTERM) -> None:
+    """End every process at work from kits in, or below, ``folder``, the scripts that would restart them first."""
+    deadline = time.monotonic() + PATIENCE
+    while family := running(folder):
+        sent = signal_first if time.monotonic() < deadline else signal.SIGKILL
+        for process in sorted(family, key=_is_python):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL if not _is_python(process) else sent)
+        psutil.wait_procs(family, timeout=1)
+
+
+def _is_python(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("python")
+    except psutil.Error:
+        return True
+
+
+@contextmanager
+def guarded(folder: Path, keep: Sequence[int] = ()) -> Iterator[None]:
+    """Within, processes may run from kits below ``folder``; all are ended behind it, even if this process is killed.
+
+    Args:
+        folder: above the kits.
+        keep: file descriptors, such as a lock's, that stay open until all have ended.
+    """
+    command = [sys.executable, "-m", "fedmerit.flare.deploy.processes", str(folder.resolve())]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=keep, start_new_session=True)
+    try:
+        yield
+    finally:
+        guard.communicate()
+
+
+if __name__ == "__main__":
+    __name__ = "fedmerit.flare.deploy.processes"  # as on the command line, by which `running` knows the guard
+    sys.stdin.buffer.read()
+    end(Path(sys.argv[1]))

@@ -1,0 +1,209 @@
+"""The admin's half of a deployment, over NVFlare's session API: submit, status, fetch, abort."""
+
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.flare_api.api_spec import (
+    AuthenticationError,
+    AuthorizationError,
+    InternalError,
+    InvalidJobDefinition,
+    JobNotDone,
+    JobNotFound,
+    JobNotRunning,
+    NoConnection,
+)
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.flare.deploy.kits import name_of, require_kind, server_address
+from fedmerit.flare.translation import PROGRESS
+from fedmerit.training.place import RUN_NAME
+
+LOGIN = 10.0  # seconds to try to reach the server
+POLL = 1.0  # seconds
+STOPPING = 120.0  # seconds for an aborted job to end
+COMPLETED = "FINISHED:COMPLETED"
+ENDED = ("FINISHED", "ABORTED", "ABANDONED", "FAILED")  # what the status of a job that is over begins with
+
+
+@contextmanager
+def session(kit: Path, patience: float = LOGIN) -> Iterator[Session]:
+    """A session with the server, as the admin of a startup kit.
+
+    Args:
+        kit: the admin's startup kit.
+        patience: seconds to try to reach the server.
+
+    Raises:
+        BadInput: the kit is no admin's, or the server does not answer, know or obey its owner; in the session too,
+            where NVFlare refuses a command.
+        RunFailed: NVFlare failed at a command.
+    """
+    require_kind(kit, "admin")
+    host, port = server_address(kit)
+    opened, quiet = None, logging.NullHandler()
+    logging.getLogger().addHandler(quiet)  # without any, what NVFlare's cells log would go to standard error
+    try:
+        with redirect_stdout(StringIO()):
+            opened = new_secure_session(name_of(kit), str(kit.resolve()), timeout=patience)
+        yield opened
+    except NoConnection as error:
+        raise BadInput(
+            f"server {host}:{port} cannot be reached as {name_of(kit)}: {error}; is it started, is the port open, and "
+            "is the certificate in the kit of this federation and not expired?"
+        ) from error
+    except AuthenticationError as error:
+        raise BadInput(
+            f"server {host}:{port} does not accept {name_of(kit)}: {error}; was the kit replaced?"
+        ) from error
+    except AuthorizationError as error:
+        raise BadInput(f"{name_of(kit)} may not do that: {error}; ask an admin with the role for it") from error
+    except JobNotFound as error:
+        raise BadInput(f"{error}; `fedmerit status` lists the jobs") from error
+    except JobNotRunning as error:
+        raise BadInput(f"{error}; it has ended already") from error
+    except InternalError as error:
+        raise RunFailed(f"server {host}:{port}: {error}; see log.txt in the server's kit") from error
+    finally:
+        if opened is not None:
+            with redirect_stdout(StringIO()):
+                opened._close_ignore_errors()
+        logging.getLogger().removeHandler(quiet)
+
+
+def submit(opened: Session, job: Path) -> str:
+    """Submit a job folder; the job's id.
+
+    Raises:
+        BadInput: the folder holds no job, or the server refuses it.
+    """
+    if not (job / "meta.json").is_file():
+        raise BadInput(f"{job}: no job folder (no meta.json in it); write one with `fedmerit export`")
+    try:
+        return str(opened.submit_job(str(job.resolve())))
+    except InvalidJobDefinition as error:
+        raise BadInput(f"{job}: the server refuses it: {error}") from error
+
+
+def resume(opened: Session, job_id: str) -> str:
+    """Go on with the run of a job that ended early, or that goes without a site that is back; the new job's id.
+
+    A clone of the job starts from the run's last complete round: NVFlare ends a job with the process of any of its
+    sites, or with the server's, and gives no running job to a site that starts again.
+
+    Raises:
+        BadInput: the job came to its end, so that nothing is left to do.
+    """
+    description = job(opened, job_id)
+    if description["status"] == COMPLETED:
+        raise BadInput(f"job {job_id}: came to its end; fetch it")
+    if not has_ended(description):
+        _stop(opened, job_id)
+    return str(opened.clone_job(description.get("cloned_from") or job_id))
+
+
+def _stop(opened: Session, job_id: str) -> None:
+    """Abort a job and wait for its end; it may have ended with its server, which then still calls it running."""
+    try:
+        opened.abort_job(job_id)
+    except (JobNotRunning, InternalError) as error:
+        if "not running" not in str(error):
+            raise RunFailed(f"job {job_id}: {error}") from error
+        return
+    deadline = time.monotonic() + STOPPING
+    while not has_ended(job(opened, job_id)):
+        if time.monotonic() > deadline:
+            raise RunFailed(f"job {job_id}: was aborted, but did not end within {STOPPING:g} seconds; try again")
+        time.sleep(POLL)
+
+
+def connected(opened: Session) -> list[str]:
+    """Names of the sites that are connected, sorted."""
+    return sorted(client.name for client in opened.get_system_info().client_info)
+
+
+def wait_for_sites(opened: Session, sites: Sequence[str], seconds: float) -> None:
+    """Wait until all ``sites`` are connected; `RunFailed` naming those that are not after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while lacking := set(sites) - set(connected(opened)):
+        if time.monotonic() > deadline:
+            raise RunFailed(f"{', '.join(sorted(lacking))}: not connected within {seconds:g} seconds")
+        time.sleep(POLL / 2)
+
+
+def jobs(opened: Session) -> list[dict[str, Any]]:
+    """NVFlare's description of every job, the last submitted first."""
+    return [dict(job) for job in opened.list_jobs(detailed=True, reverse=True)]
+
+
+def job(opened: Session, job_id: str) -> dict[str, Any]:
+    """NVFlare's description of one job."""
+    return dict(opened.get_job_meta(job_id))
+
+
+def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
+    """How far a job at work is, as `fedmerit.flare.controller.progress` tells; None before and after that."""
+    try:
+        with redirect_stdout(StringIO()):
+            told = opened.do_app_command(job_id, PROGRESS, {})
+    except (JobNotRunning, InternalError, AuthorizationError, RuntimeError):  # being started, ended, or no right to ask
+        return None
+    return told if isinstance(told, Mapping) else None
+
+
+def has_ended(description: Mapping[str, Any]) -> bool:
+    """Whether a job, as `job` describes it, is over, well or not."""
+    return str(description["status"]).startswith(ENDED)
+
+
+def why_refused(description: Mapping[str, Any]) -> list[str]:
+    """What server and sites said when the job was to start there, without those that agreed."""
+    details = description.get("job_deploy_detail") or []
+    return [text.replace("NVFLARE_ERROR: ", "") for text in map(str, details) if not text.endswith(": OK")]
+
+
+def abort(opened: Session, job_id: str) -> str:
+    """Stop a job; what the server says."""
+    if has_ended(description := job(opened, job_id)):
+        raise BadInput(f"job {job_id}: is over already ({description['status']})")
+    return str(opened.abort_job(job_id))
+
+
+def fetch(opened: Session, job_id: str, out: Path) -> Path:
+    """The run folder of a job that is over, at ``out``.
+
+    Raises:
+        BadInput: ``out`` holds something, the job is not over, or it left no run folder.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out}: exists already; choose another --out")
+    description = job(opened, job_id)
+    if not has_ended(description):
+        raise BadInput(f"job {job_id}: is {description['status']}; fetch it when it is over, or abort it first")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".fetch-") as folder:
+        try:
+            with redirect_stdout(StringIO()):
+                result = Path(opened.download_job_result(job_id, folder))
+        except JobNotDone as error:
+            raise BadInput(f"job {job_id}: {error}; try again in a few seconds") from error
+        found = [path.parent for path in sorted(result.rglob("run.json")) if path.parent.name == RUN_NAME]
+        if not found:
+            refused = "; ".join(why_refused(description))
+            raise BadInput(
+                f"job {job_id}: left no run folder, its status is {description['status']}"
+                + (f"; {refused}" if refused else "")
+                + "; its log is in the server's kit"
+            )
+        if out.exists():
+            out.rmdir()
+        shutil.move(found[0], out)
+    return out

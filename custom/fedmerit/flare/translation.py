@@ -1,0 +1,304 @@
+"""Tasks and replies as NVFlare carries them: FLModels of named numpy arrays.
+
+Updates and models go by parameter name, so that NVFlare's own filters can work on them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from torch import Tensor, nn
+
+from fedmerit import flat
+from fedmerit.records.ciphertexts import Sealed
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import (
+    Answer,
+    Evaluated,
+    Evaluation,
+    Failure,
+    Patch,
+    PeerModel,
+    Reply,
+    Task,
+    Weighed,
+    Weighing,
+    Work,
+)
+
+PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job how far it is
+Arrays = Mapping[str, NDArray[Any]]
+PARAMETERS, BUFFERS = "parameters", "buffers"  # of the message that carries a peer's model
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def _tensors(arrays: Arrays) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+
+def _named(network: nn.Module, vector: Tensor) -> dict[str, Tensor]:
+    """As `flat.named`; nothing of a vector (0,), in whose place the site has its own."""
+    return flat.named(network, vector) if len(vector) else {}
+
+
+def _vector(params: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """The vector of which `_named` made ``params``."""
+    return flat.flatten(params, names) if params else torch.empty(0)
+
+
+def _ciphertexts(sealed: Sealed | None) -> dict[str, list[bytes]] | None:
+    return None if sealed is None else {name: list(pieces) for name, pieces in vars(sealed).items()}
+
+
+def _sealed(value: Mapping[str, Sequence[bytes]] | None) -> Sealed | None:
+    return None if value is None else Sealed(**{name: tuple(pieces) for name, pieces in value.items()})
+
+
+def peer_to_shareable(model: PeerModel | None, network: nn.Module) -> Shareable:
+    """What a site answers a peer that asks for its model."""
+    reply = make_reply(ReturnCode.OK)
+    if model is not None:
+        reply[PARAMETERS] = _arrays(_named(network, model.parameters))
+        reply[BUFFERS] = _arrays(model.buffers)
+    return reply
+
+
+def shareable_to_peer(reply: Shareable, network: nn.Module) -> PeerModel | None:
+    """What the peer makes of it; an error where it is no such answer."""
+    if reply.get_return_code() != ReturnCode.OK:
+        raise RuntimeError(f"answers {reply.get_return_code()}")
+    if PARAMETERS not in reply:
+        return None
+    parameters = flat.flatten(_tensors(reply[PARAMETERS]), list(flat.trainable(network)))
+    return PeerModel(parameters, _tensors(reply[BUFFERS]), math.nan)
+
+
+def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
+    """What the server sends one site."""
+    if isinstance(task, Weighing):
+        return FLModel(
+            params_type=ParamsType.FULL,
+            params=_arrays(flat.named(network, task.model)),
+            current_round=task.round,
+            total_rounds=rounds,
+            meta={
+                "split": task.split,
+                "buffers": _arrays(task.buffers),
+                "order": task.order,
+                "images": task.images,
+                "ledger": task.ledger,
+            },
+        )
+    if isinstance(task, Evaluation):
+        return FLModel(
+            params_type=ParamsType.FULL,
+            params={
+                f"{place}/{name}": array
+                for place, model in enumerate(task.models)
+                for name, array in _arrays(_named(network, model)).items()
+            },
+            current_round=task.round,
+            total_rounds=rounds,
+            meta={
+                "split": task.split,
+                "mixtures": task.mixtures.numpy(),
+                "shares": task.shares.numpy(),
+                "buffers": [_arrays(buffers) for buffers in task.buffers],
+                "bins": task.bins,
+                "ledger": task.ledger,
+                "sealed": _ciphertexts(task.sealed),
+            },
+        )
+    patched = isinstance(task.parameters, Patch)
+    params = vars(task.parameters) if isinstance(task.parameters, Patch) else _named(network, task.parameters)
+    of_peers = {
+        f"{peer}/{name}": array
+        for peer, model in task.peers.items()
+        for name, array in _arrays(flat.named(network, model.parameters)).items()
+    }
+    peers = {peer: {"buffers": _arrays(model.buffers), "weight": model.weight} for peer, model in task.peers.items()}
+    return FLModel(
+        params_type=ParamsType.DIFF if patched else ParamsType.FULL,
+        params=_arrays(params) | of_peers,
+        current_round=task.round,
+        total_rounds=rounds,
+        meta={
+            "buffers": _arrays(task.buffers),
+            "weight": task.weight,
+            "data_share": task.data_share,
+            "ledger": task.ledger,
+            "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
+            "peers": peers,
+            "others": dict(task.others),
+            "sealed": _ciphertexts(task.sealed),
+        },
+    )
+
+
+def model_to_task(model: FLModel, network: nn.Module) -> Task:
+    """What the site makes of a training task."""
+    params, names = _tensors(model.params), list(flat.trainable(network))
+    peers = {
+        peer: PeerModel(
+            flat.flatten(params, [f"{peer}/{name}" for name in names]), _tensors(told["buffers"]), told["weight"]
+        )
+        for peer, told in model.meta["peers"].items()
+    }
+    whole = model.params_type == ParamsType.FULL
+    neurons = None
+    if model.meta["neurons"] is not None:
+        bits, count = model.meta["neurons"]
+        neurons = torch.from_numpy(np.unpackbits(bits, count=count).astype(bool))
+    return Task(
+        round=model.current_round,
+        parameters=_vector(params, names) if whole else Patch(params["indices"], params["values"]),
+        buffers=_tensors(model.meta["buffers"]),
+        weight=model.meta["weight"],
+        data_share=model.meta["data_share"],
+        ledger=model.meta["ledger"],
+        neurons=neurons,
+        peers=peers,
+        others=model.meta["others"],
+        sealed=_sealed(model.meta["sealed"]),
+    )
+
+
+def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Weighing:
+    """What the site makes of an evaluation, of models or of neurons."""
+    params, names = _tensors(model.params), list(flat.trainable(network))
+    if "order" in model.meta:
+        return Weighing(
+            round=model.current_round,
+            split=model.meta["split"],
+            model=flat.flatten(params, names),
+            buffers=_tensors(model.meta["buffers"]),
+            order=model.meta["order"],
+            images=model.meta["images"],
+            ledger=model.meta["ledger"],
+        )
+    count = len(model.meta["mixtures"][0])
+    return Evaluation(
+        round=model.current_round,
+        split=model.meta["split"],
+        models=torch.stack([_vector(params, [f"{place}/{name}" for name in names]) for place in range(count)]),
+        mixtures=torch.from_numpy(np.array(model.meta["mixtures"])),
+        buffers=tuple(_tensors(buffers) for buffers in model.meta["buffers"]),
+        shares=torch.from_numpy(np.array(model.meta["shares"])),
+        bins=model.meta["bins"],
+        ledger=model.meta["ledger"],
+        sealed=_sealed(model.meta["sealed"]),
+    )
+
+
+def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
+    """What a site sends back."""
+    if isinstance(answer, Failure):
+        return FLModel(params_type=ParamsType.DIFF, params={}, meta={"failure": answer.reason})
+    if isinstance(answer, Weighed):
+        meta = {"increases": answer.increases.numpy(), "images": answer.images, "seconds": answer.seconds}
+        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
+    if isinstance(answer, Evaluated):
+        overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
+        meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
+        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
+    parts = ("num_samples", "values", "train_loss", "seconds", "pairs")
+    tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
+    sealed = {} if answer.sealed is None else {"sealed": _ciphertexts(answer.sealed)}
+    return FLModel(
+        params_type=ParamsType.DIFF,
+        params=_arrays(_named(network, answer.update)),
+        current_round=answer.round,
+        meta={name: getattr(answer, name) for name in parts} | {"buffers": _arrays(answer.buffers)} | tested | sealed,
+    )
+
+
+UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+
+
+def _number(value: object) -> float:
+    """A number as it is; neither text nor a truth value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{type(value).__name__} in the place of a number")
+    return float(value)
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {str(name): _number(value) for name, value in values.items()}
+
+
+def _overlaps(value: object) -> tuple[Overlap, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{type(value).__name__} in the place of a list")
+    return tuple(Overlap(**overlap) for overlap in value)
+
+
+def _round(model: FLModel) -> int:
+    if type(model.current_round) is not int:
+        raise TypeError(f"{type(model.current_round).__name__} in the place of a round")
+    return int(model.current_round)
+
+
+def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
+    """What the server makes of a reply; a `Failure` where a part is missing or of another kind."""
+    parts = flat.trainable(network)
+    try:
+        if "failure" in model.meta:
+            return Failure(str(model.meta["failure"]))
+        if model.params_type != ParamsType.DIFF:
+            return Failure("a model in the place of an update")
+        params = _tensors(model.params)
+        if params and set(params) != set(parts):
+            return Failure("update with other parameter names than the model's")
+        for name, value in params.items():
+            if (value.shape, value.dtype) != (parts[name].shape, parts[name].dtype):
+                kinds = f"{tuple(value.shape)} and {value.dtype}, expected {tuple(parts[name].shape)}"
+                return Failure(f"update of {name} of shape {kinds} and {parts[name].dtype}")
+        meta = model.meta
+        return Reply(
+            round=_round(model),
+            update=_vector(params, list(parts)),
+            buffers=_tensors(meta["buffers"]),
+            num_samples=meta["num_samples"],
+            overlaps=_overlaps(meta["overlaps"]),
+            values=_numbers(meta["values"]),
+            train_loss=_number(meta["train_loss"]),
+            seconds=_number(meta["seconds"]),
+            trained_overlaps=_overlaps(meta["trained_overlaps"]),
+            pairs={str(name): _numbers(values) for name, values in meta["pairs"].items()},
+            sealed=_sealed(meta.get("sealed")),
+        )
+    except UNREADABLE as error:
+        return Failure(f"reply cannot be read ({type(error).__name__})")
+
+
+def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Weighed | Failure:
+    """What the server makes of an evaluation, likewise."""
+    try:
+        meta = model.meta
+        if "failure" in meta:
+            return Failure(str(meta["failure"]))
+        if "increases" in meta:
+            return Weighed(
+                round=_round(model),
+                increases=torch.from_numpy(np.array(meta["increases"], dtype=np.float64)),
+                images=meta["images"],
+                seconds=_number(meta["seconds"]),
+            )
+        return Evaluated(
+            round=_round(model),
+            overlaps=tuple(_overlaps(of_model) for of_model in meta["overlaps"]),
+            losses=torch.from_numpy(np.array(meta["losses"], dtype=np.float64)),
+            seconds=_number(meta["seconds"]),
+        )
+    except UNREADABLE as error:
+        return Failure(f"evaluation cannot be read ({type(error).__name__})")

@@ -1,0 +1,146 @@
+"""Chains of records: each carries the hash of the one before it, and a signature where there is a key.
+
+``ledger.jsonl``, the server's, holds one record per round; ``site_log.jsonl`` is what a site writes down itself.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.x509 import Certificate
+from torch import Tensor
+
+from fedmerit.errors import BadInput
+from fedmerit.files import write_atomically
+from fedmerit.records.ciphertexts import Sealed
+from fedmerit.records.signing import Signer, signed_by
+
+GENESIS = "0" * 64
+
+
+def digest(vector: Tensor | Sealed) -> str:
+    """SHA-256 of a vector's float32 bytes, or of its ciphertexts, in hexadecimal."""
+    if isinstance(vector, Sealed):
+        return vector.digest
+    return hashlib.sha256(vector.float().numpy().tobytes()).hexdigest()
+
+
+def _hash(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+class Ledger:
+    """A chain, open for appending.
+
+    Args:
+        path: its file.
+        signer: of every record's hash; None: the records are not signed.
+    """
+
+    def __init__(self, path: Path, signer: Signer | None = None):
+        self.path, self.signer = path, signer
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a record (JSON values), with ``previous``, ``hash`` and any ``signature``, and flush it to disk.
+
+        What a crash cut short at the file's end is dropped.
+        """
+        with self.path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
+            file.truncate(file.seek(0, os.SEEK_END) - len(_lines(self.path)[-1]))
+            chained = {**record, "previous": self.last_hash}
+            closing = {"hash": _hash(chained)}
+            if self.signer:
+                closing["signature"] = self.signer.sign(closing["hash"])
+            file.write(json.dumps(chained | closing).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @property
+    def last_hash(self) -> str:
+        """The hash of the last record; `GENESIS` where there is none."""
+        records = self.records
+        return str(records[-1]["hash"]) if records else GENESIS
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """All complete records; a last line cut short by a crash does not count. `BadInput` naming one that is none."""
+        return list(self._read())
+
+    def _read(self, count: int | None = None) -> Iterator[dict[str, Any]]:
+        if self.path.exists():
+            for number, line in enumerate(_lines(self.path)[:-1][:count], start=1):
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    raise BadInput(f"{self.path}, line {number}: not a ledger record") from None
+
+    def follower(self, on_record: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
+        """A function that hands ``on_record`` every record that it has not seen yet."""
+        seen = 0
+
+        def follow() -> None:
+            nonlocal seen
+            for record in self.records[seen:]:
+                on_record(record)
+                seen += 1
+
+        return follow
+
+    def keep(self, count: int) -> None:
+        """Forget all but the first ``count`` records; `BadInput` where there are fewer."""
+        if (found := len(list(self._read(count)))) < count:
+            raise BadInput(f"{self.path}: holds {found} records, expected {count}; some were removed")
+        lines = _lines(self.path)[:-1][:count] if self.path.exists() else []
+        write_atomically(self.path, lambda file: file.write(b"".join(line + b"\n" for line in lines)))
+
+
+def _lines(path: Path) -> list[bytes]:
+    """The complete lines, and last what follows them: nothing, or a record cut short by a crash."""
+    return path.read_bytes().split(b"\n")
+
+
+def verify(path: Path) -> int:
+    """The number of records of an intact chain; raises as `verified_records` does."""
+    return len(verified_records(path))
+
+
+def verified_records(path: Path, certificate: Certificate | None = None) -> list[dict[str, Any]]:
+    """The records of an intact chain.
+
+    Args:
+        path: the chain's file.
+        certificate: where given, every record has to be signed with its key; if not, signatures are not looked at.
+
+    Raises:
+        BadInput: the file is missing, or a record was changed, left out, reordered, is not signed or is not JSON; its
+            line is named.
+    """
+    if not path.exists():
+        raise BadInput(f"{path}: file not found; expected the ledger of a run")
+    previous, records = GENESIS, []
+    *lines, rest = _lines(path)
+    if rest:
+        raise BadInput(f"{path}, line {len(lines) + 1}: cut short; a record ends with a line break")
+    for count, line in enumerate(lines, start=1):
+        try:
+            whole = json.loads(line)
+            closing = {name: whole[name] for name in ("hash", "signature") if name in whole}
+            record = {name: value for name, value in whole.items() if name not in closing}
+            claimed = closing["hash"]
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise BadInput(f"{path}, line {count}: not a ledger record") from None
+        if record.get("previous") != previous:
+            raise BadInput(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
+        if _hash(record) != claimed or json.dumps(record | closing).encode() != line:
+            raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
+        if certificate and not signed_by(certificate, claimed, closing.get("signature")):
+            how = "its signature is not the server's" if "signature" in closing else "it is not signed"
+            raise BadInput(f"{path}, line {count}: {how}; it was written or changed by somebody else")
+        previous = claimed
+        records.append(whole)
+    return records

@@ -1,0 +1,136 @@
+"""The one results schema: a long, append-only table ``results.csv`` per run, and ``run.json`` beside it."""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_atomically
+
+QUANTITIES: Mapping[str, str] = {
+    "dice": "Dice of one case and label, 0 to 1; empty where reference and prediction are both empty",
+    "true_positives": "voxels in reference and prediction",
+    "false_positives": "voxels in the prediction alone",
+    "false_negatives": "voxels in the reference alone",
+    "train_loss": "mean loss of the round's local training",
+    "num_samples": "training images of the site",
+    "weight": "aggregation weight of the round, 0 to 1, sums to 1 over sites",
+    "contribution": "the method's estimate for the round, signed, higher is better",
+    "reputation": "contribution remembered over rounds",
+    "peer_reputation": "reputation that the site has with the one under coalition, 0 to 1",
+    "misalignment": "(1 - cosine) / 2 of the gradients of cross-entropy at the one under coalition and of distillation "
+    "from the site, 0 to 1",
+    "available": "1 where the site shared with the one under coalition, 0 where what it shared could not be used",
+    "cosine": "cosine of the site's update and the mean of the others' (FedCE) or of all (CGSV, RFFL), -1 to 1",
+    "minus_error": "1 - validation Dice of the model without the site, 0 to 1",
+    "norm": "Euclidean norm of the site's update",
+    "cosine_to_mean": "cosine of the site's update and the weighted mean of all, its own included, -1 to 1",
+    "cosine_to_previous": "cosine of the site's update and the weighted mean of the round before, -1 to 1",
+    "largest_pair_cosine": "cosine of the site's update and the nearest of the others' of the round, -1 to 1",
+    "repeated": "1 where this very update, bit for bit, was sent before, or by another site in the same round",
+    "quota": "fraction of the aggregated update that the site earned, 0 to 1",
+    "reward_distance": "Euclidean distance of what the site downloads from the aggregated update (CGSV, Figure 5)",
+    "model_distance": "Euclidean distance of the site's new model from the server's (CGSV, Figures 2 and 6)",
+    "held": "fraction of the model's neurons that the site holds, 0 to 1",
+    "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
+    "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
+    "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
+    "standard_error": "of a contribution estimated by sampling",
+    "removed": "1 where the method has expelled the site",
+    "flagged": "1 where a site's claim differs from what the server computed",
+    "rejected": "1 where the site's reply was left out of the round (the ledger says why)",
+    "seconds": "wall-clock time of the site's round, what it evaluated for the server included",
+    "server_seconds": "wall-clock time of the server's work on the round, the same for all sites",
+    "bytes_sent": "size of what the site sent: update and statistics",
+    "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
+}
+PAIRS = ("peer_reputation", "misalignment", "available")  # what one site holds of another; the coalition is the holder
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of results.csv. Columns that do not apply stay empty."""
+
+    run: str
+    method: str
+    seed: int
+    round: int
+    site: str
+    quantity: str
+    value: float | None
+    split: str = ""
+    case: str = ""
+    label: str = ""
+    coalition: str = ""
+
+
+COLUMNS = ["run", "method", "seed", "round", "site", "coalition", "split", "case", "label", "quantity", "value"]
+assert set(COLUMNS) == {field.name for field in fields(Row)}
+
+
+class ResultsFile:
+    """``results.csv`` open for appending: `append` writes whole rounds, `truncate` forgets incomplete ones."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Append rows and flush them to disk; writes the header first where the file is new."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        if not self.size:
+            writer.writeheader()
+        for row in rows:
+            if row.quantity not in QUANTITIES:
+                raise ValueError(f"quantity {row.quantity!r} is not named in fedmerit.records.results.QUANTITIES")
+            writer.writerow(asdict(row))
+        with self.path.open("a") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk: what a checkpoint remembers."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def truncate(self, size: int) -> None:
+        """Cut the file back to ``size`` bytes, as a checkpoint remembered it."""
+        if self.size > size:
+            content = self.path.read_bytes()[:size]
+            write_atomically(self.path, lambda file: file.write(content))
+
+
+def read_results(run: Path) -> pd.DataFrame:
+    """results.csv of a run folder as a table with the columns `COLUMNS`; `value` is float, the rest text or int."""
+    path = Path(run) / "results.csv"
+    if not path.exists():
+        raise BadInput(f"{run}: no results.csv in it; a run folder is what `fedmerit run --out` wrote")
+    return read_table(path)
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A table of the results schema from its CSV file; `BadInput` naming the file where it is none."""
+    text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
+    types = text | {"seed": int, "round": int, "value": float}
+    try:
+        table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values={"value": [""]})
+    except (OSError, ValueError) as error:  # the latter of all that pandas makes of a file that is no such table
+        raise BadInput(
+            f"{path}: not readable as results ({error}); let the command that wrote it write it anew"
+        ) from error
+    if lacking := [name for name in COLUMNS if name not in table]:
+        raise BadInput(f"{path}: no table of results, it lacks {', '.join(lacking)}; expected what FedMerit wrote")
+    return table
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """run.json of a run folder; `BadInput` naming the file where there is none."""
+    value: dict[str, Any] = read_json(Path(run) / "run.json")
+    return value

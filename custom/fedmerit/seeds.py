@@ -1,0 +1,8 @@
+"""Seeds: every random draw is made by a generator of its own, never by global state."""
+
+import hashlib
+
+
+def random_seed(*parts: object) -> int:
+    """A 63-bit seed from (seed, site, round) or the like, the same on every machine."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:8]) >> 1

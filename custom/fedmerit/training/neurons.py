@@ -1,0 +1,235 @@
+"""The neurons of a network: which parameters and statistics belong to each, and what the loss says of each.
+
+A neuron is one output channel of a hidden convolution: its filter and bias, and the γ, β and running statistics of
+that channel in the norm after it. What is in the last block of the network belongs to none: its channels are the
+labels themselves (in a U-Net of residual units the transposed convolution there adds to the logits directly), and
+without one of them a model knows nothing of that label.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.data import DataLoader, Dataset
+
+from fedmerit import flat
+from fedmerit.flat import Buffers
+from fedmerit.training.prediction import EVALUATION_BATCH, soft_dice_losses
+from fedmerit.vectors import owned
+
+GATED = 16  # neurons at a time: as many copies of the activations after them are in memory
+CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+NORMS = (_NormBase, nn.GroupNorm)  # _NormBase: of batch and instance norms
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A hidden convolution, a neuron for each output channel."""
+
+    first: int  # its first neuron
+    count: int
+    convolution: str  # name of the module
+    norm: str | None  # likewise, of the norm after it
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The names of both."""
+        return (self.convolution,) if self.norm is None else (self.convolution, self.norm)
+
+
+def layers(network: nn.Module) -> list[Layer]:
+    """The hidden convolutions, in the order of `named_modules`."""
+    body = network
+    while len(children := list(body.children())) == 1:
+        body = children[0]
+    last = set(children[-1].modules()) if children else {body}
+    found: list[Layer] = []
+    for name, module in network.named_modules():
+        if module in last:
+            continue
+        if isinstance(module, CONVOLUTIONS):
+            first = found[-1].first + found[-1].count if found else 0
+            found.append(Layer(first, module.out_channels, name, None))
+        elif isinstance(module, NORMS) and found:
+            found[-1] = Layer(found[-1].first, found[-1].count, found[-1].convolution, name)
+    return found
+
+
+def count(network: nn.Module) -> int:
+    """H, how many neurons there are."""
+    return sum(layer.count for layer in layers(network))
+
+
+def owners(network: nn.Module) -> Tensor:
+    """(d,) int32: the neuron of each trainable parameter, in the order of the vector; -1: none."""
+    return flat.flatten(parts := _owners(network, flat.trainable(network)), list(parts))
+
+
+def buffer_owners(network: nn.Module) -> dict[str, Tensor]:
+    """Likewise, by name, of the entries of the buffers."""
+    return _owners(network, dict(network.named_buffers()))
+
+
+def _owners(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    result = {name: torch.full(tensor.shape, -1, dtype=torch.int32) for name, tensor in tensors.items()}
+    for layer in layers(network):
+        neurons = torch.arange(layer.first, layer.first + layer.count, dtype=torch.int32)
+        for name in layer.modules:
+            transposed = isinstance(network.get_submodule(name), nn.ConvTranspose2d)
+            for part in ("weight", "bias", "running_mean", "running_var"):
+                if (owner := result.get(f"{name}.{part}")) is not None:
+                    channels = owner.transpose(0, 1) if transposed and part == "weight" else owner
+                    channels.copy_(neurons.view(-1, *[1] * (channels.ndim - 1)))
+    return result
+
+
+def held_parameters(network: nn.Module, neurons: Tensor) -> dict[nn.Parameter, Tensor]:
+    """By trainable parameter, bool in its shape and on its device: what belongs to a held neuron or to none.
+
+    Args:
+        network: of the neurons.
+        neurons: (H,) bool, those that are held.
+    """
+    held = flat.named(network, owned(neurons, owners(network)))
+    return {parameter: held[name].to(parameter.device) for name, parameter in flat.trainable(network).items()}
+
+
+def average_buffers(
+    buffers: Sequence[Buffers], shares: Tensor, neurons: Tensor, owners: Mapping[str, Tensor], before: Buffers
+) -> dict[str, Tensor]:
+    """One set of buffers for all sites, every neuron's by those that hold it: without its filter, it has none.
+
+    Args:
+        buffers: those of k sites, in site order.
+        shares: (k,) sample shares, summing to 1.
+        neurons: (k, H) bool, which each of them holds.
+        owners: of `buffer_owners`.
+        before: what is kept of a neuron that nobody holds.
+    """
+    result = flat.average_buffers(buffers, shares)
+    for name, owner in owners.items():
+        if owner.ndim == 0 or (owner < 0).any():
+            continue
+        weights = shares.double()[:, None] * neurons[:, owner.long()]
+        total = weights.sum(dim=0)
+        mean = torch.zeros(owner.shape, dtype=torch.float64)
+        for weight, own in zip(weights, buffers, strict=True):
+            mean += weight * own[name].double()
+        mean /= total.where(total > 0, 1.0)
+        result[name] = mean.to(result[name].dtype).where(total > 0, before[name])
+    return result
+
+
+def loss_increases(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]], order: str) -> Tensor:
+    """(H,) float64: what the soft Dice loss (`soft_dice_losses`) rises by without each neuron, summed over images.
+
+    "exact": all that belongs to the neuron set to zero (Eq. 3, Wang et al. 2024). "taylor": to first order in what
+    leaves the neuron, -∂L/∂gate with a gate of 1 behind the norm (the place that Molchanov et al. 2019 found best for
+    it); its sign is kept, as it estimates the same signed change. Eval mode, without mixed precision.
+
+    Args:
+        network: gives logits (batch, labels, h, w); no module in it is called twice.
+        images: (channels, h, w) with their masks (labels, h, w).
+        order: "exact" or "taylor".
+    """
+    network.eval()
+    return _without_each(network, images) if order == "exact" else _first_order(network, images)
+
+
+@torch.no_grad()
+def _without_each(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> Tensor:
+    """Image by image: what does not depend on a layer is computed once, however many of its neurons are left out."""
+    device = next(network.parameters()).device
+    result = torch.zeros(count(network), dtype=torch.float64)
+    later: dict[Layer, set[nn.Module]] = {}
+    for image, masks in DataLoader(images, batch_size=1):
+        image, masks = image.to(device), masks.to(device)
+        once = _outputs(network, image)
+        whole = soft_dice_losses(network(image), masks).double()
+        for layer in layers(network):
+            convolution = network.get_submodule(layer.convolution)
+            if layer not in later:
+                later[layer] = _depending_on(network, convolution, once, image)
+            for first in range(0, layer.count, GATED):
+                gates = 1 - torch.eye(layer.count, device=device)[first : first + GATED, :, None, None]
+                known = {
+                    module: value.expand(len(gates), *value.shape[1:])  # a view
+                    for module, value in once.items()
+                    if module not in later[layer]
+                }
+                known[convolution] = once[convolution] * gates
+                norm = {} if layer.norm is None else {network.get_submodule(layer.norm): gates}
+                with _giving(known), _gated(norm):
+                    logits = network(image)
+                losses = soft_dice_losses(logits, masks.expand(len(gates), *masks.shape[1:]))
+                result[layer.first + first :][: len(gates)] += (losses.double() - whole).cpu()
+    return result
+
+
+def _first_order(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> Tensor:
+    device = next(network.parameters()).device
+    gates = {
+        network.get_submodule(layer.modules[-1]): torch.ones(1, layer.count, 1, 1, device=device, requires_grad=True)
+        for layer in layers(network)
+    }
+    result = torch.zeros(count(network), dtype=torch.float64)
+    for batch, masks in DataLoader(images, batch_size=EVALUATION_BATCH):
+        with _gated(gates):
+            loss = soft_dice_losses(network(batch.to(device)), masks.to(device)).sum()
+        slopes = torch.autograd.grad(loss, list(gates.values()))
+        result -= torch.cat([slope.flatten() for slope in slopes]).double().cpu()
+    return result
+
+
+def _outputs(network: nn.Module, image: Tensor) -> dict[nn.Module, Tensor]:
+    """What leaves each module without children."""
+    found: dict[nn.Module, Tensor] = {}
+    with ExitStack() as stack:
+        for module in network.modules():
+            if not list(module.children()):
+                hook = module.register_forward_hook(lambda module, _, output: found.update({module: output}))
+                stack.callback(hook.remove)
+        network(image)
+    return found
+
+
+def _depending_on(
+    network: nn.Module, module: nn.Module, once: Mapping[nn.Module, Tensor], image: Tensor
+) -> set[nn.Module]:
+    """The modules without children whose output depends on that of ``module``: NaN spreads to them."""
+    with _giving({module: torch.full_like(once[module], torch.nan)}):
+        return {other for other, output in _outputs(network, image).items() if output.isnan().any()}
+
+
+@contextmanager
+def _giving(outputs: Mapping[nn.Module, Tensor]) -> Iterator[None]:
+    """Modules that give a known output, whatever goes in. (`torch.fx` would do, but traces in one thread alone.)"""
+    for module, output in outputs.items():
+        vars(module)["forward"] = partial(_first, output)
+    try:
+        yield
+    finally:
+        for module in outputs:
+            del vars(module)["forward"]  # the class's own again
+
+
+def _first(output: Tensor, *_: Tensor) -> Tensor:
+    return output
+
+
+@contextmanager
+def _gated(gates: Mapping[nn.Module, Tensor]) -> Iterator[None]:
+    """Modules whose output is multiplied by gates (batch or 1, channels, 1, 1)."""
+    with ExitStack() as stack:
+        for module, gate in gates.items():
+            hook = module.register_forward_hook(partial(_multiplied, gate))
+            stack.callback(hook.remove)
+        yield
+
+
+def _multiplied(gate: Tensor, _module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    return output * gate

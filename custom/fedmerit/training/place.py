@@ -1,0 +1,158 @@
+"""What one machine decides for itself: where images and runs lie, on which device to work.
+
+Jobs never carry a path. Server and sites read these variables where they run; in a deployment the manifest in their
+startup kit, which `fedmerit deploy` wrote, sets them.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json
+from fedmerit.training.data import SiteFolder, open_sites
+
+SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
+SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, in the place of `SITES`
+RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace where not set
+RUNS = "FEDMERIT_RUNS"  # or the folder in which every job has a run folder of its own, by its id; clones have none
+SERVER = "server"  # in the place of a site's name, for the server's own evaluation
+SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
+DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
+BEHAVIOURS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest where not named
+
+RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
+MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
+MANIFEST_SETTINGS = {
+    "site_folder": SITE_FOLDER,
+    "device": DEVICES,
+    "server_sites": SERVER_SITES,
+    "run": RUN,
+    "runs": RUNS,
+    "behaviours": BEHAVIOURS,
+}
+
+
+def follow_manifest(local: Path, name: str) -> None:
+    """Let the manifest in a startup kit's ``local`` folder, where there is one, set all variables of this process.
+
+    Raises:
+        BadInput: the manifest is not that of ``name`` (a site, or `SERVER`), or is none.
+    """
+    path = local / MANIFEST
+    if not path.exists():
+        return
+    content = read_json(path)
+    if not isinstance(content, dict) or set(content) - {"site", *MANIFEST_SETTINGS}:
+        raise BadInput(f"{path}: not a manifest; write it with `fedmerit deploy`")
+    if content.get("site") != name:
+        raise BadInput(f"{path}: is that of {content.get('site')!r}, but this is {name}; run `fedmerit deploy` here")
+    for setting, variable in MANIFEST_SETTINGS.items():
+        os.environ[variable] = content.get(setting) or ""
+    os.environ[SITES] = ""
+
+
+def site_folder(site: str) -> SiteFolder:
+    """This machine's folder of ``site``."""
+    if own := os.environ.get(SITE_FOLDER):
+        folder = SiteFolder(Path(own))
+        if folder.name != site:
+            raise BadInput(f"{own}: holds site {folder.name}, but this is site {site}; prepare it under that name")
+        return folder
+    root = os.environ.get(SITES)
+    if not root:
+        raise BadInput(f"site {site}: {SITES} is not set; set it to the folder that holds {site}/site.json")
+    if not Path(root).is_absolute():  # NVFlare changes the working directory
+        raise BadInput(f"site {site}: {SITES} is {root!r}; expected an absolute path")
+    return SiteFolder(Path(root) / site)
+
+
+def server_sites() -> list[SiteFolder]:
+    """The server's own site folders, for methods that have models evaluated there; none where not set."""
+    root = os.environ.get(SERVER_SITES)
+    if root and not Path(root).is_absolute():
+        raise BadInput(f"{SERVER_SITES} is {root!r}; expected an absolute path")
+    return open_sites(Path(root)) if root else []
+
+
+def behaviour_of(site: str) -> str | None:
+    """The spec of what ``site`` does in the place of its honest rounds (`fedmerit.attacks`); None: it is honest."""
+    setting = os.environ.get(BEHAVIOURS)
+    return _by_site(setting, BEHAVIOURS + " is {}: expected SITE=SPEC,SITE=SPEC").get(site) if setting else None
+
+
+def behaviour_setting(specs: Mapping[str, str]) -> str:
+    """Specs by site, as `behaviour_of` reads them."""
+    return ",".join(f"{site}={spec}" for site, spec in specs.items())
+
+
+def run_folder(workspace: Path) -> Path:
+    """Where this machine keeps the run: ``FEDMERIT_RUN``, or below ``FEDMERIT_RUNS``, else in NVFlare's workspace.
+
+    Args:
+        workspace: NVFlare's folder of the job, named by the job's id.
+    """
+    if run := os.environ.get(RUN):
+        return Path(run)
+    runs = os.environ.get(RUNS)
+    return Path(runs) / _first_job(workspace) if runs else workspace / RUN_NAME
+
+
+def _first_job(workspace: Path) -> str:
+    """The id of the job, or of the one it was cloned from: a clone goes on with the run."""
+    meta = workspace / "meta.json"
+    name = str((read_json(meta) if meta.exists() else {}).get("cloned_from") or workspace.name)
+    if not re.fullmatch(r"[\w-]+", name):
+        raise BadInput(f"{meta}: cloned from {name!r}; expected the id of a job")
+    return name
+
+
+def spread(sites: Sequence[str], devices: int) -> str:
+    """A setting that gives the sites of one machine its GPUs in turn; "" where it has at most one."""
+    return ",".join(f"{site}=cuda:{row % devices}" for row, site in enumerate(sites)) if devices > 1 else ""
+
+
+def device_of(site: str, setting: str | None = None) -> str:
+    """The device of ``site`` in a setting as `DEVICES` describes it; "auto" where it says none.
+
+    Raises:
+        BadInput: the setting is not of that form.
+    """
+    setting = os.environ.get(DEVICES, "") if setting is None else setting
+    if "=" not in setting:
+        return setting or "auto"
+    return _by_site(setting).get(site, "auto")
+
+
+def require_known(setting: str, sites: Sequence[str]) -> None:
+    """`BadInput` where a device setting names a site that is none of ``sites``."""
+    if "=" in setting and (unknown := set(_by_site(setting)) - set(sites)):
+        names = ", ".join(sorted(unknown))
+        raise BadInput(f"device setting {setting!r}: no site {names}; there are {', '.join(sites)}")
+
+
+def _by_site(
+    setting: str, otherwise: str = "device setting {}: expected DEVICE, or SITE=DEVICE,SITE=DEVICE"
+) -> dict[str, str]:
+    pairs = [part.partition("=") for part in setting.split(",")]
+    if not all(name and chosen for name, _, chosen in pairs):
+        raise BadInput(otherwise.format(repr(setting)))
+    return {name: chosen for name, _, chosen in pairs}
+
+
+def pick_device(device: str, site: str) -> torch.device:
+    """The torch device of a setting; `BadInput` naming the site where this machine has no such device."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(
+            f"site {site}: device {device!r} cannot be used ({reason}); expected cpu, cuda, cuda:N or auto"
+        ) from error
+    return chosen

@@ -1,0 +1,199 @@
+"""The verbs that methods share, on updates (n, d), models and what one Gram matrix says of them.
+
+n sites, d trainable parameters. Rows are in site-name order, always; reductions are in float64.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLOCK = 1 << 15  # entries at a time in float64: they stay in the cache, and the stack is never copied
+
+
+def share(amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) ``amounts`` normalised to sum 1 over the present sites; equal shares where they sum to 0."""
+    amounts = torch.where(present, amounts.double(), 0.0)
+    if amounts.sum() <= 0:
+        amounts = present.double()
+    return amounts / amounts.sum()
+
+
+def remember(memory: Tensor, now: Tensor, alpha: float, present: Tensor) -> Tensor:
+    """(n,) α memory + (1-α) now for the present sites; absent ones keep what they have."""
+    return torch.where(present, alpha * memory + (1 - alpha) * now, memory)
+
+
+def reshare(memory: Tensor, amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) ``memory``, of which the present sites share anew by ``amounts`` what they held; absent ones keep theirs.
+
+    That is 1 where they held nothing, as before the first round. With all sites present it is `share`.
+    """
+    held = float(memory[present].sum())
+    return torch.where(present, share(amounts, present) * (min(held, 1.0) if held > 0 else 1.0), memory)
+
+
+def gram(updates: Tensor) -> Tensor:
+    """(n, n) float64 inner products of the rows of (n, d) ``updates``: every norm and cosine of a round."""
+    n = len(updates)
+    result = torch.zeros(n, n, dtype=torch.float64)
+    for block in torch.split(updates, BLOCK, dim=1):
+        block = block.double()
+        result += block @ block.T
+    return result
+
+
+def norms(products: Tensor) -> Tensor:
+    """(n,) norms of the updates, from their Gram matrix."""
+    return products.diagonal().clamp(min=0).sqrt()
+
+
+def cosine_to_sum(products: Tensor, weights: Tensor) -> Tensor:
+    """(n,) cosine of each update and the weighted sum of all, from their Gram matrix; 0 where either is zero."""
+    weights = weights.double()
+    sum_norm = torch.einsum("j,jk,k->", weights, products, weights).clamp(min=0).sqrt()
+    return _cosine(products @ weights, norms(products) * sum_norm)
+
+
+def cosine_to_others(products: Tensor, weights: Tensor) -> Tensor:
+    """(n,) cosine of each update and the weighted sum of the others, from their Gram matrix.
+
+    0 where either vector is zero, as for a site alone.
+
+    Args:
+        products: (n, n) Gram matrix of the updates.
+        weights: (n,) weights of the sum.
+    """
+    others = weights.double().repeat(len(weights), 1).fill_diagonal_(0.0)  # row i: the weights without site i
+    inner = (others * products).sum(dim=1)
+    others_norm = torch.einsum("ij,jk,ik->i", others, products, others).clamp(min=0).sqrt()
+    return _cosine(inner, norms(products) * others_norm)
+
+
+def _cosine(inner: Tensor, scale: Tensor) -> Tensor:
+    return torch.where(scale > 0, inner / scale.where(scale > 0, torch.ones_like(scale)), 0.0).clamp(-1, 1)
+
+
+def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
+    """(d,) ``model`` plus the weighted sum of ``updates`` (n, d), in its dtype, summed in float64 in site order."""
+    result, weights = torch.empty_like(model), weights.double()
+    for start in range(0, len(model), BLOCK):
+        part = slice(start, start + BLOCK)
+        result[part] = torch.addmv(model[part].double(), updates[:, part].double().T, weights)
+    return result
+
+
+def quota_counts(quotas: Tensor, size: int) -> list[int]:
+    """floor(size * quota) entries for each quota in [0, 1]; the 1e-9 keeps 0.3 * 10 at 3 whatever rounding does."""
+    return [min(size, math.floor(size * max(0.0, float(quota)) + 1e-9)) for quota in quotas]
+
+
+def owned(neurons: Tensor, owners: Tensor) -> Tensor:
+    """(..., d) bool: the parameters of the ``neurons`` (..., H) that are held; those of no neuron always are.
+
+    Args:
+        neurons: bool.
+        owners: (d,) as in `Layout`.
+    """
+    always = neurons.new_ones(*neurons.shape[:-1], 1)  # which the owner -1 finds at the end
+    return torch.cat([neurons, always], dim=-1)[..., owners.long()]
+
+
+def histogram(losses: Tensor, bins: int) -> Tensor:
+    """(bins,) how many of ``losses`` (images,) lie in each of as many equal bins on [0, 1], the last one closed."""
+    return torch.histc(losses.double().cpu(), bins, 0.0, 1.0)
+
+
+def keep_largest(vector: Tensor, counts: Sequence[int]) -> Tensor:
+    """(n, d) bool: row i marks the ``counts[i]`` largest magnitudes of ``vector`` (d,), ties to the lower index.
+
+    A count of d marks everything, a count of 0 nothing.
+    """
+    size, magnitude = len(vector), vector.abs()
+    masks = torch.zeros(len(counts), size, dtype=torch.bool)
+    places = sorted({size - count for count in counts if 0 < count < size})
+    ordered = np.partition(magnitude.numpy(), places) if places else magnitude.numpy()
+    for mask, count in zip(masks, counts, strict=True):
+        if count >= size:
+            mask.fill_(True)
+        elif count > 0:
+            threshold = float(ordered[size - count])
+            torch.gt(magnitude, threshold, out=mask)
+            ties = (magnitude == threshold).nonzero().flatten()
+            mask[ties[: count - int(mask.sum())]] = True
+    return masks
+
+
+def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequence[int]) -> Tensor:
+    """(n, d) bool: the rule of CGSV's released code, tensor by tensor.
+
+    Of a tensor with s > 1 elements, min(ceil(s * quota), s - 1) are kept, so that even a quota of 1 loses the
+    smallest of each; of a tensor with one element, that one. A quota of 0 keeps nothing.
+    """
+    pieces = []
+    for piece in torch.split(vector, list(tensor_sizes)):
+        size = len(piece)
+        most = max(size - 1, 1)
+        pieces.append(
+            keep_largest(piece, [min(math.ceil(size * float(q) - 1e-9), most) if q > 0 else 0 for q in quotas])
+        )
+    return torch.cat(pieces, dim=1)
+
+
+def reward(models: Tensor, update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
+    """(n, d) ``models``, each plus its quota of ``update`` (d,): the largest magnitudes (Eq. 5, Xu et al. 2021).
+
+    Args:
+        models: (n, d).
+        update: (d,).
+        quotas: (n,) the fraction of the entries that each gets, 0 to 1.
+        tensor_sizes: for the rule of `keep_largest_per_tensor`; None: the largest of all.
+    """
+    return add_masked(models, update, earned(update, quotas, tensor_sizes))
+
+
+def earned(update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
+    """(n, d) bool: the entries of ``update`` (d,) that each site earns, by the arguments of `reward`."""
+    if tensor_sizes is None:
+        return keep_largest(update, quota_counts(quotas, len(update)))
+    return keep_largest_per_tensor(update, quotas, tensor_sizes)
+
+
+def add_masked(models: Tensor, update: Tensor, masks: Tensor) -> Tensor:
+    """(n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks."""
+    result = torch.empty_like(models)
+    for row, model, mask in zip(result, models, masks, strict=True):
+        torch.mul(update, mask, out=row)  # no copy of the stack beside the result
+        row += model
+    return result
+
+
+def distances(vectors: Tensor, point: Tensor) -> Tensor:
+    """(n,) float64 Euclidean distances of the rows of (n, d) ``vectors`` to ``point`` (d,)."""
+    squares = torch.zeros(len(vectors), dtype=torch.float64)
+    for block, part in zip(torch.split(vectors, BLOCK, dim=1), torch.split(point, BLOCK), strict=True):
+        squares += (block.double() - part.double()).square().sum(dim=1)
+    return squares.sqrt()
+
+
+def norms_outside(vector: Tensor, masks: Tensor) -> Tensor:
+    """(n,) float64 norms of the entries of ``vector`` (d,) that each row of ``masks`` (n, d) leaves out."""
+    squares = torch.zeros(len(masks), dtype=torch.float64)
+    for part, block in zip(torch.split(vector, BLOCK), torch.split(masks, BLOCK, dim=1), strict=True):
+        squares += (~block).double() @ part.double().square()
+    return squares.sqrt()
+
+
+def to_sites(values: Tensor, present: Tensor) -> Tensor:
+    """(n,) float64 ``values`` of the k present sites, in order, each at its site; NaN for absent sites."""
+    result = torch.full(present.shape, torch.nan, dtype=torch.float64)
+    result[present] = values.double()
+    return result
+
+
+def trained_models(models: Tensor, updates: Tensor, present: Tensor) -> Tensor:
+    """(k, d) ``models``, (d,) or one per site (n, d), plus the ``updates`` (n, d) of the present sites."""
+    result = updates[present]  # a copy
+    return result.add_(models if models.ndim == 1 else models[present])

@@ -1,0 +1,191 @@
+"""What may leave a site: this list, and nothing else. `fedmerit.flare.egress` holds every message against it.
+
+The wire form of an answer (`fedmerit.flare.translation`) is a table of arrays, the update, and a table of named parts.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from fedmerit.core import DECIMALS, RANGES
+from fedmerit.records.ciphertexts import Sealed
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import REASONS
+
+LISTED: Mapping[str, str] = {
+    "update": "what training changed, entry by entry, by parameter name; float32",
+    "buffers": "BatchNorm statistics after training, by name",
+    "sealed": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
+    "num_samples": "how many training images there are",
+    "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models",
+    "trained_overlaps": "likewise of the model it trained, where the plan asks for that",
+    "values": f"numbers the method asks for, some of {', '.join(RANGES)}",
+    "pairs": "numbers the method asks a site to say of others, by their names",
+    "increases": "what the loss rises by without each neuron of a model, summed over images",
+    "images": "over how many images",
+    "losses": "how many images have a loss in each bin of a histogram",
+    "train_loss": "mean loss of the round",
+    "seconds": "how long the round took",
+    "failure": "that there is no answer, for one of the reasons in `fedmerit.wire.messages.REASONS`",
+    "model": "to each peer that the site shares with, where models stay at the sites: its whole model and statistics",
+}
+OTHER_REASON = "the site has no answer; its own log says why"
+FAILED = re.compile(r"failed with [A-Za-z]{1,60}; the site's own log says more")  # `fedmerit.wire.messages.failed_with`
+NAME = re.compile(r"[A-Za-z0-9_.\-]{1,120}")  # of parameters, statistics and labels
+LARGEST_MB = 512  # of arrays in a message; the default network's update has 6
+MOST_ENTRIES = 100_000  # in any list
+Parts = dict[str, Any]
+
+
+class Withheld(ValueError):
+    """A message that must not leave; says which part is not as listed, and nothing of what is in it."""
+
+
+def cleared(
+    update: Mapping[str, Any], parts: Mapping[str, Any], decimals: int = DECIMALS, encrypted: bool = False
+) -> tuple[Parts, Parts]:
+    """What of an answer may leave: its update, and its other parts with numbers rounded to ``decimals``.
+
+    Parts that are not listed are left out; with ``encrypted``, no update or statistics pass in the clear.
+
+    Raises:
+        Withheld: a listed part is of another kind than listed, or the arrays are beyond `LARGEST_MB`.
+    """
+    passed = {name: _part(name, value, decimals) for name, value in parts.items() if name in _CHECKS}
+    arrays = _arrays(update, "update")
+    if encrypted and (arrays or passed.get("buffers")):
+        raise Withheld("update: in the clear, and this site sends it encrypted alone")
+    sealed = sum(len(piece) for pieces in passed.get("sealed", {}).values() for piece in pieces)
+    _require_size(arrays, passed.get("buffers", {}), more=sealed)
+    return arrays, passed
+
+
+def require_model(parameters: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
+    """Let a model, and its BatchNorm statistics, leave for a peer: arrays by name.
+
+    Raises:
+        Withheld: something else than arrays of float32 or int64 by name, or more than `LARGEST_MB`.
+    """
+    _require_size(_arrays(parameters, "model"), _arrays(buffers, "buffers"))
+
+
+def _require_size(*tables: Mapping[str, Any], more: int = 0) -> None:
+    size = more + sum(array.nbytes for table in tables for array in table.values())
+    if size > LARGEST_MB * 2**20:
+        raise Withheld(f"arrays of {size >> 20} MB: at most {LARGEST_MB} leave")
+
+
+def _part(name: str, value: Any, decimals: int) -> Any:
+    try:
+        return _CHECKS[name](value, decimals)
+    except Withheld:
+        raise
+    except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
+        raise Withheld(f"{name}: not of the kind listed") from None
+
+
+def _arrays(value: Mapping[str, Any], what: str) -> Parts:
+    for name, array in _bounded(value, what).items():
+        kinds = (np.float32, np.int64)
+        if not (isinstance(name, str) and NAME.fullmatch(name) and isinstance(array, np.ndarray)):
+            raise Withheld(f"{what}: holds something else than arrays by name")
+        if array.dtype not in kinds:
+            raise Withheld(f"{what}: an array of {array.dtype}, expected float32 or int64")
+    return dict(value)
+
+
+def _sealed(value: Mapping[str, Any], decimals: int) -> dict[str, tuple[bytes, ...]]:
+    if set(value) != {part.name for part in fields(Sealed)}:
+        raise Withheld("sealed: something else than an update and statistics")
+    for pieces in value.values():
+        if not all(isinstance(piece, bytes) for piece in _bounded(pieces, "sealed")):
+            raise Withheld("sealed: something else than ciphertexts")
+    return {name: tuple(pieces) for name, pieces in value.items()}
+
+
+def _values(value: Mapping[str, Any], decimals: int) -> dict[str, float]:
+    for name in _bounded(value, "values"):
+        if name.rstrip("_0123456789") not in RANGES or len(name) > 40:
+            raise Withheld("values: a name that no method asks for")
+    return {name: _number(one, decimals) for name, one in value.items()}
+
+
+def _pairs(value: Mapping[str, Any], decimals: int) -> dict[str, dict[str, float]]:
+    if any(not NAME.fullmatch(site) for of_sites in value.values() for site in _bounded(of_sites, "pairs")):
+        raise Withheld("pairs: something else than names of sites")
+    numbers = {name: [_number(one, decimals) for one in of_sites.values()] for name, of_sites in value.items()}
+    _values(dict.fromkeys(value, 0.0), decimals)
+    return {name: dict(zip(value[name], numbers[name], strict=True)) for name in value}
+
+
+def _number(value: Any, decimals: int) -> float:
+    if isinstance(value, str | bytes):
+        raise Withheld("text in the place of a number")
+    return round(float(value), decimals)
+
+
+def _count(value: Any, decimals: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+        raise Withheld("something else in the place of a count")
+    return value
+
+
+def _overlaps(value: Any, decimals: int) -> list[Any]:
+    """Of one model, or one such list per model."""
+    return [
+        _overlaps(one, decimals) if isinstance(one, list | tuple) else _overlap(one)
+        for one in _bounded(value, "overlaps")
+    ]
+
+
+def _overlap(one: Mapping[str, Any]) -> Parts:
+    overlap = Overlap(**{part.name: one[part.name] for part in fields(Overlap)})
+    if not (isinstance(overlap.case, str) and overlap.case.isdecimal() and len(overlap.case) < 7):
+        raise Withheld("overlaps: a case that is no position in the split")
+    if not (isinstance(overlap.label, str) and NAME.fullmatch(overlap.label)):
+        raise Withheld("overlaps: a label that is no name")
+    for count in (overlap.true_positives, overlap.false_positives, overlap.false_negatives):
+        _count(count)
+    return dict(vars(overlap))
+
+
+def _losses(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    counts = np.array(value, dtype=np.float64)
+    if counts.size > MOST_ENTRIES or not (counts == counts.round()).all() or (counts < 0).any():
+        raise Withheld("losses: something else in the place of counts")
+    return counts
+
+
+def _increases(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return _bounded(np.array(value, dtype=np.float64), "increases")  # type: ignore[no-any-return]
+
+
+def _reason(value: Any, decimals: int) -> str:
+    return value if value in REASONS or FAILED.fullmatch(str(value)) else OTHER_REASON
+
+
+def _bounded(value: Any, what: str) -> Any:
+    if len(value) > MOST_ENTRIES:
+        raise Withheld(f"{what}: more than {MOST_ENTRIES} entries")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
+    "buffers": lambda value, decimals: _arrays(value, "buffers"),
+    "sealed": _sealed,
+    "num_samples": _count,
+    "overlaps": _overlaps,
+    "trained_overlaps": _overlaps,
+    "values": _values,
+    "pairs": _pairs,
+    "increases": _increases,
+    "images": _count,
+    "losses": _losses,
+    "train_loss": _number,
+    "seconds": _number,
+    "failure": _reason,
+}
+assert set(_CHECKS) == set(LISTED) - {"update", "model"}

@@ -1,0 +1,213 @@
+"""What can be wrong with an answer: nothing wrong gets further than here."""
+
+import math
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Method, allowed
+from fedmerit.flat import Buffers
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Reply, Weighed, Weighing
+
+LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
+LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
+LONGEST = 1e9  # seconds, some 30 years
+ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
+UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
+MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
+
+
+def fault_of_reply(
+    answer: object,
+    round: int,
+    model: Tensor,
+    buffers: Buffers,
+    labels: tuple[str, ...],
+    method: Method,
+    others: Collection[str] = (),
+) -> str | None:
+    """Why the answer to a training task cannot be used, or None.
+
+    Args:
+        answer: what came, or a `Failure`.
+        round: that is being played.
+        model: (d,) that the update has to be like.
+        buffers: that its BatchNorm statistics have to be like.
+        labels: of the task.
+        method: of the run; it knows what it asked for.
+        others: the names of the sites but this one.
+    """
+    if not isinstance(answer, Reply):
+        return _no_answer(answer)
+    try:
+        return _fault_of_reply(answer, round, model, buffers, labels, method, others)
+    except UNCHECKABLE as error:
+        return f"reply cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_reply(
+    answer: Reply,
+    round: int,
+    model: Tensor,
+    buffers: Buffers,
+    labels: tuple[str, ...],
+    method: Method,
+    others: Collection[str],
+) -> str | None:
+    if answer.round != round:
+        return f"reply of round {answer.round} in round {round}"
+    if fault := fault_of_model(answer.update, answer.buffers, model, buffers, "update"):
+        return fault
+    if not _is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
+        return f"num_samples {answer.num_samples!s:.20}, expected a whole number from 1 to {MOST_IMAGES}"
+    if fault := _fault_of_overlaps(answer.overlaps, labels) or _fault_of_trained(answer, labels):
+        return fault
+    for name, value in answer.values.items():
+        if name not in method.asks:
+            return f"value {name!r}, which the method does not ask for"
+        low, high = allowed(name)
+        if not low <= value <= high:
+            return f"{name} {value}, expected {low:g} to {high:g}"
+    if not (math.isnan(answer.train_loss) or abs(answer.train_loss) <= LARGEST):
+        return f"train_loss {answer.train_loss}, expected a number up to {LARGEST:g}"
+    return _fault_of_pairs(answer.pairs, others, method) or _fault_of_seconds(answer.seconds)
+
+
+def _fault_of_seconds(seconds: float) -> str | None:
+    return None if 0 <= seconds <= LONGEST else f"seconds {seconds}, expected 0 to {LONGEST:g}"
+
+
+def fault_of_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers: Buffers, what: str) -> str | None:
+    """Why parameters or an update (d,), ``what`` names it, and BatchNorm statistics are none of the model's, or None.
+
+    ``like`` (d,) and ``like_buffers`` are what they have to be like.
+    """
+    if vector.shape != like.shape or vector.dtype != like.dtype:
+        return (
+            f"{what} of shape {tuple(vector.shape)} and {vector.dtype}, expected {tuple(like.shape)} and {like.dtype}"
+        )
+    if not vector.isfinite().all():
+        return f"{what} with NaN or infinite entries"
+    if (vector.abs() > LARGEST).any():
+        return f"{what} with entries beyond {LARGEST:g}"
+    kinds = [{name: (value.shape, value.dtype) for name, value in some.items()} for some in (buffers, like_buffers)]
+    if kinds[0] != kinds[1]:
+        return "buffers of other names, shapes or types than the model's"
+    if not all(value.isfinite().all() for value in buffers.values()):
+        return "buffers with NaN or infinite entries"
+    if any(value.abs().max() > LARGEST_STATISTIC for value in buffers.values()):
+        return f"buffers with entries beyond {LARGEST_STATISTIC:g}"
+    if any((value < 0).any() for name, value in buffers.items() if not name.endswith("running_mean")):
+        return "buffers with a negative variance or count"
+    return None
+
+
+def _fault_of_pairs(pairs: Mapping[str, Mapping[str, float]], others: Collection[str], method: Method) -> str | None:
+    """What is wrong with what a site says of the others."""
+    for name, values in pairs.items():
+        if name not in method.asks_of_peers:
+            return f"{name!r} of other sites, which the method does not ask for"
+        low, high = allowed(name)
+        for site, value in values.items():
+            if site not in others:
+                return f"{name} of {site!r:.40}, which is none of the other sites"
+            if not low <= value <= high:
+                return f"{name} {value} of {site}, expected {low:g} to {high:g}"
+    return None
+
+
+def _fault_of_trained(answer: Reply, labels: tuple[str, ...]) -> str | None:
+    """What is wrong with the overlaps of the trained model, where there are any: they are of the same references."""
+    if not answer.trained_overlaps:
+        return None
+    if fault := _fault_of_overlaps(answer.trained_overlaps, labels):
+        return fault
+    if _references(answer.trained_overlaps) != _references(answer.overlaps):
+        return "overlaps of the trained model on other cases, or with another reference, than those of the received one"
+    return None
+
+
+def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int]]:
+    """Case, label and voxels of the reference of each overlap."""
+    return [(one.case, one.label, one.true_positives + one.false_negatives) for one in overlaps]
+
+
+def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]) -> str | None:
+    """Why the answer to ``task`` cannot be used, or None."""
+    if not isinstance(answer, Evaluated):
+        return _no_answer(answer)
+    try:
+        return _fault_of_evaluated(answer, task, labels)
+    except UNCHECKABLE as error:
+        return f"evaluation cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
+    if answer.round != task.round:
+        return f"evaluation of round {answer.round} in round {task.round}"
+    if len(answer.overlaps) != len(task.mixtures):
+        return f"evaluation of {len(answer.overlaps)} models, expected {len(task.mixtures)}"
+    cases = [[(overlap.case, overlap.label) for overlap in overlaps] for overlaps in answer.overlaps]
+    if any(fault := _fault_of_overlaps(overlaps, labels) for overlaps in answer.overlaps):
+        return fault
+    if any(of_model != cases[0] for of_model in cases):
+        return "evaluation of other cases for one model than for another"
+    references = [_references(overlaps) for overlaps in answer.overlaps]
+    if any(of_model != references[0] for of_model in references):
+        return "evaluation with another reference for one model than for another"
+    if answer.losses.shape != (len(task.mixtures), task.bins):
+        return f"losses of shape {tuple(answer.losses.shape)}, expected {(len(task.mixtures), task.bins)}"
+    low, high = allowed("loss_bin")
+    if not all(low <= count <= high for count in answer.losses.flatten().tolist()):
+        return "counts of losses that are no counts"
+    if len(set(answer.losses.sum(dim=1).tolist())) > 1:
+        return "losses of more images for one model than for another"
+    return _fault_of_seconds(answer.seconds)
+
+
+def fault_of_weighed(answer: object, task: Weighing, neurons: int) -> str | None:
+    """Why the answer to ``task`` cannot be used, or None; ``neurons`` is how many there are."""
+    if not isinstance(answer, Weighed):
+        return _no_answer(answer)
+    try:
+        return _fault_of_weighed(answer, task, neurons)
+    except UNCHECKABLE as error:
+        return f"importance of neurons cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_weighed(answer: Weighed, task: Weighing, neurons: int) -> str | None:
+    if answer.round != task.round:
+        return f"importance of neurons of round {answer.round} in round {task.round}"
+    if not _is_count(answer.images, task.images) or not answer.images:
+        return f"importance of neurons on {answer.images!s:.20} images, expected 1 to {task.images}"
+    if answer.increases.shape != (neurons,) or answer.increases.dtype != torch.float64:
+        return f"importance of neurons of shape {tuple(answer.increases.shape)}, expected {(neurons,)} in float64"
+    if not answer.increases.isfinite().all() or answer.increases.abs().max() > LARGEST * answer.images:
+        return f"importance of neurons that is not finite, or beyond {LARGEST:g}"
+    if task.order == "exact" and answer.increases.abs().max() > answer.images * (1 + ROUNDING):
+        return "importance of neurons beyond 1: losses lie in [0, 1]"
+    return _fault_of_seconds(answer.seconds)
+
+
+def _no_answer(answer: object) -> str:
+    return answer.reason if isinstance(answer, Failure) else f"no answer to what was asked ({type(answer).__name__})"
+
+
+def _fault_of_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...]) -> str | None:
+    for overlap in overlaps:
+        counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
+        if overlap.label not in labels or not all(_is_count(count, MOST_VOXELS) for count in counts):
+            return "overlaps of another label, or with counts that are no counts"
+        if not (isinstance(overlap.case, str) and overlap.case.isdecimal()):
+            return "overlaps whose case is no position in the split"
+    pairs = {(overlap.case, overlap.label) for overlap in overlaps}
+    cases = {overlap.case for overlap in overlaps}
+    if len(pairs) < len(overlaps) or len(pairs) < len(cases) * len(labels):
+        return "overlaps of a case twice, or of some of its labels only"
+    return None
+
+
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most

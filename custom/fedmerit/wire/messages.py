@@ -1,0 +1,184 @@
+"""What server and sites send each other, whatever carries it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import DECIMALS
+from fedmerit.errors import MemoryLost
+from fedmerit.flat import Buffers
+from fedmerit.records.ciphertexts import Sealed
+from fedmerit.records.ledger import GENESIS
+from fedmerit.training.overlaps import Overlap
+
+TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
+LOST_MEMORY = (
+    "what it remembers of the round before is missing, so that what changed since cannot be applied; "
+    "the server sends the whole model in the next round"
+)
+OTHER_MEMORY = "the model of the round before, as it lies on disk, is not the one this patch belongs to"
+REASONS = (LOST_MEMORY, OTHER_MEMORY)  # why a site has no answer; or `failed_with`: no text of its own leaves it
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A model (d,) as its difference to the one the site received the round before: exact, bit for bit."""
+
+    indices: Tensor  # (k,) int32, where they differ
+    values: Tensor  # (k,) float32, what stands there now
+
+    @classmethod
+    def between(cls, changed: Tensor, model: Tensor) -> "Patch | None":
+        """The entries of ``model`` (d,) where ``changed`` (d,) is true; None where the whole model is no larger."""
+        if int(changed.sum()) * 8 >= model.numel() * 4:
+            return None
+        places = changed.nonzero().flatten()
+        return cls(places.to(torch.int32), model[places])
+
+    def apply(self, previous: Tensor) -> Tensor:
+        """The model (d,), from ``previous`` (d,); `MemoryLost` where that is too short to be the one before."""
+        if len(self.indices) and int(self.indices.max()) >= len(previous):
+            raise MemoryLost(OTHER_MEMORY)
+        model = previous.clone()
+        model[self.indices.long()] = self.values
+        return model
+
+
+@dataclass(frozen=True)
+class PeerModel:
+    """What a site gets of another that shares with it."""
+
+    parameters: Tensor  # (d,) float32
+    buffers: Buffers
+    weight: float  # of its distillation loss, as the receiver has it from the rounds before; NaN: none yet
+
+
+@dataclass(frozen=True)
+class Task:
+    """Train: the model to start round ``round`` from, and the site's part in it."""
+
+    round: int
+    parameters: Tensor | Patch  # (d,) float32, or what changed since the round before; (0,): the site has it
+    buffers: Buffers
+    weight: float | None = None  # of its last update in this model; None: it has no part in it
+    data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
+    neurons: Tensor | None = None  # (H,) bool, those it holds: the others are zero and stay so; None: all
+    peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
+    others: Mapping[str, float] = field(default_factory=dict)  # whom to ask for a model, with `PeerModel.weight`
+    ledger: str = GENESIS  # hash of the ledger's last record: the server's word on all rounds before
+    sealed: Sealed | None = None  # under encryption: what the rounds so far added to the model all sites began with
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What training gave. Nothing else leaves the site."""
+
+    round: int
+    update: Tensor  # (d,) float32, trained minus received; (0,) where models stay at the sites
+    buffers: Buffers
+    num_samples: int  # training images
+    overlaps: tuple[Overlap, ...]  # of the received model, on the validation split
+    values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, where available
+    train_loss: float = float("nan")
+    seconds: float = 0.0
+    trained_overlaps: tuple[Overlap, ...] = ()  # of what it trained, on the same cases, where the plan asks for them
+    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
+    sealed: Sealed | None = None  # under encryption: update and statistics, in the place of those above
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Evaluate k models on one split, each a mixture of m vectors with a mixture of b sets of BatchNorm statistics."""
+
+    round: int
+    split: str
+    models: Tensor  # (m, d) float32; (1, 0): the site's own, which it has
+    mixtures: Tensor  # (k, m) float64
+    buffers: tuple[Buffers, ...]  # (b,)
+    shares: Tensor  # (k, b) float64, rows sum to 1
+    bins: int = 0  # of a histogram of losses per image; 0: none is wanted
+    ledger: str = GENESIS  # as in `Task`
+    sealed: Sealed | None = None  # likewise; the model to evaluate is made of it
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What the evaluation gave. Nothing else leaves the site."""
+
+    round: int
+    overlaps: tuple[tuple[Overlap, ...], ...]  # (k,) one tuple per model
+    losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """Say what each neuron of a model is worth on one split."""
+
+    round: int
+    split: str
+    model: Tensor  # (d,) float32
+    buffers: Buffers
+    order: str  # "exact" or "taylor", as in `fedmerit.core.Survey`
+    images: int  # at most, evenly spaced over the split
+    ledger: str = GENESIS  # as in `Task`
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What the neurons are worth. Nothing else leaves the site."""
+
+    round: int
+    increases: Tensor  # (H,) float64, what the soft Dice loss rises by without each neuron, summed over images
+    images: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """In place of an answer: why a site sent none."""
+
+    reason: str
+
+
+def failed_with(error: Exception) -> Failure:
+    """What the server learns of an error at a site: its kind."""
+    return Failure(f"failed with {type(error).__name__}; the site's own log says more")
+
+
+Work = Task | Evaluation | Weighing
+Answer = Reply | Evaluated | Weighed | Failure
+Answers = Mapping[str, Answer]
+
+
+def rounded(answer: Reply | Evaluated | Weighed) -> Reply | Evaluated | Weighed:
+    """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay as they are."""
+    answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
+    if not isinstance(answer, Reply):
+        return answer
+    pairs = {name: _rounded(values) for name, values in answer.pairs.items()}
+    return replace(answer, values=_rounded(answer.values), pairs=pairs, train_loss=round(answer.train_loss, DECIMALS))
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, DECIMALS) for name, value in values.items()}
+
+
+def payload(message: Work | Reply) -> int:
+    """Bytes of the models and statistics in a message; a bit for each neuron that may be held or not."""
+    if isinstance(message, Evaluation):
+        tensors = [message.models, *(value for buffers in message.buffers for value in buffers.values())]
+    elif isinstance(message, Weighing):
+        tensors = [message.model, *message.buffers.values()]
+    else:
+        vector = message.parameters if isinstance(message, Task) else message.update
+        parts = [vector.indices, vector.values] if isinstance(vector, Patch) else [vector]
+        tensors = [*parts, *message.buffers.values()]
+        if isinstance(message, Task) and message.neurons is not None:
+            tensors.append(torch.empty(-(-len(message.neurons) // 8), dtype=torch.uint8))
+        for peer in message.peers.values() if isinstance(message, Task) else ():
+            tensors += [peer.parameters, *peer.buffers.values()]
+    sealed = None if isinstance(message, Weighing) else message.sealed
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + (sealed.size if sealed else 0)
