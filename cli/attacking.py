@@ -80,7 +80,7 @@ def freeriders(
 ) -> None:
     """Every site in turn misbehaves in every way under every method: what it pays, and what tells.
 
-    Prints the matrix of methods and behaviours; writes tables, and Figures 4 and 7 of the FedCE paper. Interrupted,
+    Prints the matrix of methods and attacks; writes tables, and Figures 4 and 7 of the FedCE paper. Interrupted,
     the same command goes on. Exits with 1 where a run failed.
     """
     from evaluation.formats import Table, write_tables

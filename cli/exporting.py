@@ -19,7 +19,7 @@ from cli.app import (
     reports_bad_input,
 )
 from fedmerit.configuration.filters import require_privacy
-from fedmerit.configuration.run import TASKS, make_plan
+from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.errors import BadInput
 from fedmerit.files import folder_digest
@@ -73,8 +73,8 @@ def export(
         if "contributions" in chosen:
             raise BadInput("--contributions: also given by --set; give them once")
         chosen["contributions"] = as_setting(contributions_of(contributions, read_run(contributions)["sites"]))
-    plan = make_plan(method, task, rounds, seed, TASKS[task], chosen)
-    filters = require_privacy(privacy or [], method, plan.build_method())
+    config = make_configuration(method, task, rounds, seed, TASKS[task], chosen)
+    filters = require_privacy(privacy or [], method, config.build_method())
     trackers = require_tracking(track or [], "prod")
-    export_job(plan, out, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
+    export_job(config, out, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
     console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(out)}", soft_wrap=True)

@@ -61,7 +61,7 @@ def run(
     only: Annotated[str | None, typer.Option(metavar="SITE,SITE", help="Sites of --sites that take part.")] = None,
     contributions: Contributions = None,
     settings: Settings = None,
-    behave: Annotated[
+    attack: Annotated[
         list[str] | None,
         typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: what a site does, not honest."),
     ] = None,
@@ -91,7 +91,7 @@ def run(
         "server_sites": server_sites,
         "only": only,
         "contributions": contributions,
-        "behaviours": assignments(behave, "--behave") or None,
+        "behaviours": assignments(attack, "--behave") or None,
         "privacy": privacy or None,
         "track": track or None,
         "min_sites": min_sites,

@@ -14,7 +14,7 @@ from evaluation import compare, formats
 from evaluation.formats import Table, file_name
 from evaluation.pool import OnEnd, OnRound, execute_all, execute_in_turn
 from evaluation.runs import open_run
-from fedmerit.configuration.run import Plan, make_plan
+from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.engines import runs
 from fedmerit.engines.contributions import as_setting, contributions_of
 from fedmerit.errors import BadInput, RunFailed
@@ -208,10 +208,12 @@ def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -
     except BadInput as error:
         raise BadInput(f"{error}, or choose another --out") from None
     recorded = read_run(folder)
-    plan = recorded["plan"]
-    network = {name: plan["network"][name] for name in ("in_channels", "labels")}
-    now = make_plan(asked["method"], plan["task"], asked["rounds"], asked["seed"], network, asked["settings"])
-    if now != Plan.from_dict(plan):
+    config = recorded["plan"]
+    network = {name: config["network"][name] for name in ("in_channels", "labels")}
+    now = make_configuration(
+        asked["method"], config["task"], asked["rounds"], asked["seed"], network, asked["settings"]
+    )
+    if now != RunConfiguration.from_dict(config):
         raise BadInput(
             f"{folder}: was started with parameters that are not today's defaults (fedmerit "
             f"{recorded['fedmerit_version']} wrote it); choose another --out"

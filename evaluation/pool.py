@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_text
@@ -123,10 +123,10 @@ def workers_for(folder: Path) -> int:
 
     By its cores and free memory, and by the free memory of the GPUs that the run's sites work on.
     """
-    plan = Plan.from_dict(read_run(folder)["plan"])
+    config = RunConfiguration.from_dict(read_run(folder)["plan"])
     rooms = [FREE_SHARE * free_memory() / memory_of(folder)]
     rooms += [FREE_SHARE * torch.cuda.mem_get_info(gpu)[0] / gpu_memory_of(folder) for gpu in _gpus(folder)]
-    return max(1, min(cores() // plan.training.cpu_threads, *map(int, rooms)))
+    return max(1, min(cores() // config.training.cpu_threads, *map(int, rooms)))
 
 
 def memory_of(folder: Path) -> float:
@@ -144,11 +144,11 @@ def gpu_memory_of(folder: Path) -> float:
 def _sizes(folder: Path) -> tuple[int, float, int]:
     """Parameters of a run's network, numbers in the feature maps of one batch, and sites."""
     info = read_run(folder)
-    plan = Plan.from_dict(info["plan"])
+    config = RunConfiguration.from_dict(info["plan"])
     height, width = info["image_size"]
-    parameters = sum(parameter.numel() for parameter in build_network(plan.network).parameters())
-    images = max(plan.training.batch_size, EVALUATION_BATCH / 2)  # training holds what evaluation lets go
-    return parameters, MAPS * plan.network.width * height * width * images, len(info["sites"])
+    parameters = sum(parameter.numel() for parameter in build_network(config.network).parameters())
+    images = max(config.training.batch_size, EVALUATION_BATCH / 2)  # training holds what evaluation lets go
+    return parameters, MAPS * config.network.width * height * width * images, len(info["sites"])
 
 
 def _gpus(folder: Path) -> list[torch.device]:
@@ -162,10 +162,10 @@ def _gpus(folder: Path) -> list[torch.device]:
 def images_of(folder: Path) -> int:
     """How many training images a run takes in all, over sites, rounds and epochs: what its time goes by."""
     info = read_run(folder)
-    plan = Plan.from_dict(info["plan"])
+    config = RunConfiguration.from_dict(info["plan"])
     sites = open_sites(Path(info["sites_folder"]), info["sites"])
     per_round = sum(len(Slices(site.cases("training"))) for site in sites)
-    return int(per_round * plan.rounds * plan.training.epochs)
+    return int(per_round * config.rounds * config.training.epochs)
 
 
 def _serve(folder: Path, pipe: Connection, after: Callable[[Path], None] | None, threads: int | None) -> None:

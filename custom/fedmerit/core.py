@@ -35,7 +35,7 @@ class Reports:
     num_samples: Tensor  # (n,) training images, float64
     present: Tensor  # (n,) bool: whose update counts this round
     values: Mapping[str, Tensor] = field(default_factory=dict)  # what the method asked for, (n,); NaN: not available
-    trials: "TrialResults | None" = None  # of the method's `trials`, where it has any
+    candidates: "CandidateResults | None" = None  # of the method's `candidates`, where it has any
     products: Tensor | None = None  # (n, n) of the updates, as `gram` gives them, where they are known already
     pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) what row says of column; NaN: nothing
 
@@ -68,7 +68,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class Trials:
+class Candidates:
     """k models to evaluate on the server validation set before a round ends, as mixtures of m vectors."""
 
     models: Tensor  # (m, d)
@@ -80,8 +80,8 @@ class Trials:
 
 
 @dataclass(frozen=True)
-class TrialResults:
-    """What the server validation set said of the k models of `Trials`."""
+class CandidateResults:
+    """What the server validation set said of the k models of `Candidates`."""
 
     dice: Tensor  # (k,) mean over all its cases and labels, 0 to 1
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
@@ -224,7 +224,7 @@ class Method(Protocol):
         """
         raise RuntimeError(f"{type(self).__name__} has no survey")
 
-    def trials(self, state: Any, updates: Tensor, reports: Reports) -> Trials | None:
+    def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates | None:
         """What has to be evaluated on the server validation set before `round`, whose arguments these are."""
         return None
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedmerit.core import Reports, Trials
+from fedmerit.core import Candidates, Reports
 from fedmerit.vectors import to_sites, trained_models
 
 
@@ -39,7 +39,7 @@ def require_coalitions(num_sites: int) -> None:
         )
 
 
-def coalition_trials(model: Tensor, updates: Tensor, reports: Reports) -> Trials:
+def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports) -> Candidates:
     """All 2^k coalitions of the k present sites: ``model`` (d,) plus the mean of its members' updates by images.
 
     Row S holds the sites whose bits are set in S, the first present site being bit 0; row 0 is the model itself.
@@ -53,16 +53,16 @@ def coalition_trials(model: Tensor, updates: Tensor, reports: Reports) -> Trials
     shares = torch.zeros(2**count, len(present), dtype=torch.float64)
     shares[:, present] = weights
     models = torch.cat([trained_models(model, updates, present), model[None]])
-    return Trials(models, torch.cat([weights, (totals == 0).double()], dim=1), shares)
+    return Candidates(models, torch.cat([weights, (totals == 0).double()], dim=1), shares)
 
 
 def coalition_values(reports: Reports, truncation: float) -> Tensor:
-    """(n,) exact Shapley values of the trials of `coalition_trials`, NaN for absent sites.
+    """(n,) exact Shapley values of the candidates of `coalition_trials`, NaN for absent sites.
 
     All are 0 where the grand coalition's utility and that of nobody differ by ``truncation`` or less.
     """
-    assert reports.trials is not None
-    utilities = reports.trials.dice
+    assert reports.candidates is not None
+    utilities = reports.candidates.dice
     values = shapley(utilities)
     if abs(float(utilities[-1] - utilities[0])) <= truncation:
         values = torch.zeros_like(values)

@@ -19,7 +19,7 @@ KEY = ["Method", "Behaviour"]
 def tables(attacks: Sequence[Attack], results: pd.DataFrame) -> list[Table]:
     """What riding paid, what it cost the others, who was told by what; empty without a finished control.
 
-    Of every method and behaviour the means over sites in turn and seeds:
+    Of every method and attack the means over sites in turn and seeds:
 
     - ``freeriders``: the rider's weight in the last round (of sites that stand twice or as two, the sum) and the
       part of the aggregate it earned, beside the same site's in the honest run of that seed; by how much the Dice of
@@ -93,7 +93,7 @@ def horizons(attacks: Sequence[Attack], results: pd.DataFrame) -> dict[str, int]
 
 
 def aurocs(attacks: Sequence[Attack], results: pd.DataFrame) -> pd.DataFrame:
-    """Method, behaviour x detectors; NaN where a method has nothing for a detector to see."""
+    """Method, attack x detectors; NaN where a method has nothing for a detector to see."""
     rows = [
         dict(zip(KEY, key, strict=True)) | {name: detection.auroc(*both[name]) for name in NAMES}
         for key, both in _suspicions(attacks, results).items()
@@ -114,7 +114,7 @@ def rocs(attacks: Sequence[Attack], results: pd.DataFrame) -> pd.DataFrame:
 def _suspicions(
     attacks: Sequence[Attack], results: pd.DataFrame
 ) -> dict[tuple[str, str], dict[str, tuple[pd.Series, pd.Series]]]:
-    """By method and behaviour and by detector, the suspicions of riders and of honest sites in the same runs."""
+    """By method and attack and by detector, the suspicions of riders and of honest sites in the same runs."""
     there = [attack for attack in attacks if attack.kind != HONEST and attack.folder.name in set(results["run"])]
     if not there:
         return {}

@@ -16,7 +16,7 @@ from evaluation.formats import file_name
 from evaluation.freeriders.sybils import SYBILS
 from evaluation.pool import execute_all
 from evaluation.runs import open_run
-from fedmerit.attacks import behaviours
+from fedmerit.attacks import catalogue
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
@@ -34,7 +34,7 @@ class Attack:
     """One run. Of a control, in which all are honest, ``kind`` is `HONEST` and ``site`` empty."""
 
     label: str  # of the method
-    kind: str  # spec of a behaviour, or a key of `SYBILS`
+    kind: str  # spec of a attack, or a key of `SYBILS`
     site: str
     seed: int
     folder: Path
@@ -59,7 +59,7 @@ def parse_kinds(text: str, labels: Sequence[str]) -> list[str]:
     for part in text.split(","):
         if part.strip() == "all":
             same = ("swapped",) if len(labels) == 1 else ()
-            kinds += [kind for kind in (*behaviours.KINDS, *SYBILS) if kind not in (*NOT_ALONE, *same)]
+            kinds += [kind for kind in (*catalogue.KINDS, *SYBILS) if kind not in (*NOT_ALONE, *same)]
         else:
             kinds.append(part.strip())
     for kind in kinds:
@@ -69,7 +69,7 @@ def parse_kinds(text: str, labels: Sequence[str]) -> list[str]:
             raise BadInput(f"--kinds: {kind} needs a second site with the same images; ask for duplicate")
         if kind not in SYBILS:
             try:
-                behaviours.parse(kind)
+                catalogue.parse(kind)
             except BadInput as error:
                 raise BadInput(f"--kinds: {error}; or one of {', '.join(SYBILS)}, which change the sites") from None
     return kinds
@@ -145,7 +145,7 @@ def prepare(
 
 
 def _first(kind: str) -> int:
-    return 0 if kind in SYBILS or kind == HONEST else behaviours.parse(kind).first
+    return 0 if kind in SYBILS or kind == HONEST else catalogue.parse(kind).first
 
 
 def _attack(out: Path, label: str, kind: str, site: str, seed: int) -> Attack:

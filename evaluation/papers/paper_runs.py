@@ -294,7 +294,7 @@ class WrongMasks(_OneMethod):
     """A method on sites dealt anew of which the last has wrong masks, in each way in turn, and where none has."""
 
     deal: Deal
-    kinds: tuple[str, ...]  # specs of `fedmerit.attacks.behaviours`
+    kinds: tuple[str, ...]  # specs of `fedmerit.attacks`
 
     def keys(self, sites: Sequence[str]) -> list[str]:
         """One for each kind, and one without."""

@@ -228,7 +228,7 @@ def overlay_picture(
 
 
 def _shown(run: Run) -> dict[str, Any]:
-    """run.json, each setting once: the plan repeats all but the network, ``settings`` what was asked for."""
+    """run.json, each setting once: the configuration repeats all but the network, ``settings`` what was asked for."""
     shown = {name: value for name, value in run.info.items() if name not in ("plan", "settings")}
     return shown | {"network": run.info.get("plan", {}).get("network", {})}
 

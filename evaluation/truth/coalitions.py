@@ -20,7 +20,7 @@ from evaluation.comparison_runs import require_same, require_unchanged, scratch
 from evaluation.evaluate import evaluate
 from evaluation.pool import execute_all, images_of
 from evaluation.truth.games import Coalition, text_of
-from fedmerit.configuration.run import Plan, make_plan
+from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.core import Layout
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -89,7 +89,7 @@ def prepare(
     folders = open_sites(Path(options["sites"]))
     everyone = [site.name for site in folders]
     network = {"in_channels": folders[0].channels, "labels": list(folders[0].labels)}
-    require_one_model(make_plan(method, folders[0].task, options["rounds"], 0, network, settings))
+    require_one_model(make_configuration(method, folders[0].task, options["rounds"], 0, network, settings))
     if joined := [name for name in everyone if "+" in name]:
         raise BadInput(f"site {joined[0]}: coalitions are named by their sites with a + between; rename the site")
     asked = {"method": method, "settings": dict(settings), **options, "sites": Path(options["sites"])}
@@ -116,14 +116,14 @@ def prepare(
     return trainings
 
 
-def require_one_model(plan: Plan) -> None:
+def require_one_model(config: RunConfiguration) -> None:
     """`BadInput` where every site gets a model of its own, as the method's state shows: one left out has none."""
     sites, size = 3, 7
-    state = plan.build_method().start(torch.zeros(size), sites, Layout.of(size))
+    state = config.build_method().start(torch.zeros(size), sites, Layout.of(size))
     if any(isinstance(value, torch.Tensor) and value.shape == (sites, size) for value in vars(state).values()):
-        way = "add --set reward=global, or " if "reward" in plan.parameters else ""
+        way = "add --set reward=global, or " if "reward" in config.parameters else ""
         raise BadInput(
-            f"method {plan.method} gives each site a model of its own, and sites left out of a coalition none to be "
+            f"method {config.method} gives each site a model of its own, and sites left out of a coalition none to be "
             f"tested with; {way}take a method with one model for all, such as fedavg"
         )
 
@@ -151,22 +151,22 @@ def cost(trainings: Sequence[Training]) -> Cost:
 
 
 def _seconds_per_image(folder: Path, batches: int = 4) -> float:
-    """Of training, on this machine, by the run's plan: the quicker of two tries."""
+    """Of training, on this machine, by the run's configuration: the quicker of two tries."""
     info = read_run(folder)
-    plan = Plan.from_dict(info["plan"])
+    config = RunConfiguration.from_dict(info["plan"])
     site = open_sites(Path(info["sites_folder"]), info["sites"])[0]
     slices = Slices(site.cases("training"))
-    slices.index = slices.index[: batches * plan.training.batch_size]
+    slices.index = slices.index[: batches * config.training.batch_size]
     device = pick_device(device_of(site.name, info["device"]), site.name)
     threads = torch.get_num_threads()
-    torch.set_num_threads(plan.training.cpu_threads)
+    torch.set_num_threads(config.training.cpu_threads)
     took = []
     for _ in range(2):
         started = time.perf_counter()
-        train(build_network(plan.network, device), slices, plan.training, seed=0)
+        train(build_network(config.network, device), slices, config.training, seed=0)
         took.append(time.perf_counter() - started)
     torch.set_num_threads(threads)
-    return min(took) / (len(slices) * plan.training.epochs)
+    return min(took) / (len(slices) * config.training.epochs)
 
 
 def own_seconds(trainings: Sequence[Training]) -> float:

@@ -94,13 +94,13 @@ def test_a_site_that_is_not_there_or_would_be_there_twice(sites, tmp_path, kind)
 # Runs
 
 
-def plan(out, sites, kinds="zero,duplicate,noise:from=2", **changes):
+def config(out, sites, kinds="zero,duplicate,noise:from=2", **changes):
     options = {"sites": sites, "rounds": 3} | changes
     return prepare(out, parse_methods("fedavg,fedce"), kinds.split(","), ["site1", "site3"], [0, 1], SETTINGS, options)
 
 
 def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
-    attacks = plan(tmp_path, sites)
+    attacks = config(tmp_path, sites)
     assert len(attacks) == 2 * 2 * (1 + 3 * 2)
     assert len({attack.folder for attack in attacks}) == len(attacks)
     assert [attack.kind for attack in attacks[:4]] == [HONEST] * 4
@@ -127,13 +127,13 @@ def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
 
 
 def test_a_study_goes_on_with_the_same_options_alone(sites, tmp_path):
-    first = plan(tmp_path, sites, "zero,split")
+    first = config(tmp_path, sites, "zero,split")
     content = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")}
-    assert plan(tmp_path, sites, "zero,split") == first
+    assert config(tmp_path, sites, "zero,split") == first
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")} == content
-    assert len(plan(tmp_path, sites, "zero,split,delta")) > len(first)
+    assert len(config(tmp_path, sites, "zero,split,delta")) > len(first)
     with pytest.raises(BadInput, match="rounds"):
-        plan(tmp_path, sites, "zero", rounds=4)
+        config(tmp_path, sites, "zero", rounds=4)
 
 
 def test_what_cannot_be_run_leaves_nothing_behind(sites, tmp_path):
@@ -142,7 +142,7 @@ def test_what_cannot_be_run_leaves_nothing_behind(sites, tmp_path):
         ("zero", {"rounds": 0}, "rounds"),
     ):
         with pytest.raises(BadInput, match=words):
-            plan(tmp_path / "out", sites, kinds, **options)
+            config(tmp_path / "out", sites, kinds, **options)
         assert not (tmp_path / "out").exists()
     with pytest.raises(BadInput, match="site9"):
         prepare(tmp_path / "out", parse_methods("fedavg"), ["zero"], ["site9"], [0], {}, {"sites": sites, "rounds": 3})

@@ -504,13 +504,13 @@ def test_a_setting_goes_to_the_methods_that_know_it(sites, tmp_path):
     study = Study(tmp_path / "out", sites, 3, [0], settings={"warmup": "1", "R": "2", "depth": "3"})
     need = Compared(("standalone", "cycle", "cycle:R=1"))
     study.prepare(need)
-    plans = {run.label: read_run(run.folder) for run in study.trainings[need]}
-    assert {label: info["settings"] for label, info in plans.items()} == {
+    configs = {run.label: read_run(run.folder) for run in study.trainings[need]}
+    assert {label: info["settings"] for label, info in configs.items()} == {
         "standalone": {"depth": "3"},
         "cycle": {"warmup": "1", "R": "2", "depth": "3"},
         "cycle:R=1": {"warmup": "1", "R": "1", "depth": "3"},
     }
-    assert plans["cycle"]["plan"]["parameters"]["warmup"] == 1
+    assert configs["cycle"]["plan"]["parameters"]["warmup"] == 1
 
 
 def test_a_setting_that_no_method_knows_is_refused_before_anything_is_made(sites, tmp_path):

@@ -14,9 +14,9 @@ def assert_equal(ours, oracle, what):
     assert torch.allclose(torch.as_tensor(ours, dtype=torch.float64), tensor(oracle), rtol=0, atol=1e-6), what
 
 
-def everyone(samples, values=None, trials=None):
+def everyone(samples, values=None, candidates=None):
     """Reports of a round that no site missed."""
-    return Reports(tensor(samples), torch.ones(len(samples), dtype=torch.bool), values or {}, trials)
+    return Reports(tensor(samples), torch.ones(len(samples), dtype=torch.bool), values or {}, candidates)
 
 
 def contains(content, entry):

@@ -3,7 +3,7 @@
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import Layout, TrialResults
+from fedmerit.core import CandidateResults, Layout
 from fedmerit.methods.cffl import CFFL, largest_entries
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE, distribution, divergence
@@ -14,7 +14,7 @@ from fedmerit.vectors import gram, histogram, norms, quota_counts
 
 def dice(values):
     """What the server validation set said, where nobody asked for losses."""
-    return TrialResults(tensor(values), torch.zeros(len(values), 0, dtype=torch.float64))
+    return CandidateResults(tensor(values), torch.zeros(len(values), 0, dtype=torch.float64))
 
 
 CFFL_MODES = {
@@ -35,7 +35,7 @@ def check_cffl(content, mode):
     state = method.start(tensor(config["w0"]), config["N"], Layout.of(size))
     for round, updates, accuracy in zip(content[mode], content["deltas"], content["acc"], strict=True):
         what, updates = f"round {round['round']}", tensor(updates)
-        reports = everyone(config["n"], trials=dice(accuracy))
+        reports = everyone(config["n"], candidates=dice(accuracy))
         members = ~state.removed
         assert_equal(method.coef / members.sum(), round["threshold_used"], what)
         assert_equal(largest_entries(tensor(round["clipped"]), method.theta), round["upload"], what)
@@ -80,8 +80,8 @@ def check_fedave(content, form):
         kl = divergence(p, q)
         assert_equal(kl, round["KL"], what)
 
-        trials = TrialResults(torch.cat([tensor(accuracy)] * 2), torch.cat([validation] * 2))
-        reports = everyone(config["n"], dict(zip(method.asks, own.T, strict=True)), trials)
+        candidates = CandidateResults(torch.cat([tensor(accuracy)] * 2), torch.cat([validation] * 2))
+        reports = everyone(config["n"], dict(zip(method.asks, own.T, strict=True)), candidates)
         before = state.models
         state, outcome = method.round(state, updates, reports)
         assert_equal(outcome.quantities["utility"], accuracy, what)
@@ -130,10 +130,10 @@ def check_fedci(content, _):
     for round, updates in zip(content["rounds"], content["updates"], strict=True):
         what, updates = f"round {round['round']}", tensor(updates)
         assert_equal(state.model, round["w_received"], what)
-        reports = everyone(config["n"], trials=utilities(round, config["N"]))
-        trials = method.trials(state, updates, reports)
-        assert_equal(trials.mixtures[0] @ trials.models, round["w_received"], what)
-        assert_equal(trials.mixtures[-1] @ trials.models, round["w_next"], what)
+        reports = everyone(config["n"], candidates=utilities(round, config["N"]))
+        candidates = method.candidates(state, updates, reports)
+        assert_equal(candidates.mixtures[0] @ candidates.models, round["w_received"], what)
+        assert_equal(candidates.mixtures[-1] @ candidates.models, round["w_next"], what)
         state, outcome = method.round(state, updates, reports)
         assert_equal(outcome.contribution, round["CI_round"], what)
         assert_equal(state.index, round["CI_sum"], what)
@@ -147,7 +147,7 @@ def check_eci(content, _):
     state = method.start(tensor(config["w0"]), config["N"], Layout.of(size))
     for round, updates in zip(content["rounds"], content["updates"], strict=True):
         what, before = f"round {round['round']}", state
-        reports = everyone(config["n"], trials=utilities(round, config["N"]))
+        reports = everyone(config["n"], candidates=utilities(round, config["N"]))
         state, outcome = method.round(state, tensor(updates), reports)
         assert_equal(outcome.contribution, round["CI_round"], what)
         assert_equal(state.index, round["CI_sum"], what)

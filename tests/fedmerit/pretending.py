@@ -8,7 +8,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from rounds import SOONER
 
 from fedmerit import flat
-from fedmerit.configuration.run import TASKS, Plan, make_plan
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.federation.server import Federation
 from fedmerit.training import neurons
 from fedmerit.training.networks import initial_network
@@ -22,9 +22,11 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> Plan:
+def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> RunConfiguration:
     network = {"width": 2, "depth": 2, "residual_units": 0}
-    return make_plan(method, "prostate", rounds, 0, TASKS["prostate"], network | SOONER.get(method, {}) | parameters)
+    return make_configuration(
+        method, "prostate", rounds, 0, TASKS["prostate"], network | SOONER.get(method, {}) | parameters
+    )
 
 
 NETWORK = initial_network(tiny_plan().network, 0)

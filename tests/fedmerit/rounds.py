@@ -7,7 +7,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fedmerit.core import Layout, Outcome, OwnPart, Reports, SiteView, TrialResults
+from fedmerit.core import CandidateResults, Layout, Outcome, OwnPart, Reports, SiteView
 from fedmerit.vectors import gram, norms, owned
 
 SOONER = {"fedsac": {"standalone_rounds": 1}}  # than by default: the rounds of tests are few
@@ -30,19 +30,19 @@ class Rounds:
         count = int(self.samples[site])
         return lambda: (1 - self.dice(site)(model)) * torch.linspace(0.1, 1.0, count, dtype=torch.float64)
 
-    def evaluate(self, trials):
+    def evaluate(self, candidates):
         """What the server validation set says: the mean over a few fixed centres, none of them a site's."""
-        if trials is None:
+        if candidates is None:
             return None
         generator = torch.Generator().manual_seed(99)
         centres = torch.randn(3, self.centres.shape[1], generator=generator, dtype=torch.float64)
-        models = trials.mixtures @ trials.models.double()
+        models = candidates.mixtures @ candidates.models.double()
         each = 1 / (1 + (models[:, None] - centres).square().sum(dim=2))  # (k, 3)
-        places = ((1 - each) * max(trials.bins, 1)).long().clamp(max=trials.bins - 1)
-        losses = torch.zeros(len(each), trials.bins, dtype=torch.float64)
-        if trials.bins:
+        places = ((1 - each) * max(candidates.bins, 1)).long().clamp(max=candidates.bins - 1)
+        losses = torch.zeros(len(each), candidates.bins, dtype=torch.float64)
+        if candidates.bins:
             losses.scatter_add_(1, places, torch.ones_like(each))
-        return TrialResults(each.mean(dim=1), losses)
+        return CandidateResults(each.mean(dim=1), losses)
 
     def of_sites(self, rows):
         """The same of some sites, in the order of ``rows``."""
@@ -112,7 +112,9 @@ def play(method, rounds, states=None, stop=None):
         before_now = rounds.present[number - 1] if number else torch.ones(n, dtype=torch.bool)
         pairs = said_of_peers(method, state, rounds.updates[number], present, before_now)
         reports = Reports(rounds.samples.where(present, 0.0), present, values, pairs=pairs)
-        reports = replace(reports, trials=rounds.evaluate(method.trials(state, rounds.updates[number], reports)))
+        reports = replace(
+            reports, candidates=rounds.evaluate(method.candidates(state, rounds.updates[number], reports))
+        )
         state, outcome = method.round(state, rounds.updates[number], reports)
         before, weights = models, outcome.weights
         state, models = allocated(method, state, outcome.models)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from fedmerit.attacks.behaviours import parse
+from fedmerit.attacks.catalogue import parse
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.records.ledger import verify
@@ -18,9 +18,9 @@ def plain(text):
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
 
 
-def make(run, sites, engine, behaviours, rounds=3, method="fedce"):
+def make(run, sites, engine, attacks, rounds=3, method="fedce"):
     settings = {"width": "2", "depth": "2", "residual_units": "0", "validate_trained": "true"}
-    runs.create(run, method=method, sites=sites, rounds=rounds, engine=engine, settings=settings, behaviours=behaviours)
+    runs.create(run, method=method, sites=sites, rounds=rounds, engine=engine, settings=settings, attacks=attacks)
     runs.execute(run, lambda record: None)
     return run
 
@@ -33,17 +33,17 @@ def make(run, sites, engine, behaviours, rounds=3, method="fedce"):
     ],
     ids=["an update", "data and an update"],
 )
-def test_a_simulated_site_misbehaves_as_a_local_one(tmp_path, sites, assert_same_run, behaviours):
-    local = make(tmp_path / "local" / "run", sites, "local", behaviours)
-    simulated = make(tmp_path / "sim" / "run", sites, "sim", behaviours)
+def test_a_simulated_site_misbehaves_as_a_local_one(tmp_path, sites, assert_same_run, attacks):
+    local = make(tmp_path / "local" / "run", sites, "local", attacks)
+    simulated = make(tmp_path / "sim" / "run", sites, "sim", attacks)
     assert_same_run(local, simulated)
     assert read_run(local)["behaviours"] == read_run(simulated)["behaviours"]
     honest = make(tmp_path / "honest" / "run", sites, "local", {})
     digests = [[json.loads(line)["updates"] for line in (run / "ledger.jsonl").open()] for run in (local, honest)]
     misbehaving = {site for site, sent in digests[0][0].items() if sent != digests[1][0][site]}
-    assert misbehaving == {site for site, spec in behaviours.items() if parse(spec).first == 0}
+    assert misbehaving == {site for site, spec in attacks.items() if parse(spec).first == 0}
     assert digests[0][1] != digests[1][1]
-    kinds = [spec.partition(":")[0] for spec in behaviours.values()]
+    kinds = [spec.partition(":")[0] for spec in attacks.values()]
     jobs = [path.read_text() for path in (tmp_path / "sim").rglob("config_fed_*.json")]
     told = [kind for kind in kinds for job in jobs if kind in job]
     assert told == []  # the job carries nothing of it

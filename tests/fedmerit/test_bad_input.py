@@ -14,7 +14,7 @@ import torch
 from measured import rows
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit.configuration.run import TASKS, Plan, make_plan
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.errors import RunFailed
 from fedmerit.federation.server import Federation
 from fedmerit.files import read_json, write_json
@@ -277,8 +277,10 @@ SITES = ("Alder", "Birch", "Cedar")
 Answer = Reply | Failure
 
 
-def tiny_plan(method: str = "fedce") -> Plan:
-    return make_plan(method, "prostate", 3, 0, TASKS["prostate"], {"width": 2, "depth": 2, "residual_units": 0})
+def tiny_plan(method: str = "fedce") -> RunConfiguration:
+    return make_configuration(
+        method, "prostate", 3, 0, TASKS["prostate"], {"width": 2, "depth": 2, "residual_units": 0}
+    )
 
 
 def good_reply(federation: Federation, site: str) -> Reply:

@@ -11,13 +11,13 @@ import torch
 
 from data_prep.prepare import prepare
 from fedmerit import flat
-from fedmerit.attacks.behaviours import KINDS, Misbehaving, behaving, parse, require_possible, text_of
-from fedmerit.configuration.run import Plan, make_plan
+from fedmerit.attacks.catalogue import KINDS, AttackingSite, attacking, parse, require_possible, text_of
+from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.federation.site import Site
 from fedmerit.training.data import Slices, open_sites
 from fedmerit.training.networks import initial_network
-from fedmerit.training.place import behaviour_of, behaviour_setting
+from fedmerit.training.place import attack_of, attack_setting
 from fedmerit.wire.messages import Evaluation, Reply, Task
 
 LAST = 3  # rounds played: 0, 1, 2, 3
@@ -36,26 +36,26 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def plan(folders) -> Plan:
+def config(folders) -> RunConfiguration:
     return plan_of(folders["prostate"])
 
 
-def plan_of(folder, method="fedce", **settings) -> Plan:
+def plan_of(folder, method="fedce", **settings) -> RunConfiguration:
     network = {"in_channels": folder.channels, "labels": list(folder.labels)}
     settings = {"width": 2, "depth": 2, "residual_units": 0, "augment": False} | settings
-    return make_plan(method, folder.task, LAST + 1, 0, network, settings)
+    return make_configuration(method, folder.task, LAST + 1, 0, network, settings)
 
 
 def others_update(round: int, size: int) -> torch.Tensor:
     return 0.02 * torch.randn(size, generator=torch.Generator().manual_seed(round))
 
 
-def play(site, plan: Plan, again: bool = False) -> tuple[list[Task], list[Reply]]:
+def play(site, config: RunConfiguration, again: bool = False) -> tuple[list[Task], list[Reply]]:
     """A few rounds in which the model moves by half of what the site sends and some update of others.
 
     With ``again`` every round is answered twice, by a site that is opened anew, as after a crash.
     """
-    network = initial_network(plan.network, plan.seed)
+    network = initial_network(config.network, config.seed)
     model, buffers, tasks, replies = flat.get_parameters(network), flat.get_buffers(network), [], []
     for round in range(LAST + 1):
         task = Task(round, model, buffers, None if round == 0 else 0.5, None if round == 0 else 0.5)
@@ -74,13 +74,13 @@ def play(site, plan: Plan, again: bool = False) -> tuple[list[Task], list[Reply]
 
 @pytest.fixture
 def played(folders, tmp_path):
-    """Rounds of a site with a behaviour, or honest ones."""
+    """Rounds of a site with a attack, or honest ones."""
 
-    def make(spec=None, task="prostate", plan=None):
+    def make(spec=None, task="prostate", config=None):
         folder = folders[task]
-        plan = plan or plan_of(folder)
+        config = config or plan_of(folder)
         memory = tmp_path / str(spec) / task
-        return play(behaving(Site(folder, plan, memory, "cpu"), spec), plan)
+        return play(attacking(Site(folder, config, memory, "cpu"), spec), config)
 
     return make
 
@@ -100,12 +100,12 @@ def steps(tasks: list[Task]) -> list[torch.Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_spec_and_its_text_say_the_same(kind):
     spec = "twin:of=site2" if kind == "twin" else kind
-    behaviour = parse(f"{spec}:from=4")
-    assert type(behaviour) is KINDS[kind]
-    assert behaviour.start == behaviour.first == 4
-    assert parse(text_of(behaviour)) == behaviour
-    assert text_of(behaviour).startswith(f"{kind}:from=4")
-    assert type(behaviour).__doc__
+    attack = parse(f"{spec}:from=4")
+    assert type(attack) is KINDS[kind]
+    assert attack.start == attack.first == 4
+    assert parse(text_of(attack)) == attack
+    assert text_of(attack).startswith(f"{kind}:from=4")
+    assert type(attack).__doc__
 
 
 def test_parameters_of_a_spec_have_the_types_of_their_defaults():
@@ -151,20 +151,20 @@ def test_specs_are_for_sites_that_there_are():
 
 def test_a_machine_tells_its_sites_by_its_environment(monkeypatch):
     monkeypatch.delenv("FEDMERIT_BEHAVIOURS", raising=False)
-    assert behaviour_of("A") is None
-    monkeypatch.setenv("FEDMERIT_BEHAVIOURS", behaviour_setting({"A": "noise:from=3:times=2", "B": "zero"}))
-    assert [behaviour_of(site) for site in "ABC"] == ["noise:from=3:times=2", "zero", None]
+    assert attack_of("A") is None
+    monkeypatch.setenv("FEDMERIT_BEHAVIOURS", attack_setting({"A": "noise:from=3:times=2", "B": "zero"}))
+    assert [attack_of(site) for site in "ABC"] == ["noise:from=3:times=2", "zero", None]
     monkeypatch.setenv("FEDMERIT_BEHAVIOURS", "zero")
     with pytest.raises(BadInput, match="expected SITE=SPEC"):
-        behaviour_of("A")
+        attack_of("A")
 
 
 # Updates
 
 
-def test_an_honest_site_is_left_as_it_is(folders, plan, tmp_path):
-    site = Site(folders["prostate"], plan, tmp_path, "cpu")
-    assert behaving(site, None) is site
+def test_an_honest_site_is_left_as_it_is(folders, config, tmp_path):
+    site = Site(folders["prostate"], config, tmp_path, "cpu")
+    assert attacking(site, None) is site
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "twin"])
@@ -234,7 +234,7 @@ def test_scaled_updates_are_the_honest_ones_times_a_factor(played, spec, by):
     assert all(same(acted.buffers[name], value) for name, value in honest.buffers.items())
 
 
-def test_a_twin_sends_the_very_update_of_the_site_it_copies(folders, plan, tmp_path):
+def test_a_twin_sends_the_very_update_of_the_site_it_copies(folders, config, tmp_path):
     original = folders["prostate"]
     copied = Path(shutil.copytree(original.path, tmp_path / "copies" / "copy"))
     text = (copied / "site.json").read_text()
@@ -242,8 +242,8 @@ def test_a_twin_sends_the_very_update_of_the_site_it_copies(folders, plan, tmp_p
     folder = open_sites(copied.parent)[0]
 
     def updates(spec, folder):
-        site = behaving(Site(folder, plan, tmp_path / str(spec) / folder.name, "cpu"), spec)
-        return [reply.update for reply in play(site, plan)[1]]
+        site = attacking(Site(folder, config, tmp_path / str(spec) / folder.name, "cpu"), spec)
+        return [reply.update for reply in play(site, config)[1]]
 
     own = updates(None, original)
     assert all(same(*pair) for pair in zip(own, updates(f"twin:of={original.name}", folder), strict=True))
@@ -253,13 +253,13 @@ def test_a_twin_sends_the_very_update_of_the_site_it_copies(folders, plan, tmp_p
 # Data
 
 
-def trained_on(site: Misbehaving) -> Slices:
+def trained_on(site: AttackingSite) -> Slices:
     return site._acting._slices
 
 
-def acting(folders, spec, task="prostate", tmp_path=Path()) -> Misbehaving:
+def acting(folders, spec, task="prostate", tmp_path=Path()) -> AttackingSite:
     folder = folders[task]
-    return behaving(Site(folder, plan_of(folder), tmp_path, "cpu"), spec)
+    return attacking(Site(folder, plan_of(folder), tmp_path, "cpu"), spec)
 
 
 def test_repeat_trains_on_one_image_as_often_as_it_has_images(folders, tmp_path):
@@ -312,7 +312,7 @@ def test_label_noise_flips_pixels_with_its_probability(folders, tmp_path):
 
 def test_wrong_masks_leave_validation_and_tests_alone(folders, tmp_path):
     site = acting(folders, "inverted", tmp_path=tmp_path)
-    network = initial_network(site._acting.plan.network, 0)
+    network = initial_network(site._acting.config.network, 0)
     models, each = flat.get_parameters(network)[None], torch.eye(1, dtype=torch.float64)
     for split in ("validation", "testing"):
         told = site.answer(Evaluation(0, split, models, each, (flat.get_buffers(network),), each))
@@ -343,13 +343,13 @@ def test_one_claim_alone(played):
 
 
 @pytest.mark.parametrize("spec", ["noise", "delta-noise", "replay", "replay:from=2", "repeat", "label-noise:share=0.5"])
-def test_a_site_that_is_opened_anew_and_asked_twice_sends_the_same(played, folders, plan, tmp_path, spec):
+def test_a_site_that_is_opened_anew_and_asked_twice_sends_the_same(played, folders, config, tmp_path, spec):
     replies = played(spec)[1]
 
     def opened():
-        return behaving(Site(folders["prostate"], plan, tmp_path / "again", "cpu"), spec)
+        return attacking(Site(folders["prostate"], config, tmp_path / "again", "cpu"), spec)
 
-    again = play(opened, plan, again=True)[1]
+    again = play(opened, config, again=True)[1]
     assert all(same(one.update, other.update) for one, other in zip(replies, again, strict=True))
 
 
@@ -361,22 +361,22 @@ def test_what_a_rider_remembers_is_what_it_sent(played, folders, tmp_path):
 
 
 @pytest.mark.parametrize("spec", ["delta", "noise", "replay"])
-def test_a_rider_that_lost_its_memory_trains(folders, plan, tmp_path, spec):
+def test_a_rider_that_lost_its_memory_trains(folders, config, tmp_path, spec):
     folder = folders["prostate"]
-    network = initial_network(plan.network, 0)
+    network = initial_network(config.network, 0)
     task = Task(2, flat.get_parameters(network), flat.get_buffers(network), 0.5, 0.5)
-    honest = Site(folder, plan, tmp_path / "one", "cpu").answer(task)
-    assert same(behaving(Site(folder, plan, tmp_path / "two", "cpu"), spec).answer(task).update, honest.update)
+    honest = Site(folder, config, tmp_path / "one", "cpu").answer(task)
+    assert same(attacking(Site(folder, config, tmp_path / "two", "cpu"), spec).answer(task).update, honest.update)
 
 
 # What the trained model is worth on the site's own validation images
 
 
 def test_the_trained_model_is_validated_where_the_plan_asks_for_it(folders, played):
-    plan = plan_of(folders["prostate"], validate_trained=True)
-    replies = played("zero", plan=plan)[1]
+    config = plan_of(folders["prostate"], validate_trained=True)
+    replies = played("zero", config=config)[1]
     assert all(reply.trained_overlaps == reply.overlaps for reply in replies)
-    honest = played(plan=plan)[1]
+    honest = played(config=config)[1]
     assert [len(reply.trained_overlaps) for reply in honest] == [len(reply.overlaps) for reply in honest]
     assert honest[0].trained_overlaps != honest[0].overlaps
     assert played("delta")[1][0].trained_overlaps == ()

@@ -71,7 +71,7 @@ def test_the_manifest_goes_before_the_environment(local, site):
     place.follow_manifest(local, "site1")
     assert place.site_folder("site1").path == site
     assert place.device_of("site1") == "cpu"
-    assert place.behaviour_of("site1") is None
+    assert place.attack_of("site1") is None
     assert place.server_sites() == []
     assert place.run_folder(local / "job") == local / "job" / place.RUN_NAME
 

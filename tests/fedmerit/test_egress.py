@@ -13,7 +13,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit import flat
-from fedmerit.configuration.run import TASKS, make_plan
+from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.core import DECIMALS
 from fedmerit.engines import runs
 from fedmerit.flare.egress import EgressFilter
@@ -32,8 +32,8 @@ OVERLAP = {"case": "0", "label": "prostate", "true_positives": 3, "false_positiv
 
 @pytest.fixture(scope="module")
 def network():
-    plan = make_plan("fedce", "prostate", 1, 0, TASKS["prostate"], {"width": 4, "depth": 2})
-    return initial_network(plan.network, 0)
+    config = make_configuration("fedce", "prostate", 1, 0, TASKS["prostate"], {"width": 4, "depth": 2})
+    return initial_network(config.network, 0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pretending import replies as plain_replies
 from evaluation.models import final_models
 from fedmerit import flat
 from fedmerit.configuration.filters import require_privacy
-from fedmerit.configuration.run import TASKS, make_plan
+from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site_log import SITE_LOG
@@ -167,7 +167,7 @@ def finish(one, key):
 def test_the_sealed_model_is_the_plain_weighted_sum(method, made, key, tmp_path):
     one = federation(method, tmp_path / "run", made)
     expected, mean = whole_model(key, one)
-    for _ in range(one.plan.rounds):
+    for _ in range(one.config.rounds):
         without = ("Birch",) if one.round == 1 else ()
         updates = torch.stack(
             [r.update if isinstance(r, Reply) else torch.zeros(SIZE) for r in plain_replies(one, without).values()]
@@ -484,8 +484,8 @@ def own_site(sites, key, tmp_path):
     from fedmerit.training.data import SiteFolder
     from fedmerit.wire.messages import Task
 
-    plan = make_plan("fedavg", "prostate", 2, 0, TASKS["prostate"], {"width": 4, "depth": 3})
-    site = Site(SiteFolder(sites / "site1"), plan, tmp_path / "sites/site1", "cpu", key=key)
+    config = make_configuration("fedavg", "prostate", 2, 0, TASKS["prostate"], {"width": 4, "depth": 3})
+    site = Site(SiteFolder(sites / "site1"), config, tmp_path / "sites/site1", "cpu", key=key)
     return site, Task(0, torch.empty(0), {})
 
 

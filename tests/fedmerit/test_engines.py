@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedmerit import flat
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.records.ledger import digest, verify
 from fedmerit.records.results import QUANTITIES, read_results, read_run
 from fedmerit.seeds import random_seed
@@ -85,13 +85,13 @@ def test_batchnorm_statistics_move_and_stay_finite(trained, model, sites):
 def test_standalone_is_every_site_training_on_its_own(trained, model, sites):
     run = trained(method="standalone")
     assert sorted(path.stem for path in (run / "models").glob("*.pt")) == NAMES
-    plan = Plan.from_dict(read_run(run)["plan"])
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
     for name in NAMES:
         slices = Slices(SiteFolder(sites / name).cases("training"))
-        network = initial_network(plan.network, plan.seed).to(memory_format=torch.channels_last)
+        network = initial_network(config.network, config.seed).to(memory_format=torch.channels_last)
         vector = flat.get_parameters(network)
-        for round in range(plan.rounds):
-            train(network, slices, plan.training, random_seed(plan.seed, name, round))
+        for round in range(config.rounds):
+            train(network, slices, config.training, random_seed(config.seed, name, round))
             vector = vector + (flat.get_parameters(network) - vector)  # updates travel, rounded to float32
             flat.load(network, vector, flat.get_buffers(network))
         expected = network.state_dict()

@@ -1,4 +1,4 @@
-"""What server and sites send each other: patches, mixtures, trials, the faults of an answer, and the way there."""
+"""What server and sites send each other: patches, mixtures, candidates, the faults of an answer, and the way there."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -320,10 +320,10 @@ def test_models_received_are_evaluated_with_the_statistics_sent_out(run):
     federation.take(evaluations(federation))
     sent = federation.tasks()["Alder"]
     federation.take(replies(federation, without=("Cedar",)))
-    trials = federation.tasks()["Alder"]
-    assert torch.equal(flat.mix(trials.models, trials.mixtures[0]), sent.parameters)
-    assert same(flat.average_buffers(trials.buffers, trials.shares[0]), sent.buffers)
-    assert trials.shares.sum(dim=1).tolist() == pytest.approx([1.0] * 4)
+    candidates = federation.tasks()["Alder"]
+    assert torch.equal(flat.mix(candidates.models, candidates.mixtures[0]), sent.parameters)
+    assert same(flat.average_buffers(candidates.buffers, candidates.shares[0]), sent.buffers)
+    assert candidates.shares.sum(dim=1).tolist() == pytest.approx([1.0] * 4)
 
 
 def test_dice_are_pooled_over_the_cases_of_all_sites(run):
@@ -413,12 +413,12 @@ def test_server_replaced_in_the_middle_of_trials_starts_the_round_again(tmp_path
 @pytest.mark.parametrize("method", ["cgsv", "cffl"])
 def test_what_sites_make_of_patches_is_what_the_server_has(run, method):
     """Whoever is absent, and though every round has another server process."""
-    plan = tiny_plan(method, rounds=7)
+    config = tiny_plan(method, rounds=7)
     absent = {2: ("Cedar",), 4: ("Alder", "Birch")}
     held: dict[str, torch.Tensor] = {}
     patches = []
     for round in range(7):
-        federation = Federation(plan, SITES, run)
+        federation = Federation(config, SITES, run)
         models = federation.models if federation.models.ndim == 2 else federation.models.repeat(3, 1)
         for model, (site, task) in zip(models, federation.tasks().items(), strict=True):
             patched = isinstance(task.parameters, Patch)
@@ -471,14 +471,14 @@ def test_final_test_that_nobody_answers_can_be_repeated(run):
 
 
 def test_a_checkpoint_of_another_version_is_told(run):
-    plan = tiny_plan("cgsv")
-    federation = Federation(plan, SITES, run)
+    config = tiny_plan("cgsv")
+    federation = Federation(config, SITES, run)
     federation.take(replies(federation))
     content = torch.load(run / CHECKPOINT)
     del content["state"]["server"]
     torch.save(content, run / CHECKPOINT)
     with pytest.raises(BadInput, match="begun by another version of FedMerit, whose cgsv remembers other things"):
-        Federation(plan, SITES, run)
+        Federation(config, SITES, run)
 
 
 @pytest.mark.parametrize("method", METHODS)

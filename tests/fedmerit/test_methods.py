@@ -158,8 +158,8 @@ def test_a_round_changes_none_of_its_inputs(method):
     state, updates = method.start(model, 2, Layout.of(len(model))), torch.ones(2, 3)
     pairs = said_of_peers(method, state, updates, torch.ones(2).bool(), torch.ones(2).bool())
     reports = Reports(torch.ones(2), torch.tensor([True, True]), reports_of(method, 2), pairs=pairs)
-    trials = make_rounds(n=2, d=3).evaluate(method.trials(state, updates, reports))
-    method.round(state, updates, replace(reports, trials=trials))
+    candidates = make_rounds(n=2, d=3).evaluate(method.candidates(state, updates, reports))
+    method.round(state, updates, replace(reports, candidates=candidates))
     assert model.tolist() == [1, 1, 1]
     assert (updates == 1).all()
 
@@ -208,8 +208,8 @@ def test_what_an_absent_site_says_does_not_matter(method):
             samples = reports.num_samples.where(reports.present, junk)
             pairs = {name: value.where(reports.present[:, None], junk) for name, value in reports.pairs.items()}
             spoilt = replace(reports, num_samples=samples, values=values, pairs=pairs)
-            trials = method.trials(states[number - 1], rounds.updates[number], spoilt)
-            assert_same_trials(trials, method.trials(states[number - 1], rounds.updates[number], reports))
+            candidates = method.candidates(states[number - 1], rounds.updates[number], spoilt)
+            assert_same_trials(candidates, method.candidates(states[number - 1], rounds.updates[number], reports))
             _, again = method.round(states[number - 1], rounds.updates[number], spoilt)
             present = {name: value[reports.present] for name, value in columns(outcome).items()}
             assert_same({n: v[reports.present] for n, v in columns(again).items()}, present)

@@ -83,16 +83,16 @@ def test_site_that_comes_for_the_first_time_after_others_takes_part(tmp_path, me
 @pytest.mark.parametrize("method", METHODS)
 def test_run_goes_on_without_a_site_that_its_job_does_not_have(tmp_path, method):
     """As where the server starts again and one site does not come back: the others' weights, its memory."""
-    plan, run, whole = tiny_plan(method), tmp_path / "run", tmp_path / "whole"
-    expected = Federation(plan, SITES, whole)
+    config, run, whole = tiny_plan(method), tmp_path / "run", tmp_path / "whole"
+    expected = Federation(config, SITES, whole)
     one_round(expected)
     one_round(expected, without=(AWAY,))
-    one_round(Federation(plan, SITES, run))
-    federation = Federation(plan, ["Alder", "Cedar"], run)
+    one_round(Federation(config, SITES, run))
+    federation = Federation(config, ["Alder", "Cedar"], run)
     assert federation.sites == list(SITES)
     one_round(federation, without=(AWAY,))
     assert torch.equal(federation.models, expected.models)
-    again = Federation(plan, SITES, run)
+    again = Federation(config, SITES, run)
     assert set(again.tasks()) == set(SITES)
 
 
@@ -147,11 +147,11 @@ def test_evaluations_are_needed_of_the_sites_that_trained(tmp_path):
 
 
 def test_number_of_images_may_not_change(tmp_path):
-    plan, run = tiny_plan("fedavg", rounds=4), tmp_path / "run"
-    federation = Federation(plan, SITES, run)
+    config, run = tiny_plan("fedavg", rounds=4), tmp_path / "run"
+    federation = Federation(config, SITES, run)
     one_round(federation)
     for number, count in enumerate((1000, 9, 10), start=1):
-        federation = Federation(plan, SITES, run)  # another process of the server knows it too
+        federation = Federation(config, SITES, run)  # another process of the server knows it too
         answers = replies(federation)
         federation.take(answers | {AWAY: replace(answers[AWAY], num_samples=count)})
         record = federation.recorder.ledger.records[number]

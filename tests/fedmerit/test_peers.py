@@ -12,7 +12,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from stopping import stop_at
 
 from fedmerit import flat
-from fedmerit.configuration.run import TASKS, make_plan
+from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.core import Sharing
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -51,7 +51,7 @@ NAN = float("nan")
 
 def plan_of(method="cycle", **settings):
     tiny = {"width": 2, "depth": 2, "residual_units": 0, "warmup": 1} | ({"R": 3} if method == "cycle" else {})
-    return make_plan(method, "prostate", 5, 0, TASKS["prostate"], tiny | settings)
+    return make_configuration(method, "prostate", 5, 0, TASKS["prostate"], tiny | settings)
 
 
 PLAN = plan_of()

@@ -3,20 +3,20 @@ from dataclasses import fields
 
 import pytest
 
-from fedmerit.configuration.run import TASKS, Network, Plan, Training, make_plan
+from fedmerit.configuration.run import TASKS, Network, RunConfiguration, Training, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 
 NETWORK = TASKS["fundus"]
 
 
-def plan(method="fedce", rounds=3, **settings):
-    return make_plan(method, "fundus", rounds, 0, NETWORK, settings)
+def config(method="fedce", rounds=3, **settings):
+    return make_configuration(method, "fundus", rounds, 0, NETWORK, settings)
 
 
 def test_an_unknown_method_lists_the_methods():
     with pytest.raises(BadInput, match="method 'fedec': unknown; expected one of") as error:
-        plan("fedec")
+        config("fedec")
     assert all(name in str(error.value) for name in METHODS)
 
 
@@ -24,7 +24,7 @@ def test_an_unknown_method_lists_the_methods():
 @pytest.mark.parametrize("name", ["combin", "learning_rate", "labels", "in_channels"])
 def test_an_unknown_parameter_lists_every_name_there_is(method, name):
     with pytest.raises(BadInput, match=f"parameter '{name}': method {method} has none of that name") as error:
-        plan(method, **{name: "1"})
+        config(method, **{name: "1"})
     groups = {"parameters": METHODS[method].method, "training": Training, "network": Network}
     for group, kind in groups.items():
         known = [part.name for part in fields(kind) if part.name not in ("labels", "in_channels")]
@@ -38,13 +38,13 @@ def test_no_name_stands_for_two_things(method):
 
 
 def test_text_becomes_the_type_of_its_field():
-    made = plan(combine="plus", lr="1e-3", augment="true", amp="false", batch_size="4", width="8", norm="group")
+    made = config(combine="plus", lr="1e-3", augment="true", amp="false", batch_size="4", width="8", norm="group")
     assert made.parameters == {"combine": "plus", "estimate": "site"}
     assert made.training == Training(lr=1e-3, augment=True, amp=False, batch_size=4)
     assert (made.network.width, made.network.norm) == (8, "group")
     assert type(made.training.batch_size) is int
     assert made.build_method().combine == "plus"
-    assert made == plan(combine="plus", lr=0.001, augment=True, amp=False, batch_size=4, width=8, norm="group")
+    assert made == config(combine="plus", lr=0.001, augment=True, amp=False, batch_size=4, width=8, norm="group")
 
 
 @pytest.mark.parametrize(
@@ -73,39 +73,39 @@ def test_text_becomes_the_type_of_its_field():
 )
 def test_a_value_of_another_type_or_range_is_named(name, value, message):
     with pytest.raises(BadInput, match=message) as error:
-        plan(**{name: value})
+        config(**{name: value})
     assert name in str(error.value)
 
 
 @pytest.mark.parametrize("rounds", [0, -1])
 def test_a_run_has_a_round(rounds):
     with pytest.raises(BadInput, match=f"rounds={rounds}: expected 1 or more"):
-        plan(rounds=rounds)
+        config(rounds=rounds)
 
 
 @pytest.mark.parametrize("settings", [{}, {"standalone_rounds": "2"}])
 def test_fewer_rounds_than_the_method_needs_are_named(settings):
     least = int(settings.get("standalone_rounds", 10)) + 1
     with pytest.raises(BadInput, match=f"rounds={least - 1}: method fedsac .* needs {least} or more"):
-        plan("fedsac", least - 1, **settings)
-    assert plan("fedsac", least, **settings).rounds == least
-    assert plan("fedsac", 1, contributions="0.5,0.25").rounds == 1
+        config("fedsac", least - 1, **settings)
+    assert config("fedsac", least, **settings).rounds == least
+    assert config("fedsac", 1, contributions="0.5,0.25").rounds == 1
 
 
 def test_a_list_of_numbers_in_a_text():
-    made = plan("fedsac", contributions="0.5,0.25,1")
+    made = config("fedsac", contributions="0.5,0.25,1")
     assert made.parameters["contributions"] == (0.5, 0.25, 1.0)
-    assert Plan.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-    assert plan("fedsac", 30, contributions="").parameters["contributions"] == ()
+    assert RunConfiguration.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    assert config("fedsac", 30, contributions="").parameters["contributions"] == ()
     with pytest.raises(BadInput, match=r"contributions\.1: .*number"):
-        plan("fedsac", contributions="0.5,high")
+        config("fedsac", contributions="0.5,high")
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_plan_survives_json(method, task):
-    made = make_plan(method, task, 30, 3, TASKS[task], {"width": "4", "lr": "0.1", "loss": "dice"})
-    again = Plan.from_dict(json.loads(json.dumps(made.to_dict())))
+    made = make_configuration(method, task, 30, 3, TASKS[task], {"width": "4", "lr": "0.1", "loss": "dice"})
+    again = RunConfiguration.from_dict(json.loads(json.dumps(made.to_dict())))
     assert again == made
     assert again.to_dict() == made.to_dict()
     assert again.network.labels == tuple(TASKS[task]["labels"])
@@ -131,17 +131,17 @@ def test_a_plan_survives_json(method, task):
 )
 def test_a_stored_plan_is_checked_likewise(where, value, message):
     with pytest.raises(BadInput, match=message):
-        Plan.from_dict(plan().to_dict() | {where: value})
+        RunConfiguration.from_dict(config().to_dict() | {where: value})
 
 
 def test_a_stored_plan_without_parameters_takes_the_defaults():
-    stored = plan().to_dict() | {"parameters": {}, "training": {}}
-    assert Plan.from_dict(stored) == plan()
+    stored = config().to_dict() | {"parameters": {}, "training": {}}
+    assert RunConfiguration.from_dict(stored) == config()
 
 
 def test_a_plan_is_not_changed_by_what_it_was_made_from():
     network, settings = dict(NETWORK), {"combine": "plus"}
-    made = make_plan("fedce", "fundus", 1, 0, network, settings)
+    made = make_configuration("fedce", "fundus", 1, 0, network, settings)
     network["in_channels"], settings["combine"] = 9, "times"
     assert made.network.in_channels == 3
     assert made.parameters["combine"] == "plus"

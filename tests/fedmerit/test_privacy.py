@@ -8,7 +8,7 @@ import torch
 
 from fedmerit import flat
 from fedmerit.configuration.filters import KINDS, Percentile, parse, require_privacy
-from fedmerit.configuration.run import TASKS, make_plan
+from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.flare.privacy import FILTERS, filtering
 from fedmerit.flare.recipe import site_policy
@@ -23,8 +23,8 @@ PERCENTILE = "percentile:percentile=50,gamma=0.01"
 
 @pytest.fixture(scope="module")
 def network():
-    plan = make_plan("fedce", "prostate", 1, 0, TASKS["prostate"], {"width": 4, "depth": 2})
-    return initial_network(plan.network, 0)
+    config = make_configuration("fedce", "prostate", 1, 0, TASKS["prostate"], {"width": 4, "depth": 2})
+    return initial_network(config.network, 0)
 
 
 @pytest.fixture

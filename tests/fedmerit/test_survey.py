@@ -12,7 +12,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from stopping import stop_at
 
 from fedmerit import flat
-from fedmerit.configuration.run import TASKS, Plan, make_plan
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
@@ -41,9 +41,9 @@ SETTINGS = ("contributions=0.5,0.8,0.7", "importance_interval=2")
 GIVEN = dict(setting.split("=") for setting in SETTINGS)
 
 
-def tiny_plan(rounds: int = 4, **settings: Any) -> Plan:
+def tiny_plan(rounds: int = 4, **settings: Any) -> RunConfiguration:
     network = {"width": 2, "depth": 2, "residual_units": 0}
-    return make_plan("fedsac", "prostate", rounds, 0, TASKS["prostate"], network | GIVEN | settings)
+    return make_configuration("fedsac", "prostate", rounds, 0, TASKS["prostate"], network | GIVEN | settings)
 
 
 NETWORK = initial_network(tiny_plan().network, 0)
@@ -262,10 +262,10 @@ def test_after_rounds_alone_all_start_anew(run):
         if federation.round == 1:
             own = [{name: value + 1 + row for name, value in first.items()} for row in range(3)]
             assert all(map(same, federation.buffers, own))
-    trials = federation.tasks()["Alder"]
+    candidates = federation.tasks()["Alder"]
     overlaps = tuple((Overlap("000", "prostate", tp, 0, 100 - tp),) for tp in (30, 60, 50))
     federation.take(dict.fromkeys(SITES, Evaluated(1, overlaps, torch.zeros(3, 0))))
-    assert len(trials.mixtures) == 3
+    assert len(candidates.mixtures) == 3
     assert all(same(buffers, first) for buffers in federation.buffers)
     assert federation.models.tolist() == [model.tolist()] * 3
     assert federation.state.contribution.tolist() == pytest.approx([60 / 130, 120 / 160, 100 / 150])
@@ -288,8 +288,8 @@ def finished(trained, server_sites_data):
 def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished, settings):
     run = finished(*settings)
     checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
-    plan = Plan.from_dict(read_run(run)["plan"])
-    network = initial_network(plan.network, plan.seed)
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    network = initial_network(config.network, config.seed)
     held = owned(checkpoint["neurons"], neurons.owners(network))
     assert held[1].all()
     assert not held[0].all()
@@ -304,15 +304,15 @@ def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished, setti
 
 def test_importance_is_weighed_on_images_spread_over_the_server_split(finished, server_sites_data, tmp_path):
     run = finished("validation_images=4")
-    plan = Plan.from_dict(read_run(run)["plan"])
-    network = initial_network(plan.network, plan.seed).to(memory_format=torch.channels_last)
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    network = initial_network(config.network, config.seed).to(memory_format=torch.channels_last)
     total, images = torch.zeros(neurons.count(network), dtype=torch.float64), 0
     for folder in open_sites(server_sites_data):
         slices = Slices(folder.cases(SERVER_SPLIT))
         chosen = [slices[int(place)] for place in np.floor(np.arange(4) * len(slices) / 4)]
         total += loss_increases(network, chosen, "exact")
         images += 4
-    federation = Federation(plan, NAMES, tmp_path / "run")
+    federation = Federation(config, NAMES, tmp_path / "run")
     _, _, held = federation.method.allocate(federation.state, total / images)
     for row, name in enumerate(NAMES):  # the submodels of the first two rounds
         received = torch.load(run / "sites" / name / "round_00001.pt", weights_only=True)["received"]
@@ -346,11 +346,11 @@ def test_the_server_weighs_on_its_own_images_where_it_has_any(finished, server_s
 
 def test_a_free_rider_is_given_a_submodel_too(fedmerit, options, server_sites_data, tmp_path):
     run = tmp_path / "run"
-    given = options(*SETTINGS, method="fedsac", sites=server_sites_data, rounds=2, behave="site1=noise")
+    given = options(*SETTINGS, method="fedsac", sites=server_sites_data, rounds=2, attack="site1=noise")
     result = fedmerit("run", "--out", run, *given)
     assert result.exit_code == 0, result.output
     checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
-    plan = Plan.from_dict(read_run(run)["plan"])
-    held = owned(checkpoint["neurons"], neurons.owners(initial_network(plan.network, plan.seed)))
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    held = owned(checkpoint["neurons"], neurons.owners(initial_network(config.network, config.seed)))
     assert not checkpoint["models"][~held].any()
     assert checkpoint["models"].isfinite().all()

@@ -1,4 +1,4 @@
-"""Whole runs of every method: trials on images set aside for the server, downloads as patches, the final test."""
+"""Whole runs of every method: candidates on images set aside for the server, downloads as patches, the final test."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from rounds import SOONER
 from stopping import Stop, stop_at
 
 from fedmerit import flat
-from fedmerit.configuration.run import TASKS, Plan, make_plan
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.server import Federation
@@ -81,10 +81,10 @@ def buffer_bytes(run: Path) -> int:
 
 def dice(run: Path, parameters: torch.Tensor, buffers: Mapping[str, torch.Tensor], cases: Sequence[Case]) -> float:
     """Of any model on any cases."""
-    plan = Plan.from_dict(read_run(run)["plan"])
-    network = initial_network(plan.network, 0).to(memory_format=torch.channels_last)
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    network = initial_network(config.network, 0).to(memory_format=torch.channels_last)
     flat.load(network, parameters, buffers)
-    return mean_dice(evaluate(network, cases, plan.network.labels))
+    return mean_dice(evaluate(network, cases, config.network.labels))
 
 
 def set_aside(root: Path) -> list[Case]:
@@ -100,8 +100,8 @@ def test_run_ends_with_models_that_trained(finished, model, method):
     assert verify(run / "ledger.jsonl") == 2
     names = sorted(path.stem for path in (run / "models").glob("*.pt"))
     assert names in (["global"], NAMES)
-    plan = Plan.from_dict(read_run(run)["plan"])
-    start = flat.get_parameters(initial_network(plan.network, plan.seed))
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    start = flat.get_parameters(initial_network(config.network, config.seed))
     moved = [int((flat.get_parameters(load_network(run / "models", name)) != start).sum()) for name in names]
     assert min(moved) > 0  # a site that earned little has received little
     assert max(moved) == len(start)
@@ -130,7 +130,7 @@ def test_every_final_model_is_tested_on_every_case(finished, server_sites_data, 
     assert set(union["round"]) == {1}
     assert set(union["label"]) == {"prostate"}
     single = (run / "models/global.pt").exists()
-    plan = Plan.from_dict(read_run(run)["plan"])
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
     for name in NAMES:
         found = dict(zip(*(union[union["site"] == name][column] for column in ("case", "value")), strict=True))
         assert list(found) == expected
@@ -139,7 +139,7 @@ def test_every_final_model_is_tested_on_every_case(finished, server_sites_data, 
             case: value for case, value in found.items() if case.startswith(f"{name}/")
         }
         network = load_network(run / "models", "global" if single else name).to(memory_format=torch.channels_last)
-        overlaps = [o for site in sites for o in evaluate(network, site.cases("testing"), plan.network.labels)]
+        overlaps = [o for site in sites for o in evaluate(network, site.cases("testing"), config.network.labels)]
         assert list(found.values()) == [overlap.dice for overlap in overlaps]
 
 
@@ -206,7 +206,7 @@ def test_fedci_contributions_are_shapley_values_of_coalitions_evaluated_one_by_o
     run, cases = finished("fedci"), set_aside(server_sites_data)
     images = by_site(run, "num_samples", round)
     memories = {name: remembered(run, name, round) for name in NAMES}
-    sent = flat.get_buffers(initial_network(Plan.from_dict(read_run(run)["plan"]).network, 0))
+    sent = flat.get_buffers(initial_network(RunConfiguration.from_dict(read_run(run)["plan"]).network, 0))
     if round:  # everybody's of the round before
         shares = torch.tensor([images[name] for name in NAMES], dtype=torch.float64)
         before = [remembered(run, name, 0)["buffers"] for name in NAMES]
@@ -235,8 +235,8 @@ def test_fedci_contributions_are_shapley_values_of_coalitions_evaluated_one_by_o
 
 def test_fedave_compares_losses_of_the_received_model(finished, server_sites_data):
     run = finished("fedave")
-    plan = Plan.from_dict(read_run(run)["plan"])
-    network = initial_network(plan.network, plan.seed).to(memory_format=torch.channels_last)
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    network = initial_network(config.network, config.seed).to(memory_format=torch.channels_last)
 
     def distribution(cases: Sequence[Case]) -> torch.Tensor:
         losses = image_losses(network, Slices(cases))
@@ -299,7 +299,7 @@ def test_site_that_lost_its_memory_sits_out_one_round(stopped, contrary_sites, f
     assert sum(records[3]["weights"].values()) == pytest.approx(1)
 
 
-# Stopped in the middle of trials. Per round three sites train and evaluate, and the server takes both.
+# Stopped in the middle of candidates. Per round three sites train and evaluate, and the server takes both.
 
 STOPS: dict[str, tuple[Any, ...]] = {
     "before the first trials": (Site, "evaluate", 1),
@@ -381,10 +381,10 @@ def test_simulator_is_told_where_the_servers_images_are_by_the_run_alone(monkeyp
 
     monkeypatch.setenv("FEDMERIT_SERVER_SITES", "/elsewhere")
     monkeypatch.setattr(simulation.subprocess, "Popen", no_process)
-    plan = make_plan("fedavg", "prostate", 1, 0, TASKS["prostate"], TINY)
+    config = make_configuration("fedavg", "prostate", 1, 0, TASKS["prostate"], TINY)
     for given, expected in ((None, ""), ("/server", "/server")):
         with pytest.raises(Stop):
-            simulation.run_simulator(plan, NAMES, tmp_path, tmp_path, 1, "", lambda record: None, 0, given)
+            simulation.run_simulator(config, NAMES, tmp_path, tmp_path, 1, "", lambda record: None, 0, given)
         assert seen.get("FEDMERIT_SERVER_SITES", "") == expected
 
 

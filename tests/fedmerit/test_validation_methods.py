@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.core import Layout, Reports, SiteView, TrialResults, Trials
+from fedmerit.core import CandidateResults, Candidates, Layout, Reports, SiteView
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE, divergence
@@ -20,7 +20,7 @@ from fedmerit.vectors import histogram, trained_models
 
 def evaluated(rounds, model, bins=0):
     models, alone = torch.tensor([model], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
-    return rounds.evaluate(Trials(models, alone, torch.zeros(1, len(rounds.samples)), bins))
+    return rounds.evaluate(Candidates(models, alone, torch.zeros(1, len(rounds.samples)), bins))
 
 
 def dice_of(rounds):
@@ -88,8 +88,8 @@ def with_dice(method, state, dice, updates, samples=None):
     """A round at which all sites are, and the server found these Dice."""
     count = len(dice)
     images = torch.ones(count, dtype=torch.float64) if samples is None else torch.tensor(samples)
-    trials = TrialResults(torch.tensor(dice, dtype=torch.float64), torch.zeros(count, 0))
-    return method.round(state, updates, Reports(images, torch.ones(count, dtype=torch.bool), {}, trials))
+    candidates = CandidateResults(torch.tensor(dice, dtype=torch.float64), torch.zeros(count, 0))
+    return method.round(state, updates, Reports(images, torch.ones(count, dtype=torch.bool), {}, candidates))
 
 
 def test_a_site_that_cffl_removed_trains_alone():
@@ -116,8 +116,8 @@ def test_cffl_takes_removed_sites_back_where_only_they_come():
     method = CFFL(coef=0.5)
     state, _ = with_dice(method, method.start(torch.zeros(4), 2, Layout.of(4)), [0.9, 0.01], torch.ones(2, 4))
     assert state.removed.tolist() == [False, True]
-    trials = TrialResults(torch.tensor([0.1]).double(), torch.zeros(1, 0))
-    reports = Reports(torch.ones(2), torch.tensor([False, True]), {}, trials)
+    candidates = CandidateResults(torch.tensor([0.1]).double(), torch.zeros(1, 0))
+    reports = Reports(torch.ones(2), torch.tensor([False, True]), {}, candidates)
     state, outcome = method.round(state, torch.tensor([[0.0] * 4, [1.0] * 4]), reports)
     assert outcome.weights.tolist() == [0, 1]
     assert not state.removed.any()
@@ -144,11 +144,11 @@ def test_cffl_evaluates_what_every_present_site_trained_with_its_own_statistics(
     method = CFFL()
     state = method.start(torch.zeros(12), 4, Layout.of(12))
     for updates, present in zip(rounds.updates, rounds.present, strict=True):
-        trials = method.trials(state, updates, Reports(rounds.samples, present))
+        candidates = method.candidates(state, updates, Reports(rounds.samples, present))
         sites = present.nonzero().flatten()
-        assert torch.equal(trials.mixtures @ trials.models.double(), updates[sites].double())
-        assert torch.equal(trials.shares.argmax(dim=1), sites)
-        assert torch.equal(trials.shares.sum(dim=1), torch.ones(len(sites), dtype=torch.float64))
+        assert torch.equal(candidates.mixtures @ candidates.models.double(), updates[sites].double())
+        assert torch.equal(candidates.shares.argmax(dim=1), sites)
+        assert torch.equal(candidates.shares.sum(dim=1), torch.ones(len(sites), dtype=torch.float64))
 
 
 # FedAVE
@@ -201,11 +201,11 @@ def test_the_divergence_of_worked_numbers():
 def test_fedave_evaluates_trained_models_then_received_ones():
     method, updates = FedAVE(), torch.arange(1.0, 9.0).view(2, 4)
     state = method.start(torch.ones(4), 2, Layout.of(4))
-    trials = method.trials(state, updates, Reports(torch.ones(2), torch.tensor([True, True])))
-    assert torch.equal((trials.mixtures @ trials.models.double())[:2], 1 + updates.double())
-    assert torch.equal((trials.mixtures @ trials.models.double())[2:], torch.ones(2, 4).double())
-    assert trials.shares.tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
-    assert trials.bins == 10
+    candidates = method.candidates(state, updates, Reports(torch.ones(2), torch.tensor([True, True])))
+    assert torch.equal((candidates.mixtures @ candidates.models.double())[:2], 1 + updates.double())
+    assert torch.equal((candidates.mixtures @ candidates.models.double())[2:], torch.ones(2, 4).double())
+    assert candidates.shares.tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
+    assert candidates.bins == 10
 
 
 # q-FedAvg
@@ -273,18 +273,18 @@ def test_eci_is_the_reference(truncation, rounds):
 @pytest.mark.parametrize("method", [FedCI(), ECI()], ids=["fedci", "eci"])
 def test_the_shapley_values_of_a_round_sum_to_what_all_gain_over_nobody(method):
     for reports, outcome in play(method, make_rounds(n=5, absences=True)):
-        gained = reports.trials.dice[-1] - reports.trials.dice[0]
+        gained = reports.candidates.dice[-1] - reports.candidates.dice[0]
         assert outcome.contribution.nansum().item() == pytest.approx(gained.item(), abs=1e-12)
-        assert len(reports.trials.dice) == 2 ** int(reports.present.sum())
+        assert len(reports.candidates.dice) == 2 ** int(reports.present.sum())
 
 
 def test_coalitions_are_means_by_images_and_so_are_their_statistics():
     method, updates = FedCI(), torch.tensor([[1.0, 0.0], [9.0, 9.0], [0.0, 4.0]])
     reports = Reports(torch.tensor([10.0, 99.0, 30.0]).double(), torch.tensor([True, False, True]))
-    trials = method.trials(method.start(torch.ones(2), 3, Layout.of(2)), updates, reports)
-    assert (trials.mixtures @ trials.models.double()).tolist() == [[1, 1], [2, 1], [1, 5], [1.25, 4]]
-    assert trials.shares.tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 1], [0.25, 0, 0.75]]
-    assert trials.mixtures.sum(dim=1).tolist() == [1, 1, 1, 1]
+    candidates = method.candidates(method.start(torch.ones(2), 3, Layout.of(2)), updates, reports)
+    assert (candidates.mixtures @ candidates.models.double()).tolist() == [[1, 1], [2, 1], [1, 5], [1.25, 4]]
+    assert candidates.shares.tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 1], [0.25, 0, 0.75]]
+    assert candidates.mixtures.sum(dim=1).tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("method", [FedCI(), ECI()], ids=["fedci", "eci"])

@@ -16,7 +16,7 @@ from rounds import SOONER, make_rounds, play
 from evaluation.truth.coalitions import require_one_model
 from evaluation.truth.games import NOBODY, Sampling, coalition_utilities
 from evaluation.truth.values import leave_one_out_tables, sampled_tables, shapley_tables
-from fedmerit.configuration.run import make_plan
+from fedmerit.configuration.run import make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_run, read_table
@@ -251,7 +251,7 @@ def test_other_options_need_another_folder(fedmerit, arguments, whole):
 
 @pytest.mark.slow
 def test_a_server_set_of_its_own(server_sites_data, arguments, fedmerit, tmp_path):
-    """Methods with trials need one: the folder is recorded with every training."""
+    """Methods with candidates need one: the folder is recorded with every training."""
     changes = {"method": "fedci", "sites": server_sites_data, "server_sites": server_sites_data.parent / "server"}
     result = fedmerit(*arguments("loo", tmp_path / "out", rounds=1, **changes))
     assert result.exit_code == 0, result.output
@@ -269,13 +269,13 @@ def test_a_server_set_of_its_own(server_sites_data, arguments, fedmerit, tmp_pat
 )
 def test_methods_with_a_model_per_site_are_known(name, settings):
     """By their state before round 0, which the models they give after it bear out."""
-    plan = make_plan(name, "prostate", 2, 0, {"in_channels": 1, "labels": ["prostate"]}, settings)
-    (_, outcome), *_ = play(plan.build_method(), make_rounds(rounds=1))
+    config = make_configuration(name, "prostate", 2, 0, {"in_channels": 1, "labels": ["prostate"]}, settings)
+    (_, outcome), *_ = play(config.build_method(), make_rounds(rounds=1))
     if outcome.models.ndim == 1:
-        require_one_model(plan)
+        require_one_model(config)
     else:
         with pytest.raises(BadInput, match=f"method {name} gives each site a model of its own"):
-            require_one_model(plan)
+            require_one_model(config)
 
 
 def test_only_some_sites_take_part(fedmerit, options, sites, tmp_path, assert_same_run):

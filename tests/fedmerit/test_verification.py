@@ -40,11 +40,11 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def signed(keys, sites, tmp_path_factory) -> Path:
     """A whole CGSV run of three rounds, its ledger signed; each site's log lies in its own folder. Never change it."""
     run = tmp_path_factory.mktemp("signed") / "run"
-    plan = tiny_plan("cgsv", rounds=ROUNDS)
+    config = tiny_plan("cgsv", rounds=ROUNDS)
     folders = open_sites(sites)
     names = [folder.name for folder in folders]
-    federation = Federation(plan, names, run, signer=Signer(keys / "server.key", keys / "server.crt"))
-    own = {folder.name: Site(folder, plan, run / "sites" / folder.name, "cpu") for folder in folders}
+    federation = Federation(config, names, run, signer=Signer(keys / "server.key", keys / "server.crt"))
+    own = {folder.name: Site(folder, config, run / "sites" / folder.name, "cpu") for folder in folders}
     while federation.work:
         federation.take({name: own[name].answer(task) for name, task in federation.tasks().items()})
     return run
@@ -266,11 +266,11 @@ def test_log_cut_short_by_a_crash_goes_on(signed, tmp_path, sites):
     log = log_of(run)
     whole = log.read_text()
     log.write_text("".join(whole.splitlines(keepends=True)[:3]) + '{"site": "si')
-    plan = tiny_plan("cgsv", rounds=ROUNDS)
+    config = tiny_plan("cgsv", rounds=ROUNDS)
     folder = next(folder for folder in open_sites(sites) if folder.name == "site2")
-    federation = Federation(plan, ["site1", "site2", "site3"], run)
+    federation = Federation(config, ["site1", "site2", "site3"], run)
     federation.round = ROUNDS  # the final test again
-    Site(folder, plan, log.parent, "cpu").answer(federation.tasks()["site2"])
+    Site(folder, config, log.parent, "cpu").answer(federation.tasks()["site2"])
     assert log.read_text() == whole
 
 

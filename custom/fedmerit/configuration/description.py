@@ -9,25 +9,25 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 
 PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
 
 
-def describe(name: str, plan: Plan, sites: Sequence[str], engine: str) -> dict[str, Any]:
+def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: str) -> dict[str, Any]:
     """What every run.json says, whoever writes it: `fedmerit run`, or the server of a deployment."""
     return {
         "run": name,
-        "method": plan.method,
-        "parameters": dict(plan.parameters),
-        "seed": plan.seed,
+        "method": config.method,
+        "parameters": dict(config.parameters),
+        "seed": config.seed,
         "sites": list(sites),
-        "task": plan.task,
-        "labels": list(plan.network.labels),
-        "rounds": plan.rounds,
+        "task": config.task,
+        "labels": list(config.network.labels),
+        "rounds": config.rounds,
         "engine": engine,
-        "training": vars(plan.training),
-        "plan": plan.to_dict(),
+        "training": vars(config.training),
+        "plan": config.to_dict(),
         "fedmerit_version": _version("fedmerit"),
         "packages": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),

@@ -65,7 +65,7 @@ def _between(name: str, value: int, least: int, most: int) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunConfiguration:
     """One run, whatever the engine."""
 
     __pydantic_config__ = STRICT_NAMES
@@ -86,13 +86,13 @@ class Plan:
         return asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
-        """The plan that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
-        plan: Plan = build(cls, values, "plan")
-        return plan.checked()
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
+        """The configuration that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
+        config: RunConfiguration = build(cls, values, "plan")
+        return config.checked()
 
-    def checked(self) -> "Plan":
-        """The same plan with the method's parameters complete and of their types, or `BadInput`."""
+    def checked(self) -> "RunConfiguration":
+        """The same configuration with the method's parameters complete and of their types, or `BadInput`."""
         if self.method not in METHODS:
             raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
         if self.rounds < 1:
@@ -104,7 +104,7 @@ class Plan:
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} with these parameters needs {method.least_rounds} or more"
             )
-        return Plan(**vars(self) | {"parameters": asdict(method)})
+        return RunConfiguration(**vars(self) | {"parameters": asdict(method)})
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:
@@ -114,10 +114,10 @@ def parameter_names(method: str) -> dict[str, list[str]]:
     return {group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()}
 
 
-def make_plan(
+def make_configuration(
     method: str, task: str, rounds: int, seed: int, network: Mapping[str, Any], settings: Mapping[str, Any]
-) -> Plan:
-    """A plan from defaults and ``settings``, each naming a parameter of the method, the training or the network.
+) -> RunConfiguration:
+    """A configuration from defaults and ``settings``, each naming a parameter of method, training or network.
 
     Raises:
         BadInput: a name is unknown or a value not of its type; the message lists the names there are.
@@ -132,7 +132,7 @@ def make_plan(
             known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
             raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
         chosen[group][name] = value
-    return Plan.from_dict({"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen})
+    return RunConfiguration.from_dict({"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen})
 
 
 def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:

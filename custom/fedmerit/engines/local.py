@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fedmerit.attacks.behaviours import Misbehaving, behaving
-from fedmerit.configuration.run import Plan
+from fedmerit.attacks.catalogue import AttackingSite, attacking
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.machine import cores
@@ -19,14 +19,14 @@ from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
 
 
 def run_local(
-    plan: Plan,
+    config: RunConfiguration,
     folders: Sequence[SiteFolder],
     run: Path,
     devices: Mapping[str, str] | None = None,
     on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
     threads: int | None = None,
     server_sites: Sequence[SiteFolder] = (),
-    behaviours: Mapping[str, str] | None = None,
+    attacks: Mapping[str, str] | None = None,
     filtered: Callable[[Answer], Answer] | None = None,
     min_sites: int = 1,
     contexts: tuple[bytes, bytes] | None = None,
@@ -34,25 +34,25 @@ def run_local(
     """Train and test; goes on from the last complete round of ``run``.
 
     Args:
-        plan: the run.
+        configuration: the run.
         folders: the sites.
         run: the run folder.
         devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.
         on_round: called with every round's ledger record.
         threads: sites at work at a time; as many as there are cores for by default.
-        server_sites: the server's own images, for methods with trials; the sites' server shares where there are none.
-        behaviours: by site name, the spec of what it does in the place of honest rounds; the others are honest.
+        server_sites: the server's own images, for methods that have candidates evaluated; else the sites' shares.
+        attacks: by site name, the spec of what it does in the place of honest rounds; the others are honest.
         filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
         min_sites: usable answers without which the run ends.
         contexts: TenSEAL's of the sites and of the server, of an encrypted run.
     """
-    torch.set_num_threads(plan.training.cpu_threads)
+    torch.set_num_threads(config.training.cpu_threads)
     devices = devices or {}
     names = [folder.name for folder in folders]
     device, (of_sites, of_server) = devices.get(SERVER, "auto"), contexts or (None, None)
-    federation = Federation(plan, names, run, on_round, server_sites, device, min_sites, context=of_server)
-    behaviours = behaviours or {}
-    sites: dict[str, Site | Misbehaving] = {}
+    federation = Federation(config, names, run, on_round, server_sites, device, min_sites, context=of_server)
+    attacks = attacks or {}
+    sites: dict[str, Site | AttackingSite] = {}
     for folder in folders:
         name = folder.name
 
@@ -60,9 +60,9 @@ def run_local(
             return sites[peer].lend(name, round)
 
         key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
-        site = Site(folder, plan, run / "sites" / name, devices.get(name, "auto"), ask_peer, key)
-        sites[name] = behaving(site, behaviours.get(name))
-    threads = threads or max(1, cores() // plan.training.cpu_threads)
+        site = Site(folder, config, run / "sites" / name, devices.get(name, "auto"), ask_peer, key)
+        sites[name] = attacking(site, attacks.get(name))
+    threads = threads or max(1, cores() // config.training.cpu_threads)
 
     def answer(name: str, task: Work) -> Answer:
         answer = sites[name].answer(task)

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from fedmerit.attacks.behaviours import require_possible
+from fedmerit.attacks.catalogue import require_possible
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE, require_privacy
-from fedmerit.configuration.run import Plan, make_plan
+from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.local import run_local
 from fedmerit.errors import BadInput
@@ -50,7 +50,7 @@ def create(
     settings: Mapping[str, Any] | None = None,
     server_sites: Path | str | None = None,
     only: Sequence[str] | None = None,
-    behaviours: Mapping[str, str] | None = None,
+    attacks: Mapping[str, str] | None = None,
     min_sites: int = 1,
     round_timeout: float = 0,
     privacy: Sequence[str] = (),
@@ -58,7 +58,7 @@ def create(
 ) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
-    The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``behaviours``
+    The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``attacks``
     names follow a spec of `fedmerit.attacks` in the place of honest rounds. On NVFlare a round ends when all sites
     have answered, or after ``round_timeout`` seconds, if any, once ``min_sites`` have. What sites send passes the
     filters ``privacy``; ``privacy`` and ``track`` hold specs of `fedmerit.configuration`.
@@ -78,23 +78,23 @@ def create(
     folders = open_sites(Path(sites), only)
     first = folders[0]
     network = {"in_channels": first.channels, "labels": list(first.labels)}
-    plan = make_plan(method, first.task, rounds, seed, network, settings or {})
+    config = make_configuration(method, first.task, rounds, seed, network, settings or {})
     names = [folder.name for folder in folders]
-    require_sites(plan, names)
-    check_image_size(plan.network, first.image_size)
+    require_sites(config, names)
+    check_image_size(config.network, first.image_size)
     require_patience(min_sites, round_timeout, len(names))
     require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
-    specs = require_possible(behaviours or {}, names)
-    filters, trackers = require_privacy(privacy, method, plan.build_method()), require_tracking(track, engine)
+    specs = require_possible(attacks or {}, names)
+    filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
     for folder in folders:
         folder.require_cases()
         folder.require_arrays()
         pick_device(device_of(folder.name, device), folder.name)
-    _require_server_set(plan, folders, server_sites)
-    _require_processes(plan, engine, threads, names)
+    _require_server_set(config, folders, server_sites)
+    _require_processes(config, engine, threads, names)
     write_json(
         run / "run.json",
-        describe(run.name, plan, names, engine)
+        describe(run.name, config, names, engine)
         | {
             "only": only and sorted(only),
             "threads": threads,
@@ -112,16 +112,18 @@ def create(
     )
 
 
-def _require_processes(plan: Plan, engine: str, threads: int | None, sites: Sequence[str]) -> None:
+def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
     """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
-    if plan.build_method().models_stay and engine == "sim" and threads is not None and threads < len(sites):
+    if config.build_method().models_stay and engine == "sim" and threads is not None and threads < len(sites):
         raise BadInput(
             f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
             f"give --threads {len(sites)}, or let the server pass the models on with --set exchange=relay"
         )
 
 
-def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites: Path | str | None) -> None:
+def _require_server_set(
+    config: RunConfiguration, folders: Sequence[SiteFolder], server_sites: Path | str | None
+) -> None:
     """`BadInput` where the method needs a server validation set and there is none, or it does not fit the sites."""
     if server_sites is not None:
         first = folders[0]
@@ -136,9 +138,9 @@ def _require_server_set(plan: Plan, folders: Sequence[SiteFolder], server_sites:
             folder.require_arrays()
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
-    if lacking and METHODS[plan.method].needs_server_set:
+    if lacking and METHODS[config.method].needs_server_set:
         raise BadInput(
-            f"method {plan.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
+            f"method {config.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
             "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"
         )
 
@@ -173,7 +175,7 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
         elif name == "behaviours":
             value = require_possible(value, info["sites"])
         elif name == "privacy":
-            value = require_privacy(value, info["method"], Plan.from_dict(info["plan"]).build_method())
+            value = require_privacy(value, info["method"], RunConfiguration.from_dict(info["plan"]).build_method())
         if value != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
 
@@ -191,18 +193,18 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
         RunFailed: the run did not come to its end; the message says where the log is.
     """
     info = _info(run)
-    plan, root = Plan.from_dict(info["plan"]), Path(info["sites_folder"])
+    config, root = RunConfiguration.from_dict(info["plan"]), Path(info["sites_folder"])
     folders = open_sites(root, info.get("only"))
     names = [folder.name for folder in folders]
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
     threads = threads or info["threads"]
-    _require_processes(plan, info["engine"], threads, names)
+    _require_processes(config, info["engine"], threads, names)
     device = info["device"] or spread(names, torch.cuda.device_count())
     with held(run) as lock:
         keys = None
         if HE in info.get("privacy", []):  # the machine is one: sites and server find their contexts in the run folder
-            require_privacy([HE], plan.method, plan.build_method())
+            require_privacy([HE], config.method, config.build_method())
             from fedmerit.flare.encryption import contexts
 
             keys = contexts(run / KEYS)
@@ -213,18 +215,18 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
             if info.get("privacy") and not keys:
                 from fedmerit.flare.privacy import filtering
 
-                filtered = filtering(info["privacy"], build_network(plan.network))
-            least, behaviours = info.get("min_sites", 1), info.get("behaviours")
-            run_local(plan, folders, run, devices, on_round, threads, own, behaviours, filtered, least, keys)
+                filtered = filtering(info["privacy"], build_network(config.network))
+            least, attacks = info.get("min_sites", 1), info.get("behaviours")
+            run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, least, keys)
             return
-        server_sites, behaviours = info["server_sites"], info.get("behaviours")
+        server_sites, attacks = info["server_sites"], info.get("behaviours")
         if info["engine"] == "poc":
             from fedmerit.flare.deploy.poc import run_poc  # NVFlare takes seconds to import
 
             waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
-            run_poc(plan, folders, run, device, on_round, lock, server_sites, behaviours, *waiting)
+            run_poc(config, folders, run, device, on_round, lock, server_sites, attacks, *waiting)
         else:
             from fedmerit.flare.simulation import run_simulator
 
             threads = min(threads or len(names), len(names))
-            run_simulator(plan, names, root, run, threads, device, on_round, lock, server_sites, behaviours)
+            run_simulator(config, names, root, run, threads, device, on_round, lock, server_sites, attacks)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 from fedmerit import flat
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.training.data import Case, SiteFolder, Slices
 from fedmerit.training.networks import check_image_size
@@ -18,15 +18,15 @@ from fedmerit.vectors import histogram
 from fedmerit.wire.messages import Evaluated, Evaluation, Weighed, Weighing
 
 
-def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation, plan: Plan) -> Evaluated:
+def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation, config: RunConfiguration) -> Evaluated:
     """Every model of ``task`` on ``cases``, one after the other in ``network``."""
     started = time.perf_counter()
     overlaps, losses = [], torch.zeros(len(task.mixtures), task.bins, dtype=torch.float64)
     for row, (mixture, shares) in enumerate(zip(task.mixtures, task.shares, strict=True)):
         flat.load(network, flat.mix(task.models, mixture), flat.average_buffers(task.buffers, shares))
-        overlaps.append(tuple(evaluate(network, cases, plan.network.labels, plan.training.amp)))
+        overlaps.append(tuple(evaluate(network, cases, config.network.labels, config.training.amp)))
         if task.bins:
-            of_images = image_losses(network, Slices(cases), plan.training.amp)
+            of_images = image_losses(network, Slices(cases), config.training.amp)
             losses[row] = histogram(of_images, task.bins)
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
 
@@ -42,12 +42,12 @@ def weigh_neurons(network: nn.Module, cases: Sequence[Case], task: Weighing) -> 
     return Weighed(task.round, increases, number, time.perf_counter() - started)
 
 
-def require_fit(plan: Plan, folder: SiteFolder) -> None:
+def require_fit(config: RunConfiguration, folder: SiteFolder) -> None:
     """`BadInput` where the images of ``folder`` do not fit the plan's network."""
-    expected = (plan.task, plan.network.in_channels, plan.network.labels)
+    expected = (config.task, config.network.in_channels, config.network.labels)
     if (folder.task, folder.channels, folder.labels) != expected:
         raise BadInput(
             f"site {folder.name}: task, channels and labels are {(folder.task, folder.channels, folder.labels)}, "
             f"the run expects {expected}"
         )
-    check_image_size(plan.network, folder.image_size)
+    check_image_size(config.network, folder.image_size)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
 from fedmerit.files import write_json
 from fedmerit.records.ledger import Ledger, digest
@@ -26,14 +26,14 @@ class Recorder:
     """results.csv and ledger.jsonl of one run.
 
     Args:
-        plan: the run.
+        configuration: the run.
         sites: their names, sorted.
         run: the run folder.
         signer: of the ledger's records, its certificate put beside them; None: they are not signed.
     """
 
-    def __init__(self, plan: Plan, sites: Sequence[str], run: Path, signer: Signer | None = None):
-        self.plan, self.sites, self.name = plan, sites, run.name
+    def __init__(self, config: RunConfiguration, sites: Sequence[str], run: Path, signer: Signer | None = None):
+        self.config, self.sites, self.name = config, sites, run.name
         self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl", signer)
         self.matrix = run / CROSS_SITE
         if signer:
@@ -114,7 +114,7 @@ class Recorder:
         return matrix
 
     def _row(self, round: int, site: str, quantity: str, value: float | None, **columns: str) -> Row:
-        return Row(self.name, self.plan.method, self.plan.seed, round, site, quantity, value, **columns)
+        return Row(self.name, self.config.method, self.config.seed, round, site, quantity, value, **columns)
 
     def _overlap_rows(self, round: int, site: str, split: str, overlaps: Sequence[Overlap]) -> list[Row]:
         quantities = ("dice", "true_positives", "false_positives", "false_negatives")

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.configuration.run import Plan
-from fedmerit.core import Layout, Reports, TrialResults, Trials
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.core import CandidateResults, Candidates, Layout, Reports
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.checkpoint import CHECKPOINT, read_checkpoint
 from fedmerit.federation.evaluating import evaluate_models, require_fit, weigh_neurons
@@ -72,7 +72,7 @@ class Federation:
     An engine does what `work` says, sends out `tasks` and hands the answers to `take`, until there is no work.
 
     Args:
-        plan: the run.
+        configuration: the run.
         sites: their names; the order is always the sorted one. Where a run goes on, some of its sites may be
             missing: they count as absent.
         run: the run folder. Where it holds a checkpoint, the run goes on from there.
@@ -91,7 +91,7 @@ class Federation:
 
     def __init__(
         self,
-        plan: Plan,
+        config: RunConfiguration,
         sites: Sequence[str],
         run: Path,
         on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
@@ -103,14 +103,14 @@ class Federation:
     ):
         checkpoint = read_checkpoint(run)
         self.sites = sorted(sites) if checkpoint is None else _known_sites(checkpoint, sites, run)
-        self.plan, self.run, self.on_round, self.min_sites = plan, run, on_round, min_sites
-        self.method = plan.build_method()
-        require_sites(plan, self.sites)
+        self.config, self.run, self.on_round, self.min_sites = config, run, on_round, min_sites
+        self.method = config.build_method()
+        require_sites(config, self.sites)
         run.mkdir(parents=True, exist_ok=True)
-        self.recorder = Recorder(plan, self.sites, run, signer)
-        self.network = initial_network(plan.network, plan.seed)
+        self.recorder = Recorder(config, self.sites, run, signer)
+        self.network = initial_network(config.network, config.seed)
         for folder in server_sites:
-            require_fit(plan, folder)
+            require_fit(config, folder)
         self.device = device
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.round = 0
@@ -131,7 +131,9 @@ class Federation:
         self.num_samples: dict[str, int] = {}  # by site, what it said in its first round: it may not change
         self._tasks: Mapping[str, Work] | None = None  # of this exchange
         self._refused: dict[str, str] = {}  # by name, why messages of this exchange were not taken for answers
-        self._pending: tuple[_Round, Evaluation] | None = None  # waits for what the sites say of the method's trials
+        self._pending: tuple[_Round, Evaluation] | None = (
+            None  # waits for what the sites say of the method's candidates
+        )
         self._weighing: Weighing | None = None  # waits for what the sites say of neurons
         self._weighed: tuple[int, dict[str, str]] = 0, {}  # bytes sent to each site for it, and who gave no answer
         self._resume(checkpoint)
@@ -140,12 +142,12 @@ class Federation:
     @property
     def training(self) -> bool:
         """Whether rounds are left to train."""
-        return self.round < self.plan.rounds
+        return self.round < self.config.rounds
 
     @property
     def finished(self) -> bool:
         """Whether the final models are tested and saved."""
-        return self.round > self.plan.rounds
+        return self.round > self.config.rounds
 
     @property
     def work(self) -> str | None:
@@ -170,7 +172,7 @@ class Federation:
         elif isinstance(task, Weighing):
             fault = fault_of_weighed(answer, task, neurons.count(self.network))
         else:
-            fault = fault_of_evaluated(answer, task, self.plan.network.labels)
+            fault = fault_of_evaluated(answer, task, self.config.network.labels)
         return fault and fault[:LONGEST_REASON]
 
     def enough(self, usable: int) -> bool:
@@ -199,21 +201,21 @@ class Federation:
         self._tasks = None
 
     def _aggregate(self, answers: Answers) -> None:
-        """End the training of a round; then its trials, if the method has any, or else the round."""
+        """End the training of a round; then its candidates, if the method has any, or else the round."""
         began = time.perf_counter()
         usable, rejected = self._usable(answers, Reply, "reply")
         replies = [usable.get(site) for site in self.sites]
         updates, reports = self._stack(replies)
         played = _Round(replies, rejected, self.tasks(), updates, reports)
-        trials = self.method.trials(self.state, updates, reports)
-        if trials is None:
+        candidates = self.method.candidates(self.state, updates, reports)
+        if candidates is None:
             self._end_round(played, began)
         elif not self.server_cases:
-            evaluation = self._evaluation(trials, replies)
+            evaluation = self._evaluation(candidates, replies)
             self._pending = replace(played, seconds=time.perf_counter() - began), evaluation
         else:
-            task = self._evaluation(trials, replies)
-            evaluated = evaluate_models(self._own_network(), self.server_cases, task, self.plan)
+            task = self._evaluation(candidates, replies)
+            evaluated = evaluate_models(self._own_network(), self.server_cases, task, self.config)
             self._end_round(played, began, _pooled([evaluated]))
 
     def _finish(self, answers: Answers) -> None:
@@ -224,8 +226,8 @@ class Federation:
         names = [] if self.blind else ["global"] if self.models.ndim == 1 else self.sites
         for name, model, buffers in zip(names, test.models, test.buffers, strict=bool(names)):
             flat.load(self.network, model, buffers)
-            save_network(self.run / "models", name, self.network, self.plan.network)
-        self.recorder.final_test(self.plan.rounds - 1, tested, payload(test), own_alone=self.method.models_stay)
+            save_network(self.run / "models", name, self.network, self.config.network)
+        self.recorder.final_test(self.config.rounds - 1, tested, payload(test), own_alone=self.method.models_stay)
         self.round += 1
         self._checkpoint()
 
@@ -233,8 +235,8 @@ class Federation:
         if self._weighing is not None:
             return dict.fromkeys(self.sites, self._weighing)
         if self._pending is not None:
-            played, trials = self._pending
-            return {site: trials for site, reply in zip(self.sites, played.replies, strict=True) if reply}
+            played, candidates = self._pending
+            return {site: candidates for site, reply in zip(self.sites, played.replies, strict=True) if reply}
         if not self.training:
             return dict.fromkeys(self.sites, self._final_test())
         told = self.recorder.ledger.last_hash
@@ -263,7 +265,7 @@ class Federation:
         models = self.models.expand(len(self.sites), -1)
         return {
             self.sites[peer]: PeerModel(models[peer], self.buffers[peer], float(sharing.weights[row, peer]))
-            for peer in givers(sharing, self.plan.seed, self.sites, row, self.round)
+            for peer in givers(sharing, self.config.seed, self.sites, row, self.round)
             if not missed[peer]
         }
 
@@ -282,21 +284,28 @@ class Federation:
         patch = None if self.changed is None else Patch.between(self.changed[row], self.models[row])
         return self.models[row] if patch is None else patch
 
-    def _evaluation(self, trials: Trials, replies: Replies) -> Evaluation:
-        """The method's trials as a task: with the statistics of the sites whose updates are in, and those sent out."""
-        sent_out = (~trials.shares.any(dim=1, keepdim=True)).double()
-        shares = torch.cat([trials.shares, sent_out], dim=1)
+    def _evaluation(self, candidates: Candidates, replies: Replies) -> Evaluation:
+        """The method's candidates as a task: with statistics of the sites whose updates are in, or those sent out."""
+        sent_out = (~candidates.shares.any(dim=1, keepdim=True)).double()
+        shares = torch.cat([candidates.shares, sent_out], dim=1)
         statistics = [reply.buffers if reply else {} for reply in replies] + [self.buffers[0]]
         used = shares.any(dim=0).nonzero().flatten().tolist()
         buffers = tuple(statistics[place] for place in used)
         told = self.recorder.ledger.last_hash
         return Evaluation(
-            self.round, SERVER_SPLIT, trials.models, trials.mixtures, buffers, shares[:, used], trials.bins, told
+            self.round,
+            SERVER_SPLIT,
+            candidates.models,
+            candidates.mixtures,
+            buffers,
+            shares[:, used],
+            candidates.bins,
+            told,
         )
 
     def _own_network(self) -> nn.Module:
         """To evaluate on the server's own images."""
-        return build_network(self.plan.network, pick_device(self.device, "the server"))
+        return build_network(self.config.network, pick_device(self.device, "the server"))
 
     def _final_test(self) -> Evaluation:
         """Every site tests every final model, its own among them: on all test splits together stands the union.
@@ -339,8 +348,8 @@ class Federation:
         self.changed = None
         self._checkpoint()
 
-    def _try(self, answers: Answers, played: _Round, trials: Evaluation) -> None:
-        """End a round with what the sites said of the method's trials."""
+    def _try(self, answers: Answers, played: _Round, candidates: Evaluation) -> None:
+        """End a round with what the sites said of the method's candidates."""
         began = time.perf_counter()
         usable, rejected = self._usable(answers, Evaluated, "evaluation", played.rejected)
         self._pending = None
@@ -349,7 +358,7 @@ class Federation:
             for site, reply in zip(self.sites, played.replies, strict=True)
         ]
         played = replace(played, replies=replies, rejected=rejected)
-        self._end_round(played, began, _pooled(list(usable.values())), payload(trials))
+        self._end_round(played, began, _pooled(list(usable.values())), payload(candidates))
 
     def _usable(
         self, answers: Answers, kind: type[AnswerKind], what: str, rejected: Mapping[str, str] | None = None
@@ -380,7 +389,7 @@ class Federation:
     def _fault_of_reply(self, site: str, answer: object) -> str | None:
         """Why the reply of ``site`` cannot be used, or None."""
         model = self.models if self.models.ndim == 1 else self.models[0]
-        labels, others = self.plan.network.labels, [other for other in self.sites if other != site]
+        labels, others = self.config.network.labels, [other for other in self.sites if other != site]
         fault = fault_of_reply(answer, self.round, model, self.buffers[0], labels, self.method, others)
         if fault or not isinstance(answer, Reply):
             return fault
@@ -394,13 +403,13 @@ class Federation:
         return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
 
     def _end_round(
-        self, played: _Round, began: float, trials: TrialResults | None = None, trial_bytes: int = 0
+        self, played: _Round, began: float, candidates: CandidateResults | None = None, candidate_bytes: int = 0
     ) -> None:
         """Hand everything to the method, record, checkpoint; the server has been at work on it since ``began``."""
-        reports = replace(played.reports, trials=trials)
+        reports = replace(played.reports, candidates=candidates)
         state, outcome = self.method.round(self.state, played.updates, reports)
         if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
-            raise RunFailed(f"round {self.round}: {self.plan.method} gave a model or weights that are not finite")
+            raise RunFailed(f"round {self.round}: {self.config.method} gave a model or weights that are not finite")
         self.state = state
         absent = ~reports.present
         started_from = self._digests()
@@ -427,7 +436,7 @@ class Federation:
         outcome = replace(outcome, quantities=quantities)
 
         weighing_bytes, faults = self._weighed
-        received = [payload(task) + trial_bytes + weighing_bytes for task in played.tasks.values()]
+        received = [payload(task) + candidate_bytes + weighing_bytes for task in played.tasks.values()]
         rejected = faults | played.rejected
         ended_with = digest(self.sealed or outcome.models)
         self.recorder.training_round(
@@ -465,7 +474,7 @@ class Federation:
     def _update_buffers(self, replies: Replies, reports: Reports, statistics: str | None) -> None:
         statistics = statistics or ("shared" if self.method.shares_buffers else "own")
         if statistics == "initial":
-            self.buffers = [flat.get_buffers(initial_network(self.plan.network, self.plan.seed))] * len(replies)
+            self.buffers = [flat.get_buffers(initial_network(self.config.network, self.config.seed))] * len(replies)
         elif statistics == "shared":
             trained = [reply.buffers for reply in replies if reply]
             shares = reports.data_share[reports.present]
@@ -500,7 +509,7 @@ class Federation:
             "changed": None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1)),
             "mean_update": self.mean_update,
             "num_samples": self.num_samples,
-            "complete_rounds": min(self.round, self.plan.rounds),
+            "complete_rounds": min(self.round, self.config.rounds),
             "neurons": self.neurons,
             "weighed": self._weighed,
             "results_size": self.recorder.results.size,
@@ -515,7 +524,7 @@ class Federation:
             return
         if set(content["state"]) != set(vars(self.state)):
             raise BadInput(
-                f"{self.run}: was begun by another version of FedMerit, whose {self.plan.method} remembers other "
+                f"{self.run}: was begun by another version of FedMerit, whose {self.config.method} remembers other "
                 "things; finish it with that version, or start another run"
             )
         self.round, self.models, self.buffers = content["round"], content["models"], content["buffers"]
@@ -528,7 +537,7 @@ class Federation:
             bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.models.shape[1])
             self.changed = torch.from_numpy(bits.astype(bool))
         self.state = type(self.state)(**content["state"])
-        self.recorder.rewind(content["results_size"], min(self.round, self.plan.rounds))
+        self.recorder.rewind(content["results_size"], min(self.round, self.config.rounds))
         for record in self.recorder.ledger.records:
             self.on_round(record)
 
@@ -544,11 +553,13 @@ def _known_sites(checkpoint: Mapping[str, Any], sites: Sequence[str], run: Path)
     return known
 
 
-def _pooled(evaluated: Sequence[Evaluated]) -> TrialResults:
+def _pooled(evaluated: Sequence[Evaluated]) -> CandidateResults:
     """All sites' images as one validation set."""
     models = range(len(evaluated[0].overlaps))
     dice = [mean_dice(overlap for answer in evaluated for overlap in answer.overlaps[model]) for model in models]
-    return TrialResults(torch.tensor(dice, dtype=torch.float64), torch.stack([e.losses for e in evaluated]).sum(dim=0))
+    return CandidateResults(
+        torch.tensor(dice, dtype=torch.float64), torch.stack([e.losses for e in evaluated]).sum(dim=0)
+    )
 
 
 def _mean_increases(weighed: Sequence[Weighed]) -> Tensor:
@@ -560,18 +571,18 @@ def _listed(rejected: Mapping[str, str]) -> str:
     return "; ".join(f"{site}: {reason}" for site, reason in rejected.items())
 
 
-def require_sites(plan: Plan, sites: Sequence[str]) -> None:
+def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
     """`BadInput` where a method cannot work with so many sites, or has fewer than two to share models."""
-    method = plan.build_method()
+    method = config.build_method()
     if len(sites) < 2 and method.needs_others:
         raise BadInput(
-            f"sites {', '.join(sites) or '(none)'}: {plan.method} needs at least two; "
+            f"sites {', '.join(sites) or '(none)'}: {config.method} needs at least two; "
             "add a site, or train alone with --method standalone"
         )
     try:
         method.start(torch.zeros(1), len(sites), Layout.of(1))
     except ValueError as error:
-        raise BadInput(f"method {plan.method}: {error}") from error
+        raise BadInput(f"method {config.method}: {error}") from error
 
 
 def require_patience(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Lesson, OwnPart, PeerView, SiteView
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.federation.evaluating import evaluate_models, require_fit, weigh_neurons
@@ -84,11 +84,11 @@ class Memory:
 
 
 class Site:
-    """A prepared folder, a plan and a device.
+    """A prepared folder, a configuration and a device.
 
     Args:
         folder: the site's images.
-        plan: the run.
+        configuration: the run.
         memory: folder of its own in which the site keeps its memory between rounds.
         device: "cpu", "cuda", "cuda:1", or "auto": the first GPU where there is one.
         ask_peer: how to get another site's model, of methods whose models stay at the sites.
@@ -101,25 +101,25 @@ class Site:
     def __init__(
         self,
         folder: SiteFolder,
-        plan: Plan,
+        config: RunConfiguration,
         memory: Path,
         device: str = "auto",
         ask_peer: AskPeer = lambda peer, round: None,
         key: SiteKey | None = None,
     ):
-        require_fit(plan, folder)
+        require_fit(config, folder)
         self.ask_peer, self.key = ask_peer, key
-        self.folder, self.plan, self.memory = folder, plan, memory
+        self.folder, self.config, self.memory = folder, config, memory
         self.device = pick_device(device, folder.name)
-        self.method = plan.build_method()
+        self.method = config.build_method()
         self.name = folder.name
         if self.method.models_stay or key:  # made here: it borrows the global random state, and sites work in threads
-            self._initial = initial_network(plan.network, plan.seed)
+            self._initial = initial_network(config.network, config.seed)
             self._start: tuple[Tensor, Buffers] = (flat.get_parameters(self._initial), flat.get_buffers(self._initial))
 
     @cached_property
     def _network(self) -> torch.nn.Module:
-        return build_network(self.plan.network, self.device)
+        return build_network(self.config.network, self.device)
 
     @cached_property
     def _log(self) -> SiteLog:
@@ -152,7 +152,7 @@ class Site:
         overlaps = self._validate(received, task.buffers)
         values = self._report(task, received, memory)
         learned = self.learn(task, received, memory)
-        after = self._validate(learned.trained, learned.buffers) if self.plan.training.validate_trained else ()
+        after = self._validate(learned.trained, learned.buffers) if self.config.training.validate_trained else ()
         weights = {**(memory.weights if memory else {}), **learned.weights}
         whole = received.clone()  # a view would save all it views
         remembered = Memory(whole, learned.trained, learned.buffers, weights)
@@ -179,18 +179,18 @@ class Site:
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before."""
         flat.load(self._network, received, task.buffers)
-        seed = random_seed(self.plan.seed, self.folder.name, task.round)
+        seed = random_seed(self.config.seed, self.folder.name, task.round)
         held = None if task.neurons is None else held_parameters(self._network, task.neurons)
         if task.peers:
-            exchange = ModelExchange(task.peers, self._network, self.plan.network)
+            exchange = ModelExchange(task.peers, self._network, self.config.network)
             lesson = self._lesson(task, exchange)
-            loss = train(self._network, self._slices, self.plan.training, seed, held, lesson.loss)
+            loss = train(self._network, self._slices, self.config.training, seed, held, lesson.loss)
             for peer, fault in exchange.faults.items():
                 log.warning("round %d: %s is not available: %s", task.round, peer, fault)
             available = {peer: float(peer not in exchange.faults) for peer in task.peers}
             pairs, weights = {**lesson.values, "available": available}, lesson.weights
         else:
-            loss, pairs, weights = train(self._network, self._slices, self.plan.training, seed, held), {}, {}
+            loss, pairs, weights = train(self._network, self._slices, self.config.training, seed, held), {}, {}
         trained = flat.get_parameters(self._network)
         return Learned(trained - received, trained, flat.get_buffers(self._network), loss, pairs, weights)
 
@@ -198,10 +198,10 @@ class Site:
         """What the method takes from the peers, with the network as it was received."""
 
         def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
-            return fixed_batches(self._slices, count, self.plan.training.batch_size, self.device)
+            return fixed_batches(self._slices, count, self.config.training.batch_size, self.device)
 
         weights = {peer: model.weight for peer, model in task.peers.items() if peer not in exchange.faults}
-        loss = build_loss(self.plan.training.loss)
+        loss = build_loss(self.config.training.loss)
         view = PeerView(task.round, weights, exchange.predict, self._network.eval(), batches, loss)
         return self.method.learn_from(view)
 
@@ -227,7 +227,7 @@ class Site:
         if memory is None and round:
             return None
         held = torch.tensor(memory.weights.get(receiver, math.nan) if memory else math.nan, dtype=torch.float64)
-        if not gives(float(self.method.probability(held, round)), self.plan.seed, self.folder.name, receiver, round):
+        if not gives(float(self.method.probability(held, round)), self.config.seed, self.folder.name, receiver, round):
             return None
         model = PeerModel(*self._own_model(round), math.nan)
         tables = flat.named(self._initial, model.parameters), model.buffers
@@ -288,7 +288,7 @@ class Site:
         model, buffers = self._opened(task.sealed) if self.key else self._own_model(task.round)
         flat.load(self._network, model, buffers)
         name = "global" if self.key else self.folder.name
-        save_network(self.memory.parents[1] / "models", name, self._network, self.plan.network)
+        save_network(self.memory.parents[1] / "models", name, self._network, self.config.network)
         return replace(task, models=model[None], buffers=(buffers,))
 
     def evaluate(self, task: Evaluation) -> Evaluated:
@@ -296,7 +296,7 @@ class Site:
         self._log.evaluated(task, task.sealed or task.models)
         if self.method.models_stay or self.key:
             task = self._keep_final(task)
-        return evaluate_models(self._network, self._cases(task.split), task, self.plan)
+        return evaluate_models(self._network, self._cases(task.split), task, self.config)
 
     def weigh(self, task: Weighing) -> Weighed:
         """What each neuron of a model is worth on one split."""
@@ -318,11 +318,11 @@ class Site:
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return self.plan.network.labels
+        return self.config.network.labels
 
     @property
     def _amp(self) -> bool:
-        return self.plan.training.amp
+        return self.config.training.amp
 
     def _validate(self, parameters: Tensor, buffers: Buffers) -> tuple[Overlap, ...]:
         """A model (d,) on the validation split."""

@@ -8,7 +8,7 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.server import Federation
 from fedmerit.flare.translation import model_to_evaluated, model_to_reply, task_to_model
 from fedmerit.records.signing import Signer
@@ -22,7 +22,7 @@ class MeritAggregator(ModelAggregator):
     """Any FedMerit method as an NVFlare aggregator.
 
     Args:
-        plan: `Plan.to_dict`.
+        configuration: `RunConfiguration.to_dict`.
         encrypted: whether updates come as ciphertexts.
     """
 
@@ -50,7 +50,7 @@ class MeritAggregator(ModelAggregator):
             on_round: called with every round's ledger record.
             context: TenSEAL's, in which ciphertexts are added up.
         """
-        plan = Plan.from_dict(self.plan)
+        plan = RunConfiguration.from_dict(self.plan)
         torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
         self.federation = Federation(
             plan,
@@ -69,7 +69,7 @@ class MeritAggregator(ModelAggregator):
         """What each site receives now."""
         federation = self.federation
         return {
-            site: task_to_model(task, federation.network, federation.plan.rounds)
+            site: task_to_model(task, federation.network, federation.config.rounds)
             for site, task in federation.tasks().items()
         }
 

@@ -76,10 +76,10 @@ class MeritController(ModelController):
         sites, context = self.sample_clients(), self._context(run)
         federation = self.aggregator.open(sites, run, self.min_sites, self._signer(), self._track, context)
         if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
-            description = describe(run.name, federation.plan, federation.sites, "prod")
+            description = describe(run.name, federation.config, federation.sites, "prod")
             encrypted = {"privacy": [HE]} if context else {}
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
-        self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.plan.rounds))
+        self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config.rounds))
         try:
             while work := federation.work:
                 self._exchange(work)

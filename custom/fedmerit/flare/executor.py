@@ -22,8 +22,8 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit.attacks.behaviours import Misbehaving, behaving
-from fedmerit.configuration.run import Plan
+from fedmerit.attacks.catalogue import AttackingSite, attacking
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.site import Site
 from fedmerit.flare.translation import (
     answer_to_model,
@@ -35,7 +35,7 @@ from fedmerit.flare.translation import (
 )
 from fedmerit.records.ciphertexts import SiteKey
 from fedmerit.training.networks import build_network
-from fedmerit.training.place import behaviour_of, device_of, follow_manifest, run_folder, site_folder
+from fedmerit.training.place import attack_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, failed_with
 
 ERRORS = "errors.log"  # in the site's own folder of the run
@@ -51,30 +51,30 @@ class MeritExecutor(Executor):
     """Trains and evaluates at one site; gives its model to other sites, of methods whose models stay at the sites.
 
     Args:
-        plan: `Plan.to_dict`, the same as the aggregator's.
+        configuration: `RunConfiguration.to_dict`, the same as the aggregator's.
         encrypted: whether updates leave, and models come, as ciphertexts.
     """
 
     def __init__(self, plan: dict[str, Any], encrypted: bool = False):
         super().__init__()
         self.plan, self.encrypted = plan, encrypted
-        self._site: Site | Misbehaving | None = None
+        self._site: Site | AttackingSite | None = None
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
         self._opening = threading.Lock()  # a peer may ask while the site is being opened
 
     @cached_property
     def _network(self) -> torch.nn.Module:
-        return build_network(Plan.from_dict(self.plan).network)
+        return build_network(RunConfiguration.from_dict(self.plan).network)
 
-    def _open(self, fl_ctx: FLContext) -> Site | Misbehaving:
+    def _open(self, fl_ctx: FLContext) -> Site | AttackingSite:
         """The site, opened once per process."""
         with self._opening:
             if self._site is None:
                 self._site = self._opened(fl_ctx)
             return self._site
 
-    def _opened(self, fl_ctx: FLContext) -> Site | Misbehaving:
-        plan, name = Plan.from_dict(self.plan), fl_ctx.get_identity_name()
+    def _opened(self, fl_ctx: FLContext) -> Site | AttackingSite:
+        plan, name = RunConfiguration.from_dict(self.plan), fl_ctx.get_identity_name()
         torch.set_num_threads(plan.training.cpu_threads)
         engine = fl_ctx.get_engine()
         follow_manifest(Path(engine.get_workspace().get_site_config_dir()), name)
@@ -91,12 +91,12 @@ class MeritExecutor(Executor):
 
             key = SiteKey(context_here(SITES_CONTEXT, fl_ctx, own.parents[1]))
         site = Site(site_folder(name), plan, own, device_of(name), ask_peer, key)
-        return behaving(site, behaviour_of(name))
+        return attacking(site, attack_of(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Lend the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
         super().handle_event(event_type, fl_ctx)
-        if event_type == EventType.START_RUN and Plan.from_dict(self.plan).build_method().models_stay:
+        if event_type == EventType.START_RUN and RunConfiguration.from_dict(self.plan).build_method().models_stay:
             fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._lend)
         if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
             (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)

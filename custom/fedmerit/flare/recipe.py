@@ -1,4 +1,4 @@
-"""A plan as an NVFlare recipe: the job of controller, aggregator and executor."""
+"""A configuration as an NVFlare recipe: the job of controller, aggregator and executor."""
 
 import shutil
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from nvflare.recipe.spec import Recipe
 
 import fedmerit
 from fedmerit.configuration.filters import HE
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.federation.server import require_patience
 from fedmerit.flare.aggregator import MeritAggregator
@@ -31,7 +31,7 @@ class MeritRecipe(Recipe):
     The job names classes of the installed fedmerit package and carries no code.
 
     Args:
-        plan: the run.
+        configuration: the run.
         name: of the job.
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
@@ -42,7 +42,7 @@ class MeritRecipe(Recipe):
 
     def __init__(
         self,
-        plan: Plan,
+        config: RunConfiguration,
         name: str,
         min_sites: int = 2,
         round_timeout: float = 0,
@@ -54,8 +54,8 @@ class MeritRecipe(Recipe):
         job.set_app_packages(["fedmerit"])
         job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))
         encrypted = HE in privacy
-        job.to_server(MeritAggregator(plan.to_dict(), encrypted), id="aggregator")
-        job.to_clients(MeritExecutor(plan.to_dict(), encrypted), tasks=[TRAIN, EVALUATE])
+        job.to_server(MeritAggregator(config.to_dict(), encrypted), id="aggregator")
+        job.to_clients(MeritExecutor(config.to_dict(), encrypted), tasks=[TRAIN, EVALUATE])
         asked_for = [privacy_filter(spec) for spec in privacy if spec != HE]
         chains = {TRAIN: [*asked_for, EgressFilter()], EVALUATE: [EgressFilter()]}
         for task, filters in chains.items():
@@ -78,7 +78,7 @@ def site_policy(track: bool = False) -> dict[str, Any]:
 
 
 def export_job(
-    plan: Plan,
+    config: RunConfiguration,
     out: Path,
     min_sites: int = 2,
     byoc: bool = False,
@@ -90,7 +90,7 @@ def export_job(
     """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
 
     Args:
-        plan: the run.
+        configuration: the run.
         out: the job folder.
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         byoc: the job brings this package's code, for machines that allow it and do not have the package.
@@ -102,7 +102,7 @@ def export_job(
     """
     require_patience(min_sites, round_timeout)
     try:
-        MeritRecipe(plan, out.name, min_sites, round_timeout, start_sites, privacy, track).export(str(out.parent))
+        MeritRecipe(config, out.name, min_sites, round_timeout, start_sites, privacy, track).export(str(out.parent))
         if byoc:
             code = Path(fedmerit.__path__[0])
             shutil.copytree(code, out / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from nvflare.recipe.sim_env import SimEnv
 
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json, write_json
@@ -26,7 +26,7 @@ POLL = 0.3  # seconds
 
 
 def run_simulator(
-    plan: Plan,
+    config: RunConfiguration,
     sites: Sequence[str],
     root: Path,
     run: Path,
@@ -35,12 +35,12 @@ def run_simulator(
     on_round: Callable[[Mapping[str, Any]], None],
     lock: int,
     server_sites: str | None = None,
-    behaviours: Mapping[str, str] | None = None,
+    attacks: Mapping[str, str] | None = None,
 ) -> None:
     """Run, or go on with, ``run`` on NVFlare's simulator.
 
     Args:
-        plan: the run, as in run.json.
+        configuration: the run, as in run.json.
         sites: names of the sites.
         root: the folder of their site folders.
         run: the run folder, with run.json.
@@ -50,20 +50,20 @@ def run_simulator(
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
             even where this process is killed.
         server_sites: folder of the server's own site folders, where it has any.
-        behaviours: by site name, the spec of what it does in the place of honest rounds.
+        attacks: by site name, the spec of what it does in the place of honest rounds.
 
     Raises:
         RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.
     """
     follow = Ledger(run / "ledger.jsonl").follower(on_round)
-    if not is_finished(run, plan.rounds):
+    if not is_finished(run, config.rounds):
         log, workspace = run / "nvflare.log", run / "nvflare"
         here = {
             place.SITES: str(root),
             place.RUN: str(run.resolve()),
             place.DEVICES: devices,
             place.SERVER_SITES: server_sites or "",  # whatever this process was told: run.json decides
-            place.BEHAVIOURS: place.behaviour_setting(behaviours or {}),
+            place.ATTACKS: place.attack_setting(attacks or {}),
         }
         command = [sys.executable, "-m", "fedmerit.flare.simulation", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
@@ -76,7 +76,7 @@ def run_simulator(
                 time.sleep(POLL)
         finally:
             _end(process)
-        if not is_finished(run, plan.rounds):
+        if not is_finished(run, config.rounds):
             raise RunFailed(_what_happened(log, workspace))
     follow()
 
@@ -105,7 +105,7 @@ def main(run: str, workspace: str, threads: str, *sites: str) -> None:
     info = read_json(Path(run) / "run.json")
     waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
     privacy, track = info.get("privacy", []), info.get("track", [])
-    recipe = MeritRecipe(Plan.from_dict(info["plan"]), "job", *waiting, len(sites), privacy, track)
+    recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", *waiting, len(sites), privacy, track)
     write_json(Path(workspace) / recipe.name / "local" / "resources.json", site_policy(track=bool(track)))
     recipe.execute(SimEnv(clients=list(sites), num_threads=int(threads), workspace_root=str(Path(workspace).resolve())))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, Trials, require_choice
+from fedmerit.core import Candidates, Layout, Method, Outcome, Reports, require_choice
 from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, reward, share, to_sites, trained_models
 
 RELEASED_FADE = 0.8  # of the old reputation in reputation="released"
@@ -79,18 +79,18 @@ class CFFL(Method):
         zeros = torch.zeros(num_sites, dtype=torch.float64)
         return CFFLState(models, zeros, zeros.bool(), torch.zeros((), dtype=torch.float64))
 
-    def trials(self, state: CFFLState, updates: Tensor, reports: Reports) -> Trials:
+    def candidates(self, state: CFFLState, updates: Tensor, reports: Reports) -> Candidates:
         """What every present site trained, neither clipped nor cut, with its own BatchNorm statistics."""
         present = reports.present
         own = torch.eye(len(present), dtype=torch.float64)[present]
         trained = trained_models(state.models, updates, present)
-        return Trials(trained, torch.eye(len(trained), dtype=torch.float64), own)
+        return Candidates(trained, torch.eye(len(trained), dtype=torch.float64), own)
 
     def round(self, state: CFFLState, updates: Tensor, reports: Reports) -> tuple[CFFLState, Outcome]:
         """``updates`` (n, d): reputations, removals, the aggregate over R, everybody's part of it."""
-        assert reports.trials is not None
+        assert reports.candidates is not None
         present = reports.present
-        utility = to_sites(reports.trials.dice, present)
+        utility = to_sites(reports.candidates.dice, present)
         before = present & ~state.removed
         if not before.any():
             before = present

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, Trials
-from fedmerit.games import coalition_trials, coalition_values, require_coalitions
+from fedmerit.core import Candidates, Layout, Method, Outcome, Reports
+from fedmerit.games import coalition_candidates, coalition_values, require_coalitions
 from fedmerit.vectors import aggregate, reward, share
 
 
@@ -44,9 +44,9 @@ class ECI(Method):
         require_coalitions(num_sites)
         return ECIState(model, model.repeat(num_sites, 1), torch.zeros(num_sites, dtype=torch.float64))
 
-    def trials(self, state: ECIState, updates: Tensor, reports: Reports) -> Trials:
+    def candidates(self, state: ECIState, updates: Tensor, reports: Reports) -> Candidates:
         """The server's model plus the aggregated updates of every coalition of the present sites."""
-        return coalition_trials(state.server, updates, reports)
+        return coalition_candidates(state.server, updates, reports)
 
     def round(self, state: ECIState, updates: Tensor, reports: Reports) -> tuple[ECIState, Outcome]:
         """``updates`` (n, d): u = Σ p_i Δ_i; the floor(d CI_i / max CI) largest entries of u to site i."""

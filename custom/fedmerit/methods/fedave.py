@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, Trials, inner_products, require_choice
+from fedmerit.core import Candidates, Layout, Method, Outcome, Reports, SiteView, inner_products, require_choice
 from fedmerit.vectors import aggregate, histogram, norms, remember, reshare, reward, share, to_sites, trained_models
 
 
@@ -70,12 +70,12 @@ class FedAVE(Method):
         reputation = torch.zeros(num_sites, dtype=torch.float64)
         return FedAVEState(model.repeat(num_sites, 1), reputation, torch.tensor(layout.tensor_sizes))
 
-    def trials(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Trials:
+    def candidates(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Candidates:
         """What the k present sites trained, for their Dice, then what they received, for its losses: 2k models."""
         present = reports.present
         trained = trained_models(state.models, updates, present)
         own = torch.eye(len(present), dtype=torch.float64)[present]
-        return Trials(
+        return Candidates(
             models=torch.cat([trained, state.models[present]]),
             mixtures=torch.eye(2 * len(trained), dtype=torch.float64),
             shares=torch.cat([own, torch.zeros_like(own)]),
@@ -84,12 +84,12 @@ class FedAVE(Method):
 
     def round(self, state: FedAVEState, updates: Tensor, reports: Reports) -> tuple[FedAVEState, Outcome]:
         """``updates`` (n, d): the aggregate (Eqs. 6-7), reputations (Eqs. 8-9), quotas (Eq. 10) and rewards."""
-        assert reports.trials is not None
+        assert reports.candidates is not None
         present, weights = reports.present, reports.data_share
         count = int(present.sum())
-        accuracy = to_sites(reports.trials.dice[:count], present)
+        accuracy = to_sites(reports.candidates.dice[:count], present)
         own = torch.stack([reports.values[name] for name in self.asks], dim=1)[present]  # (k, bins)
-        kl = to_sites(self._divergence(own, reports.trials.losses[count:]), present)
+        kl = to_sites(self._divergence(own, reports.candidates.losses[count:]), present)
         nearness = (kl[present].min() / kl).where(present, 0.0)  # K
         factors = {"resolved": nearness, "paper": 1 / kl, "released": nearness**2}
         counts = self.distributions in ("both", "reputation")

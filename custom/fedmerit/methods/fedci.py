@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, Trials
-from fedmerit.games import coalition_trials, coalition_values, require_coalitions
+from fedmerit.core import Candidates, Layout, Method, Outcome, Reports
+from fedmerit.games import coalition_candidates, coalition_values, require_coalitions
 from fedmerit.vectors import aggregate, share
 
 
@@ -43,9 +43,9 @@ class FedCI(Method):
         require_coalitions(num_sites)
         return FedCIState(model, torch.zeros(num_sites, dtype=torch.float64))
 
-    def trials(self, state: FedCIState, updates: Tensor, reports: Reports) -> Trials:
+    def candidates(self, state: FedCIState, updates: Tensor, reports: Reports) -> Candidates:
         """The aggregates of all coalitions of the present sites."""
-        return coalition_trials(state.model, updates, reports)
+        return coalition_candidates(state.model, updates, reports)
 
     def round(self, state: FedCIState, updates: Tensor, reports: Reports) -> tuple[FedCIState, Outcome]:
         """``updates`` (n, d): this round's Shapley values, added to the index, weigh the aggregate."""

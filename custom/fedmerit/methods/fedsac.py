@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, Survey, Trials, require_choice
+from fedmerit.core import Candidates, Layout, Method, Outcome, Reports, Survey, require_choice
 from fedmerit.vectors import BLOCK, owned, share, to_sites, trained_models
 
 WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
@@ -106,13 +106,13 @@ class FedSAC(Method):
         state = replace(state, models=models, neurons=neurons, allocated=state.round)
         return state, models, neurons
 
-    def trials(self, state: FedSACState, updates: Tensor, reports: Reports) -> Trials | None:
+    def candidates(self, state: FedSACState, updates: Tensor, reports: Reports) -> Candidates | None:
         """In the last round alone, what every present site trained, with its own BatchNorm statistics."""
         if int(state.round) != self.alone - 1:
             return None
         own = torch.eye(len(updates), dtype=torch.float64)[reports.present]
         trained = trained_models(state.models, updates, reports.present)
-        return Trials(trained, torch.eye(len(trained), dtype=torch.float64), own)
+        return Candidates(trained, torch.eye(len(trained), dtype=torch.float64), own)
 
     def round(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
         """``updates`` (n, d): the sum over the sites that hold a parameter, by how many they are; then submodels."""
@@ -142,9 +142,9 @@ class FedSAC(Method):
     def _alone(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
         """Every site's own; after the last such round what they contribute is known, and all start anew."""
         state = replace(state, models=state.models + updates, round=state.round + 1)
-        if reports.trials is None:
+        if reports.candidates is None:
             return state, self._outcome(state, reports, reports.data_share, "own", {})
-        dice = to_sites(reports.trials.dice, reports.present)
+        dice = to_sites(reports.candidates.dice, reports.present)
         contribution = dice.where(reports.present, dice.nan_to_num(torch.inf).min())
         state = replace(state, models=state.model.repeat(len(updates), 1), contribution=contribution)
         return state, self._outcome(state, reports, reports.data_share, "initial", {"utility": dice})

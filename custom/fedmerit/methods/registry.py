@@ -36,7 +36,7 @@ class Entry:
     @property
     def needs_server_set(self) -> bool:
         """Whether the method has models evaluated on a server validation set."""
-        return self.method.trials is not Method.trials
+        return self.method.candidates is not Method.candidates
 
 
 METHODS: Mapping[str, Entry] = {

@@ -22,7 +22,7 @@ RUNS = "FEDMERIT_RUNS"  # or the folder in which every job has a run folder of i
 SERVER = "server"  # in the place of a site's name, for the server's own evaluation
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
-BEHAVIOURS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest where not named
+ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest where not named
 
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
@@ -32,7 +32,7 @@ MANIFEST_SETTINGS = {
     "server_sites": SERVER_SITES,
     "run": RUN,
     "runs": RUNS,
-    "behaviours": BEHAVIOURS,
+    "behaviours": ATTACKS,
 }
 
 
@@ -78,14 +78,14 @@ def server_sites() -> list[SiteFolder]:
     return open_sites(Path(root)) if root else []
 
 
-def behaviour_of(site: str) -> str | None:
+def attack_of(site: str) -> str | None:
     """The spec of what ``site`` does in the place of its honest rounds (`fedmerit.attacks`); None: it is honest."""
-    setting = os.environ.get(BEHAVIOURS)
-    return _by_site(setting, BEHAVIOURS + " is {}: expected SITE=SPEC,SITE=SPEC").get(site) if setting else None
+    setting = os.environ.get(ATTACKS)
+    return _by_site(setting, ATTACKS + " is {}: expected SITE=SPEC,SITE=SPEC").get(site) if setting else None
 
 
-def behaviour_setting(specs: Mapping[str, str]) -> str:
-    """Specs by site, as `behaviour_of` reads them."""
+def attack_setting(specs: Mapping[str, str]) -> str:
+    """Specs by site, as `attack_of` reads them."""
     return ",".join(f"{site}={spec}" for site, spec in specs.items())
 
 

@@ -83,7 +83,9 @@ class Reply:
     values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, where available
     train_loss: float = float("nan")
     seconds: float = 0.0
-    trained_overlaps: tuple[Overlap, ...] = ()  # of what it trained, on the same cases, where the plan asks for them
+    trained_overlaps: tuple[
+        Overlap, ...
+    ] = ()  # of what it trained, on the same cases, where the configuration asks for them
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
     sealed: Sealed | None = None  # under encryption: update and statistics, in the place of those above
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedmerit.core import Layout, Reports, TrialResults
+from fedmerit.core import CandidateResults, Layout, Reports
 from fedmerit.methods.fedsac import FedSAC, percentages, reputations, submodels
 
 NAN = math.nan
@@ -18,9 +18,9 @@ def doubles(values):
 
 
 def reports(samples, present=None, dice=None):
-    trials = None if dice is None else TrialResults(doubles(dice), torch.zeros(len(dice), 0))
+    candidates = None if dice is None else CandidateResults(doubles(dice), torch.zeros(len(dice), 0))
     here = torch.ones(len(samples), dtype=torch.bool) if present is None else torch.tensor(present)
-    return Reports(doubles(samples), here, {}, trials)
+    return Reports(doubles(samples), here, {}, candidates)
 
 
 def started(method, n=3, importance=IMPORTANCE):
@@ -216,22 +216,22 @@ def test_contributions_are_what_sites_reach_alone_and_then_all_start_anew():
     state = method.start(doubles(START), 3, Layout((7,), owners))
     updates = torch.arange(21, dtype=torch.float64).reshape(3, 7)
     assert method.survey(state) is None
-    assert method.trials(state, updates, reports([1, 2, 3])) is None
+    assert method.candidates(state, updates, reports([1, 2, 3])) is None
     state, outcome = method.round(state, updates, reports([1, 2, 3]))
     assert torch.equal(outcome.models, doubles(START) + updates)
     assert outcome.statistics == "own"
     assert outcome.contribution.isnan().all()
 
-    trials = method.trials(state, updates, reports([1, 2, 3]))
-    assert torch.equal(trials.mixtures @ trials.models, doubles(START) + 2 * updates)
-    assert torch.equal(trials.shares, torch.eye(3, dtype=torch.float64))  # BatchNorm statistics of its own
+    candidates = method.candidates(state, updates, reports([1, 2, 3]))
+    assert torch.equal(candidates.mixtures @ candidates.models, doubles(START) + 2 * updates)
+    assert torch.equal(candidates.shares, torch.eye(3, dtype=torch.float64))  # BatchNorm statistics of its own
     state, outcome = method.round(state, updates, reports([1, 2, 3], dice=[0.5, 0.8, 0.7]))
     assert outcome.models.tolist() == [START] * 3
     assert outcome.statistics == "initial"
     assert outcome.contribution.tolist() == outcome.quantities["utility"].tolist() == [0.5, 0.8, 0.7]
     assert outcome.reputation.tolist() == pytest.approx([math.exp(-1.5), 1, math.exp(-0.5)])
 
-    assert method.trials(state, updates, reports([1, 2, 3])) is None
+    assert method.candidates(state, updates, reports([1, 2, 3])) is None
     told = FedSAC(contributions=C)
     given, *expected = started(told)
     found, *submodels = method.allocate(state, doubles(IMPORTANCE))
@@ -243,7 +243,7 @@ def test_contributions_are_what_sites_reach_alone_and_then_all_start_anew():
 def test_a_site_absent_from_the_last_round_alone_counts_as_the_worst():
     method = FedSAC(standalone_rounds=1)
     state = method.start(torch.ones(4), 3, Layout.of(4))
-    assert len(method.trials(state, torch.zeros(3, 4), reports([1, 0, 3], [True, False, True])).models) == 2
+    assert len(method.candidates(state, torch.zeros(3, 4), reports([1, 0, 3], [True, False, True])).models) == 2
     state, outcome = method.round(state, torch.zeros(3, 4), reports([1, 0, 3], [True, False, True], [0.8, 0.6]))
     assert state.contribution.tolist() == [0.8, 0.6, 0.6]
     assert outcome.contribution[1].isnan()

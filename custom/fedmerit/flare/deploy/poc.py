@@ -14,7 +14,7 @@ from random import SystemRandom
 from typing import Any
 
 from fedmerit.configuration.filters import HE
-from fedmerit.configuration.run import Plan
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json
@@ -25,7 +25,7 @@ from fedmerit.flare.recipe import export_job
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.ledger import Ledger
 from fedmerit.training.data import SiteFolder
-from fedmerit.training.place import SERVER, behaviour_setting, device_of
+from fedmerit.training.place import SERVER, attack_setting, device_of
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
 PATIENCE = 300.0  # seconds for server and sites to start; a machine with much to do takes minutes
@@ -35,28 +35,28 @@ LOOKS = 5  # at the ledger for one at the job
 
 
 def run_poc(
-    plan: Plan,
+    config: RunConfiguration,
     folders: Sequence[SiteFolder],
     run: Path,
     devices: str,
     on_round: Callable[[Mapping[str, Any]], None],
     lock: int,
     server_sites: str | None = None,
-    behaviours: Mapping[str, str] | None = None,
+    attacks: Mapping[str, str] | None = None,
     min_sites: int = 1,
     round_timeout: float = 0,
 ) -> None:
     """Run, or go on with, ``run`` on a federation of processes that is made for it, and ended behind it.
 
     Args:
-        plan: the run, as in run.json.
+        configuration: the run, as in run.json.
         folders: the sites.
         run: the run folder, with run.json; the federation lies in ``run/nvflare``.
         devices: setting as `fedmerit.training.place.device_of` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder until all processes have ended.
         server_sites: folder of the server's own site folders, where it has any.
-        behaviours: by site name, the spec of what it does in the place of honest rounds.
+        attacks: by site name, the spec of what it does in the place of honest rounds.
         min_sites: sites whose answers end a round.
         round_timeout: seconds to wait for further ones; 0: as long as it takes.
 
@@ -64,15 +64,15 @@ def run_poc(
         RunFailed: the job ended before the run did; judged by the run folder, not by what NVFlare says.
     """
     follow = Ledger(run / "ledger.jsonl").follower(on_round)
-    if not is_finished(run, plan.rounds):
+    if not is_finished(run, config.rounds):
         workspace = run / "nvflare"
         shutil.rmtree(workspace, ignore_errors=True)  # of a process that was killed; new certificates, new ports
         own_sites = Path(server_sites) if server_sites else None
         info, job_folder = read_json(run / "run.json"), workspace / "job"
         more = {name: info.get(name, []) for name in ("privacy", "track")}
         keys = run / KEYS if HE in more["privacy"] else None  # they outlive the kits: what is encrypted has to be read
-        admin, others = make_federation(workspace, run, folders, devices, own_sites, behaviours or {}, keys)
-        export_job(plan, job_folder, min_sites, round_timeout=round_timeout, start_sites=len(folders), **more)
+        admin, others = make_federation(workspace, run, folders, devices, own_sites, attacks or {}, keys)
+        export_job(config, job_folder, min_sites, round_timeout=round_timeout, start_sites=len(folders), **more)
         try:
             with guarded(workspace, keep=[lock]), ExitStack() as stack:
                 for kit in others:
@@ -80,13 +80,13 @@ def run_poc(
                 opened = stack.enter_context(session.session(admin, PATIENCE))
                 session.wait_for_sites(opened, [folder.name for folder in folders], PATIENCE)
                 job = session.submit(opened, job_folder)
-                while not is_finished(run, plan.rounds) and not session.has_ended(session.job(opened, job)):
+                while not is_finished(run, config.rounds) and not session.has_ended(session.job(opened, job)):
                     for _ in range(LOOKS):
                         follow()
                         time.sleep(POLL)
         except BadInput as error:  # of the session: these kits are not the user's
             raise RunFailed(f"{error}\n{_what_happened(workspace)}") from error
-        if not is_finished(run, plan.rounds):
+        if not is_finished(run, config.rounds):
             raise RunFailed(_what_happened(workspace))
     follow()
 
@@ -97,7 +97,7 @@ def make_federation(
     folders: Sequence[SiteFolder],
     devices: str = "",
     server_sites: Path | None = None,
-    behaviours: Mapping[str, str] | None = None,
+    attacks: Mapping[str, str] | None = None,
     keys: Path | None = None,
 ) -> tuple[Path, list[Path]]:
     """Provision a federation on loopback and make its kits ready.
@@ -108,7 +108,7 @@ def make_federation(
         folders: the sites.
         devices: setting as `fedmerit.training.place.device_of` reads it.
         server_sites: folder of the server's own site folders, where it has any.
-        behaviours: by site name, what it does in the place of honest rounds.
+        attacks: by site name, what it does in the place of honest rounds.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
 
     Returns:
@@ -119,11 +119,11 @@ def make_federation(
     project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port), encryption=encryption)
     paths = {kit.name: kit.path for kit in init(workspace, project)}
     where: dict[str, Any] = {"run": str(run.resolve())} if run else {}
-    specs = behaviours or {}
+    specs = attacks or {}
     kits.prepare_server(paths[HOST], server_sites, device=device_of(SERVER, devices), **where)
     for folder in folders:
         own: dict[str, Any] = (
-            {"behaviours": behaviour_setting({folder.name: specs[folder.name]})} if folder.name in specs else {}
+            {"behaviours": attack_setting({folder.name: specs[folder.name]})} if folder.name in specs else {}
         )
         kits.prepare_site(paths[folder.name], folder.path, device_of(folder.name, devices), **where, **own)
     return paths[ADMIN], [paths[HOST], *(paths[folder.name] for folder in folders)]
@@ -136,8 +136,8 @@ def free_port() -> int:
         RunFailed: none was found.
     """
     for port in SystemRandom().sample(PORTS, 100):
-        with socket.socket() as trial, suppress(OSError):
-            trial.bind((HOST, port))
+        with socket.socket() as candidate, suppress(OSError):
+            candidate.bind((HOST, port))
             return port
     raise RunFailed(f"no free port found between {PORTS.start} and {PORTS.stop}; end what listens there")
 

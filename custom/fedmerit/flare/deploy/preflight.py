@@ -265,10 +265,10 @@ def _ports(kit: Path) -> Iterator[Found]:
 def _taken(ports: set[int]) -> Iterator[str]:
     """Why ports cannot be listened on."""
     for port in sorted(ports):
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket() as candidate:
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                trial.bind(("", port))
+                candidate.bind(("", port))
             except OSError as error:
                 reason = error.strerror or error
                 yield f"port {port} cannot be listened on ({reason}); stop what is there, or provision other ports"

@@ -1,6 +1,6 @@
 """What a site may do instead of its honest round, each by name: free riders, faulty data, false claims.
 
-A behaviour is put around a `Site` from outside; neither the site's own code nor the server knows of it. It knows
+A attack is put around a `Site` from outside; neither the site's own code nor the server knows of it. It knows
 what a real site in its place would: its own images, what it received, and what it remembers of the round before.
 """
 
@@ -24,24 +24,24 @@ from fedmerit.training.data import Case, SiteFolder, Slices
 from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
 
 Masks = NDArray[np.uint8]  # of one image: (labels, height, width) of 0 and 1
-KEPT = "behaviour.pt"  # in the site's memory folder: what a behaviour remembers for longer than a round
+KEPT = "behaviour.pt"  # in the site's memory folder: what a attack remembers for longer than a round
 
 
 @dataclass(frozen=True)
-class Moment:
+class AttackerView:
     """What a site that has to send an update knows."""
 
     task: Task
     received: Tensor  # (d,) w_t
     step: Tensor  # (d,) w_t - w_{t-1}: what became of the model since its last round
-    kept: Mapping[str, Any]  # what `Behaviour.keep` gave in the first round of the behaviour
+    kept: Mapping[str, Any]  # what `Attack.keep` gave in the first round of the attack
     train: Callable[[], Learned]  # the honest round
     random: Generator  # seeded by (seed, site, round)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behaviour:
-    """The honest round, as what each behaviour changes a part of. All numbers are checked when one is made.
+class Attack:
+    """The honest round, as what each attack changes a part of. All numbers are checked when one is made.
 
     Raises:
         ValueError: a parameter is out of its range.
@@ -71,9 +71,9 @@ class Behaviour:
         """What it remembers of its last honest round, ``memory``, and the model (d,) it received after it."""
         return {}
 
-    def update(self, moment: Moment) -> Tensor | Learned:
+    def update(self, view: AttackerView) -> Tensor | Learned:
         """What it sends: an update (d,) without having trained, or what training gave."""
-        return moment.train()
+        return view.train()
 
     def claim(self, reply: Reply) -> Reply:
         """The reply with what it says of itself."""
@@ -84,7 +84,7 @@ class Behaviour:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeat(Behaviour):
+class Repeat(Attack):
     """Trains on one of its images, as often as it has images (Section 4.3, Jiang et al. 2023).
 
     The image is drawn among those whose masks are not all empty. Augmentation still varies it.
@@ -99,16 +99,16 @@ class Repeat(Behaviour):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Zero(Behaviour):
+class Zero(Attack):
     """Sends back the model it received: an update of zeros (the plain free rider of Fraboni et al. 2021)."""
 
-    def update(self, moment: Moment) -> Tensor:
+    def update(self, view: AttackerView) -> Tensor:
         """(d,) zeros."""
-        return torch.zeros_like(moment.received)
+        return torch.zeros_like(view.received)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise(Behaviour):
+class Noise(Attack):
     """Sends Gaussian noise of the norm that an honest update has (Fraboni et al. 2021, disguised).
 
     What it can know of that norm: it trains honestly once, and learns how many times as long its update is as the
@@ -128,14 +128,14 @@ class Noise(Behaviour):
         length = float(step.double().norm())
         return {"ratio": float(own.double().norm()) / length if length else 0.0}
 
-    def update(self, moment: Moment) -> Tensor:
+    def update(self, view: AttackerView) -> Tensor:
         """(d,) noise."""
-        norm = self.times * moment.kept["ratio"] * float(moment.step.double().norm())
-        return _noise(moment.received, norm, moment.random)
+        norm = self.times * view.kept["ratio"] * float(view.step.double().norm())
+        return _noise(view.received, norm, view.random)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delta(Behaviour):
+class Delta(Attack):
     """Sends the last global step back (delta weights, Lin et al. 2019); with noise of ``noise`` times its norm."""
 
     noise: float = 0.0
@@ -146,12 +146,12 @@ class Delta(Behaviour):
         if not 0 <= self.noise < float("inf"):
             raise ValueError(f"noise={self.noise:g}: expected 0 or more")
 
-    def update(self, moment: Moment) -> Tensor:
+    def update(self, view: AttackerView) -> Tensor:
         """(d,) the step, and noise."""
         if not self.noise:
-            return moment.step
-        norm = self.noise * float(moment.step.double().norm())
-        return moment.step + _noise(moment.received, norm, moment.random)
+            return view.step
+        norm = self.noise * float(view.step.double().norm())
+        return view.step + _noise(view.received, norm, view.random)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ class DeltaNoise(Delta):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(Behaviour):
+class Replay(Attack):
     """Sends the update of its last honest round again and again (a stale update)."""
 
     earliest: ClassVar[int] = 1
@@ -171,17 +171,17 @@ class Replay(Behaviour):
         """That update, and the statistics with it."""
         return {"update": memory.trained - memory.received, "buffers": dict(memory.buffers)}
 
-    def update(self, moment: Moment) -> Learned:
+    def update(self, view: AttackerView) -> Learned:
         """The update kept."""
-        update: Tensor = moment.kept["update"]
-        return Learned(update, moment.received + update, moment.kept["buffers"], float("nan"))
+        update: Tensor = view.kept["update"]
+        return Learned(update, view.received + update, view.kept["buffers"], float("nan"))
 
 
 # Faulty updates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaled(Behaviour):
+class Scaled(Attack):
     """Sends its honest update times ``by`` (model boosting, Bagdasaryan et al. 2020)."""
 
     by: float = 10.0
@@ -190,11 +190,11 @@ class Scaled(Behaviour):
         super().__post_init__()
         _positive("by", abs(self.by))
 
-    def update(self, moment: Moment) -> Learned:
+    def update(self, view: AttackerView) -> Learned:
         """The scaled update, and the statistics of the honest one."""
-        honest = moment.train()
+        honest = view.train()
         update = self.by * honest.update
-        return replace(honest, update=update, trained=moment.received + update)
+        return replace(honest, update=update, trained=view.received + update)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +205,7 @@ class SignFlip(Scaled):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Twin(Behaviour):
+class Twin(Attack):
     """Trains with the random numbers of site ``of``: on a copy of its images, the very same updates (a sybil)."""
 
     of: str = ""
@@ -224,7 +224,7 @@ class Twin(Behaviour):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaultyMasks(Behaviour):
+class FaultyMasks(Attack):
     """Trains on masks of which a share is wrong, the same ones in every round. Validation and test are left as is."""
 
     share: float = 1.0  # of its training images
@@ -309,7 +309,7 @@ CLAIMS: Mapping[str, float] = {"minus_error": 1.0, "cosine": -1.0, "loss": 1.0} 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inflated(Behaviour):
+class Inflated(Attack):
     """Trains honestly and lies of itself: "num_samples" times ``by``, or a value that methods ask for at its best."""
 
     what: str = "all"  # "num_samples", one of `CLAIMS`, or "all" of them
@@ -330,7 +330,7 @@ class Inflated(Behaviour):
 
 
 _SPOKEN = {"start": "from"}  # "from" is a word of Python's
-KINDS: Mapping[str, type[Behaviour]] = {
+KINDS: Mapping[str, type[Attack]] = {
     "repeat": Repeat,
     "zero": Zero,
     "noise": Noise,
@@ -348,8 +348,8 @@ KINDS: Mapping[str, type[Behaviour]] = {
 }
 
 
-def parse(spec: str) -> Behaviour:
-    """The behaviour of a spec such as ``noise`` or ``shifted:from=3:share=0.5``.
+def parse(spec: str) -> Attack:
+    """The attack of a spec such as ``noise`` or ``shifted:from=3:share=0.5``.
 
     Raises:
         BadInput: the kind or a parameter is unknown, or a value is none for it.
@@ -376,21 +376,21 @@ def parse(spec: str) -> Behaviour:
         raise BadInput(f"behaviour {spec!r}: {error}") from None
 
 
-def text_of(behaviour: Behaviour) -> str:
-    """The spec of a behaviour, complete with its defaults; `parse` gives the behaviour back."""
-    kind = next(name for name, known in KINDS.items() if known is type(behaviour))
-    return ":".join([kind, *(f"{_SPOKEN.get(name, name)}={value}" for name, value in vars(behaviour).items())])
+def text_of(attack: Attack) -> str:
+    """The spec of a attack, complete with its defaults; `parse` gives the attack back."""
+    kind = next(name for name, known in KINDS.items() if known is type(attack))
+    return ":".join([kind, *(f"{_SPOKEN.get(name, name)}={value}" for name, value in vars(attack).items())])
 
 
 def require_possible(specs: Mapping[str, str], sites: Sequence[str]) -> dict[str, str]:
     """The specs by site, complete; `BadInput` where a site is none of ``sites``, or a spec none that it can follow."""
     complete = {}
     for site, spec in specs.items():
-        behaviour = parse(str(spec))
-        named = [site, behaviour.seeded_as(site)]
+        attack = parse(str(spec))
+        named = [site, attack.seeded_as(site)]
         if unknown := [name for name in named if name not in sites]:
             raise BadInput(f"behaviour {site}={spec}: no site {unknown[0]}; there are {', '.join(sites)}")
-        complete[site] = text_of(behaviour)
+        complete[site] = text_of(attack)
     return complete
 
 
@@ -420,21 +420,21 @@ class _Remasked(Case):
         return self.masks
 
 
-def behaving(site: Site, spec: str | None) -> "Site | Misbehaving":
-    """The site as it is, or following the behaviour of a spec."""
-    return site if spec is None else Misbehaving(site, parse(spec))
+def attacking(site: Site, spec: str | None) -> "Site | AttackingSite":
+    """The site as it is, or following the attack of a spec."""
+    return site if spec is None else AttackingSite(site, parse(spec))
 
 
-class Misbehaving:
-    """A site that is honest up to some round and follows a behaviour from then on; to engines it is a `Site`.
+class AttackingSite:
+    """A site that is honest up to some round and follows a attack from then on; to engines it is a `Site`.
 
     Args:
         site: the honest one.
-        behaviour: what it does instead.
+        attack: what it does instead.
     """
 
-    def __init__(self, site: Site, behaviour: Behaviour):
-        self._honest, self._acting, self._first = site, _Acting(site, behaviour), behaviour.first
+    def __init__(self, site: Site, attack: Attack):
+        self._honest, self._acting, self._first = site, _Acting(site, attack), attack.first
 
     def answer(self, task: Work) -> Answer:
         """Whatever the server asks for."""
@@ -450,39 +450,39 @@ class Misbehaving:
 
 
 class _Acting(Site):
-    """A site that does what its behaviour says, with the memory of the honest one."""
+    """A site that does what its attack says, with the memory of the honest one."""
 
-    def __init__(self, site: Site, behaviour: Behaviour):
+    def __init__(self, site: Site, attack: Attack):
         folder = copy(site.folder)
-        random = np.random.default_rng(random_seed(site.plan.seed, site.folder.name, "behaviour"))
-        folder.splits = {**folder.splits, "training": behaviour.training_cases(site.folder, random)}
-        folder.name = behaviour.seeded_as(folder.name)  # the seed of a round is made of it
-        super().__init__(folder, site.plan, site.memory, str(site.device), site.ask_peer, site.key)
-        self.behaviour, self.name = behaviour, site.folder.name
+        random = np.random.default_rng(random_seed(site.config.seed, site.folder.name, "behaviour"))
+        folder.splits = {**folder.splits, "training": attack.training_cases(site.folder, random)}
+        folder.name = attack.seeded_as(folder.name)  # the seed of a round is made of it
+        super().__init__(folder, site.config, site.memory, str(site.device), site.ask_peer, site.key)
+        self.attack, self.name = attack, site.folder.name
 
     def train(self, task: Task) -> Reply:
-        return self.behaviour.claim(super().train(task))
+        return self.attack.claim(super().train(task))
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         def train() -> Learned:
             return super(_Acting, self).learn(task, received, memory)
 
         if memory is None:
-            if self.behaviour.earliest:  # it lost what it would cheat with
+            if self.attack.earliest:  # it lost what it would cheat with
                 return train()
             memory = Memory(received, received, task.buffers)
-        random = np.random.default_rng(random_seed(self.plan.seed, self.name, task.round, "behaviour"))
+        random = np.random.default_rng(random_seed(self.config.seed, self.name, task.round, "behaviour"))
         step = received - memory.received
-        sent = self.behaviour.update(Moment(task, received, step, self._kept(task, memory, received), train, random))
+        sent = self.attack.update(AttackerView(task, received, step, self._kept(task, memory, received), train, random))
         return sent if isinstance(sent, Learned) else Learned(sent, received + sent, task.buffers, float("nan"))
 
     def _kept(self, task: Task, memory: Memory, received: Tensor) -> Mapping[str, Any]:
-        """What the behaviour remembers: made in its first round, and again wherever that is repeated."""
+        """What the attack remembers: made in its first round, and again wherever that is repeated."""
         file = self.memory / KEPT
-        if task.round > self.behaviour.first and file.exists():
+        if task.round > self.attack.first and file.exists():
             kept: dict[str, Any] = torch.load(file, weights_only=True)
             return kept
-        kept = dict(self.behaviour.keep(memory, received))
+        kept = dict(self.attack.keep(memory, received))
         if kept:
             write_atomically(file, lambda stream: torch.save(kept, stream))
         return kept
