@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from fedmerit.core import Candidates, Reports
+from fedmerit.capabilities.candidates import Candidates
+from fedmerit.core import Reports
 from fedmerit.vectors import to_sites, trained_models
 
 
