@@ -5,7 +5,7 @@ methods do beside that, such as having candidate models evaluated, is a capabili
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
@@ -126,10 +126,18 @@ class Needs:
     unfiltered: str = ""  # why no privacy filter may change what sites send; "" where one may
 
 
+@dataclass(frozen=True)
 class Method(Checked):
     """One paper's mechanism: a frozen dataclass of parameters, a pure server half, and what it asks of sites."""
 
     about: ClassVar[About]
+    read_by_variant: ClassVar[tuple[str, ...]] = ()  # parameters that only `registry.VARIANTS` of it follow
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one in fields(self):
+            if one.name in self.read_by_variant and (value := getattr(self, one.name)) != one.default:
+                raise ValueError(f"{one.name}={value!r}: of a variant of {type(self).__name__}; see `build_method`")
 
     @property
     def needs(self) -> Needs:

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rule:
-    """What a parameter may be. Bounds hold for every number of a tuple; None passes where it is the default."""
+    """What a parameter may be. Bounds are of numbers, which are finite, and hold for every number of a tuple."""
 
     low: float = -math.inf  # at least
     high: float = math.inf  # at most
@@ -18,15 +18,14 @@ class Rule:
     text: str = ""  # what it is
 
     def allows(self, value: Any) -> bool:
-        """Whether ``value`` follows the rule."""
+        """Whether ``value`` follows the rule; None does, where no choice is to be made."""
         if self.choices:
             return value in self.choices
         if isinstance(value, (tuple, list)):
-            return all(self.allows(one) for one in value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            finite = math.isfinite(value) or self == Rule(text=self.text)
-            return finite and self.low <= value <= self.high and self.above < value < self.below
-        return True
+            return all(map(self.allows, value))
+        if not isinstance(value, (int, float)):
+            return True
+        return self.low <= value <= self.high and self.above < value < self.below  # no NaN, and nothing infinite
 
     def expected(self) -> str:
         """The rule in words: "0 to 1", "above 0", "one of a, b"."""
@@ -44,7 +43,13 @@ class Rule:
 
 
 def parameter(default: Any, text: str, **rule: Any) -> Any:
-    """A dataclass field with a default, a text that says what it is, and a `Rule`: low, high, above, below, choices."""
+    """A dataclass field that says what it is and may be.
+
+    Args:
+        default: its value where none is given; `dataclasses.MISSING`: one has to be.
+        text: what it is.
+        **rule: the bounds or choices of its `Rule`.
+    """
     return field(default=default, metadata={"rule": Rule(text=text, **rule)})
 
 
@@ -54,18 +59,20 @@ def rules(kind: Any) -> dict[str, Rule]:
 
 
 def check(parameters: Any) -> None:
-    """`ValueError` where a field of a dataclass does not follow its rule; a field's default always does."""
-    for one in fields(parameters):
-        value, rule = getattr(parameters, one.name), one.metadata.get("rule")
-        if rule and value != one.default and not rule.allows(value):
-            raise ValueError(f"{one.name}={value!r}: expected {rule.expected()}")
+    """`ValueError` where a field of a dataclass does not follow its rule; it names the field and what was expected."""
+    for name, rule in rules(parameters).items():
+        value = getattr(parameters, name)
+        if not rule.allows(value):
+            each = "each " if isinstance(value, (tuple, list)) else ""
+            raise ValueError(f"{name}={value!r}: expected {each}{rule.expected()}")
 
 
+@dataclass(frozen=True)
 class Checked:
     """Base of frozen dataclasses whose parameters are checked when one is made.
 
     Raises:
-        ValueError: a parameter does not follow its rule; the message names it and what was expected.
+        ValueError: a parameter does not follow its rule.
     """
 
     def __post_init__(self) -> None:
