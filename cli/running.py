@@ -236,7 +236,7 @@ def demo(
         print_sites(sites, len(prepare_sites("synthetic-prostate", sites, size=64)))
     folders = []
     for number, method in enumerate(("fedavg", "fedce"), start=2):
-        console.print(f"[bold]{number}. {METHODS[method].method.__name__} on NVFlare's simulator[/]")
+        console.print(f"[bold]{number}. {METHODS[method].__name__} on NVFlare's simulator[/]")
         folder = out / method
         if not (folder / "run.json").exists():
             runs.create(folder, method=method, sites=sites, rounds=rounds)

@@ -23,6 +23,7 @@ from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.round_robin import RoundRobin
 from fedmerit.methods.standalone import Standalone
 from fedmerit.methods.vpdl import VPDL
+from fedmerit.parameters import rules
 
 METHODS: Mapping[str, type[Method]] = {
     "standalone": Standalone,
@@ -50,9 +51,11 @@ def method_class(name: str, parameters: Mapping[str, Any]) -> type[Method]:
     is not at its default.
     """
     kind = METHODS[name]
-    defaults = {one.name: one.default for one in fields(kind) if one.name in kind.read_by_variant}
-    chosen = any(str(parameters.get(name, default)) != str(default) for name, default in defaults.items())
-    return VARIANTS[kind] if chosen else kind
+    for one in fields(kind):
+        value = parameters.get(one.name, one.default)
+        if one.name in kind.read_by_variant and str(value) != str(one.default) and rules(kind)[one.name].allows(value):
+            return VARIANTS[kind]
+    return kind
 
 
 def build_method(name: str, parameters: Mapping[str, Any]) -> Method:
