@@ -17,10 +17,10 @@ FAULTS: Mapping[tuple[str, str], str] = {  # by lender and borrower, what comes 
     ("site2", "site3"): "another shape",
     ("site3", "site1"): "vanished",
 }
-honest = Site.lend
+honest = Site.give_model
 
 
-def lend(site: Site, receiver: str, round: int) -> PeerModel | None:
+def give_model(site: Site, receiver: str, round: int) -> PeerModel | None:
     """In the place of `Site.lend`."""
     model = honest(site, receiver, round)
     fault = FAULTS.get((site.name, receiver)) if round == ROUND else None
@@ -35,7 +35,7 @@ def lend(site: Site, receiver: str, round: int) -> PeerModel | None:
 
 def install_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """For sites in this process."""
-    monkeypatch.setattr(Site, "lend", lend)
+    monkeypatch.setattr(Site, "lend", give_model)
 
 
 def install_in_children(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

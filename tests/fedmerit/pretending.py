@@ -6,14 +6,14 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from rounds import SOONER
+from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
-from fedmerit.federation.server import Federation
 from fedmerit.training import neurons
 from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import Overlap
-from fedmerit.wire.messages import TRAIN, Evaluated, Failure, Reply, Weighed, Weighing
+from fedmerit.wire.messages import TRAIN, Evaluated, Failure, Importance, ImportanceTask, Reply
 
 SITES = ("Alder", "Birch", "Cedar")
 
@@ -51,11 +51,11 @@ def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, 
     return answers
 
 
-def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | Weighed:
+def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | Importance:
     """True positives that tell site, model and case apart, of references of 100 voxels; neurons worth as they come."""
     task = federation.tasks()[site]
-    if isinstance(task, Weighing):
-        return Weighed(task.round, torch.linspace(0, 0.5, neurons.count(federation.network), dtype=torch.float64), 1)
+    if isinstance(task, ImportanceTask):
+        return Importance(task.round, torch.linspace(0, 0.5, neurons.count(federation.network), dtype=torch.float64), 1)
     place = SITES.index(site)
     found = [[1 + place + 3 * model + case for case in range(cases)] for model in range(len(task.mixtures))]
     overlaps = tuple(
@@ -65,7 +65,7 @@ def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | 
     return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
 
 
-def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Evaluated | Weighed | Failure]:
+def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Evaluated | Importance | Failure]:
     return {site: evaluated(federation, site) for site in federation.tasks()} | other
 
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from measured import rows
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from stepping import Stepped as Federation
 
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.errors import RunFailed
-from fedmerit.federation.server import Federation
 from fedmerit.files import read_json, write_json
 from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
 from fedmerit.records.ledger import verify

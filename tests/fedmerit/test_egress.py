@@ -24,7 +24,7 @@ from fedmerit.records.results import read_results
 from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.egress_list import LARGEST_MB, LISTED, MOST_ENTRIES, OTHER_REASON, Withheld, cleared, require_model
-from fedmerit.wire.messages import REASONS, Evaluated, Failure, Reply, Weighed, failed_with, rounded
+from fedmerit.wire.messages import REASONS, Evaluated, Failure, Importance, Reply, failed_with, rounded
 
 PATIENT = "Mueller_19450213"
 OVERLAP = {"case": "0", "label": "prostate", "true_positives": 3, "false_positives": 1, "false_negatives": 0}
@@ -59,7 +59,7 @@ def leave(answer, network, decimals=DECIMALS, **planted):
 
 
 def test_every_field_of_an_answer_is_listed():
-    parts = {field.name for kind in (Reply, Evaluated, Weighed) for field in fields(kind)} - {"round"} | {
+    parts = {field.name for kind in (Reply, Evaluated, Importance) for field in fields(kind)} - {"round"} | {
         "failure",
         "model",
     }

@@ -9,19 +9,19 @@ import torch
 from federation_factory import federation as federation_of
 from pretending import SITES, SIZE, evaluations, over_the_wire, tiny_plan
 from pretending import replies as plain_replies
+from stepping import Stepped as Federation
 
 from evaluation.models import final_models
 from fedmerit import flat
 from fedmerit.configuration.filters import require_privacy
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.errors import BadInput
-from fedmerit.federation.server import Federation
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.federation.verification import verify_run
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
 from fedmerit.methods.registry import METHODS
-from fedmerit.records import ciphertexts as sealed
+from fedmerit.records import ciphertexts as ciphertexts
 from fedmerit.records.ledger import Ledger, digest
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training.networks import initial_network, load_network
@@ -45,13 +45,13 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def key(made):
-    return sealed.SiteKey(made[0])
+    return ciphertexts.SiteKey(made[0])
 
 
 @pytest.fixture(scope="module")
 def other_key(tmp_path_factory):
     """That of another federation."""
-    return sealed.SiteKey(contexts(tmp_path_factory.mktemp("other_keys"))[0])
+    return ciphertexts.SiteKey(contexts(tmp_path_factory.mktemp("other_keys"))[0])
 
 
 def some(count, scale=0.01):
@@ -70,11 +70,11 @@ def statistics(means, variances, counter):
 
 
 def test_weighted_sum_of_ciphertexts_is_the_plain_one(made, key):
-    size, weights, shares = sealed.SLOTS + 1000, [0.2, 0.0, 0.8], [0.25, 0.25, 0.5]
+    size, weights, shares = ciphertexts.SLOTS + 1000, [0.2, 0.0, 0.8], [0.25, 0.25, 0.5]
     updates = [torch.from_numpy(some(size + place)[:size]) for place in range(3)]
     buffers = [statistics([1.0, -200.0], [0.0, 40.0 * place], 7) for place in range(3)]
-    adder = sealed.Adder(made[1], size, buffers[0])
-    sent = [key.seal(update, own) for update, own in zip(updates, buffers, strict=True)]
+    adder = ciphertexts.Adder(made[1], size, buffers[0])
+    sent = [key.encrypt(update, own) for update, own in zip(updates, buffers, strict=True)]
     assert [adder.fault(one) for one in sent] == [None] * 3
     total, expected = None, torch.zeros(size, dtype=torch.float64)
     for rounds in range(1, 4):  # a sum of sums: the update adds up, the statistics are the round's own
@@ -91,8 +91,8 @@ def test_weighted_sum_of_ciphertexts_is_the_plain_one(made, key):
 
 
 def test_a_network_without_statistics(made, key):
-    adder = sealed.Adder(made[1], 10, {})
-    one = key.seal(torch.ones(10), {})
+    adder = ciphertexts.Adder(made[1], 10, {})
+    one = key.encrypt(torch.ones(10), {})
     update, none = key.open(adder.add(None, [one], [1.0], [1.0]), {})
     assert torch.allclose(update, torch.ones(10, dtype=torch.float64), atol=CLOSE)
     assert (none, adder.fault(one)) == ({}, None)
@@ -100,27 +100,27 @@ def test_a_network_without_statistics(made, key):
 
 def test_the_same_update_is_never_encrypted_to_the_same_bytes(key):
     update = torch.ones(10)
-    assert key.seal(update, {}).digest != key.seal(update, {}).digest
+    assert key.encrypt(update, {}).digest != key.encrypt(update, {}).digest
 
 
-@pytest.mark.parametrize("entry", [float("nan"), float("inf"), -2 * sealed.LARGEST])
+@pytest.mark.parametrize("entry", [float("nan"), float("inf"), -2 * ciphertexts.LARGEST])
 def test_what_would_come_out_as_another_number_is_not_encrypted(key, entry):
     with pytest.raises(ValueError, match="beyond"):
-        key.seal(torch.tensor([0.0, entry]), {})
+        key.encrypt(torch.tensor([0.0, entry]), {})
 
 
 def test_the_server_has_no_key_that_opens_anything(made, key):
     held = tenseal.context_from(made[1])
     assert not held.is_private()
-    piece = key.seal(torch.ones(10), {}).update[0]
+    piece = key.encrypt(torch.ones(10), {}).update[0]
     with pytest.raises(ValueError, match="secret_key"):
         tenseal.ckks_vector_from(held, piece).decrypt()
     with pytest.raises(BadInput, match="holds the sites' secret key"):
-        sealed.Adder(made[0], 10, {})
+        ciphertexts.Adder(made[0], 10, {})
     with pytest.raises(BadInput, match="lacks the secret key"):
-        sealed.SiteKey(made[1])
+        ciphertexts.SiteKey(made[1])
     with pytest.raises(BadInput, match="cannot be read"):
-        sealed.SiteKey(b"no context")
+        ciphertexts.SiteKey(b"no context")
 
 
 def test_contexts_are_kept_and_the_sites_own_is_private(tmp_path):
@@ -138,9 +138,9 @@ def federation(method, run, made, rounds=3, **more):
 def whole_model(key, one):
     """What a site makes of what the server sends."""
     start, buffers = flat.get_parameters(one.network), flat.get_buffers(one.network)
-    if one.sealed is None:
+    if one.ciphertexts is None:
         return start, buffers
-    added, mean = key.open(one.sealed, buffers)
+    added, mean = key.open(one.ciphertexts, buffers)
     return (start.double() + added).float(), mean
 
 
@@ -153,8 +153,8 @@ def sealed_replies(one, key, without=()):
             own = {name: value + 1 for name, value in buffers.items()}
             claims = {"cosine": 0.5 - 0.1 * place, "minus_error": 0.3 + 0.1 * place} if one.round else {}
             claims = claims if "cosine" in one.method.asks else {}
-            locked = key.seal(reply.update, own)
-            answers[site] = replace(reply, update=torch.empty(0), buffers={}, values=claims, sealed=locked)
+            locked = key.encrypt(reply.update, own)
+            answers[site] = replace(reply, update=torch.empty(0), buffers={}, values=claims, ciphertexts=locked)
     return answers
 
 
@@ -180,7 +180,7 @@ def test_the_sealed_model_is_the_plain_weighted_sum(method, made, key, tmp_path)
         expected = aggregate(expected, torch.tensor([weights.get(name, 0.0) for name in names]), updates)
         model, mean = whole_model(key, one)
         assert float((model - expected).abs().max()) < CLOSE
-        assert len(one.models) == 0
+        assert len(one.models.parameters) == 0
     assert torch.allclose(mean["model.0.adn.N.running_mean"], torch.full((2,), 3.0), atol=1e-4)  # +1 in every round
     finish(one, key)
     assert one.finished
@@ -209,7 +209,7 @@ def test_what_single_updates_would_tell_is_not_recorded(made, key, tmp_path):
     assert len(sent) == 3
     assert sent.min() > 2 * SIZE * 4
     record = one.recorder.ledger.records[0]
-    assert record["model"] == one.sealed.digest
+    assert record["model"] == one.ciphertexts.digest
     assert len(set(record["updates"].values())) == 3
 
 
@@ -218,7 +218,7 @@ def test_a_run_goes_on_from_its_ciphertexts(made, key, tmp_path):
     first.take(sealed_replies(first, key))
     second = federation("fedce", tmp_path / "run", made)
     assert second.round == 1
-    assert second.sealed == first.sealed
+    assert second.ciphertexts == first.ciphertexts
     assert torch.equal(whole_model(key, second)[0], whole_model(key, first)[0])
     finish(second, key)
     assert [record["round"] for record in second.recorder.ledger.records] == [0, 1, 2]
@@ -229,26 +229,32 @@ def cut(piece):
 
 
 MALFORMED = {
-    "a plain update": lambda reply, key: replace(reply, sealed=None, update=torch.ones(SIZE)),
-    "nothing": lambda reply, key: replace(reply, sealed=None),
-    "no ciphertext": lambda reply, key: replace(reply, sealed=replace(reply.sealed, update=())),
-    "one more": lambda reply, key: replace(reply, sealed=replace(reply.sealed, update=reply.sealed.update * 2)),
-    "noise": lambda reply, key: replace(reply, sealed=replace(reply.sealed, update=(bytes(range(256)) * 40,))),
-    "empty": lambda reply, key: replace(reply, sealed=replace(reply.sealed, statistics=(b"",))),
-    "a part": lambda reply, key: replace(reply, sealed=replace(reply.sealed, update=(cut(reply.sealed.update[0]),))),
-    "text": lambda reply, key: replace(reply, sealed=replace(reply.sealed, update=("x",))),
+    "a plain update": lambda reply, key: replace(reply, ciphertexts=None, update=torch.ones(SIZE)),
+    "nothing": lambda reply, key: replace(reply, ciphertexts=None),
+    "no ciphertext": lambda reply, key: replace(reply, ciphertexts=replace(reply.ciphertexts, update=())),
+    "one more": lambda reply, key: replace(
+        reply, ciphertexts=replace(reply.ciphertexts, update=reply.ciphertexts.update * 2)
+    ),
+    "noise": lambda reply, key: replace(
+        reply, ciphertexts=replace(reply.ciphertexts, update=(bytes(range(256)) * 40,))
+    ),
+    "empty": lambda reply, key: replace(reply, ciphertexts=replace(reply.ciphertexts, statistics=(b"",))),
+    "a part": lambda reply, key: replace(
+        reply, ciphertexts=replace(reply.ciphertexts, update=(cut(reply.ciphertexts.update[0]),))
+    ),
+    "text": lambda reply, key: replace(reply, ciphertexts=replace(reply.ciphertexts, update=("x",))),
     "too few entries": lambda reply, key: replace(
-        reply, sealed=replace(reply.sealed, update=key.seal(torch.ones(SIZE - 1), {}).update)
+        reply, ciphertexts=replace(reply.ciphertexts, update=key.encrypt(torch.ones(SIZE - 1), {}).update)
     ),
     "a sum of others": lambda reply, key: replace(
-        reply, sealed=replace(reply.sealed, update=(multiplied(reply, key),))
+        reply, ciphertexts=replace(reply.ciphertexts, update=(multiplied(reply, key),))
     ),
 }
 
 
 def multiplied(reply, key):
     """A ciphertext that cannot be multiplied again."""
-    return (tenseal.ckks_vector_from(key._context, reply.sealed.update[0]) * 0.5).serialize()
+    return (tenseal.ckks_vector_from(key._context, reply.ciphertexts.update[0]) * 0.5).serialize()
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -267,7 +273,7 @@ def test_what_is_no_encrypted_update_is_rejected_and_the_run_goes_on(name, made,
 
 def test_ciphertexts_are_refused_where_nobody_asked_for_them(key, tmp_path):
     one = federation("fedavg", tmp_path / "run", None, rounds=1)
-    answer = replace(plain_replies(one)["Birch"], sealed=key.seal(torch.ones(SIZE), {}))
+    answer = replace(plain_replies(one)["Birch"], ciphertexts=key.encrypt(torch.ones(SIZE), {}))
     assert "in the clear" in one.fault_of("Birch", answer)
 
 
@@ -277,8 +283,8 @@ def test_ciphertexts_are_refused_where_nobody_asked_for_them(key, tmp_path):
 @pytest.fixture
 def reply(key):
     network = initial_network(tiny_plan().network, 0)
-    locked = key.seal(flat.get_parameters(network), flat.get_buffers(network))
-    return Reply(0, torch.empty(0), {}, 5, (), sealed=locked)
+    locked = key.encrypt(flat.get_parameters(network), flat.get_buffers(network))
+    return Reply(0, torch.empty(0), {}, 5, (), ciphertexts=locked)
 
 
 def test_ciphertexts_travel_as_they_are(reply, made, key, tmp_path):
@@ -286,18 +292,18 @@ def test_ciphertexts_travel_as_they_are(reply, made, key, tmp_path):
     one.take(sealed_replies(one, key))
     task = one.tasks()["Alder"]
     back = model_to_task(over_the_wire(task_to_model(task, one.network, 3)), one.network)
-    assert back.sealed == task.sealed
-    assert payload(task) == payload(back) == task.sealed.size
+    assert back.ciphertexts == task.ciphertexts
+    assert payload(task) == payload(back) == task.ciphertexts.size
     answer = model_to_reply(over_the_wire(answer_to_model(reply, one.network)), one.network)
     assert isinstance(answer, Reply)
-    assert digest(answer.sealed) == digest(reply.sealed)
+    assert digest(answer.ciphertexts) == digest(reply.ciphertexts)
 
 
 @pytest.mark.parametrize("junk", ["text", 3, {"update": [b""]}, {"update": 3, "statistics": []}, [b"x"], True])
 def test_junk_in_the_place_of_ciphertexts_is_no_reply(reply, junk, made, tmp_path):
     one = federation("fedavg", tmp_path / "run", made)
     model = answer_to_model(reply, one.network)
-    model.meta["sealed"] = junk
+    model.meta["ciphertexts"] = junk
     answer = model_to_reply(model, one.network)
     assert isinstance(answer, Failure) or one.fault_of("Birch", answer)
 
@@ -316,7 +322,7 @@ def through_the_gate(answer, encrypted=False, **planted):
 def test_the_gate_lets_ciphertexts_of_an_update_pass(reply):
     left = through_the_gate(reply, encrypted=True)
     assert isinstance(left, Reply)
-    assert left.sealed == reply.sealed
+    assert left.ciphertexts == reply.ciphertexts
 
 
 @pytest.mark.parametrize(
@@ -331,7 +337,7 @@ def test_the_gate_lets_ciphertexts_of_an_update_pass(reply):
 )
 def test_the_gate_lets_nothing_else_pass_as_ciphertexts(reply, planted):
     with pytest.raises(Withheld):
-        through_the_gate(reply, sealed=planted)
+        through_the_gate(reply, ciphertexts=planted)
 
 
 def test_a_site_can_insist_on_encryption(tmp_path):
@@ -471,11 +477,11 @@ def test_a_misbehaving_site_encrypts_its_lies(encrypted, model, trained):
 def test_another_key_is_noticed_at_the_sites(made, other_key, own_site, tmp_path):
     """A ciphertext of another federation looks like any other to the server; what comes of it is no model."""
     site, task = own_site
-    adder = sealed.Adder(made[1], len(site._start[0]), site._start[1])
-    strange = other_key.seal(torch.zeros_like(site._start[0]), site._start[1])
+    adder = ciphertexts.Adder(made[1], len(site._start[0]), site._start[1])
+    strange = other_key.encrypt(torch.zeros_like(site._start[0]), site._start[1])
     assert adder.fault(strange) is None
     with pytest.raises(BadInput, match="deploy init --he"):
-        site.answer(replace(task, round=1, sealed=adder.add(None, [strange], [1.0], [1.0])))
+        site.answer(replace(task, round=1, ciphertexts=adder.add(None, [strange], [1.0], [1.0])))
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, generator, over_the_wire, play, replies, tiny_plan
+from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.errors import BadInput, MemoryLost, RunFailed
 from fedmerit.federation.checkpoint import CHECKPOINT
-from fedmerit.federation.server import Federation, require_sites
+from fedmerit.federation.requirements import require_sites
 from fedmerit.flare.translation import (
     answer_to_model,
     model_to_evaluated,
@@ -26,7 +27,7 @@ from fedmerit.records.results import read_results
 from fedmerit.training.data import SERVER_SPLIT
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.inspection import fault_of_evaluated
-from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Patch, Reply, Task, payload
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Reply, SparseUpdate, Task, payload
 
 
 def bits(vector: torch.Tensor) -> torch.Tensor:
@@ -45,13 +46,13 @@ def test_patch_gives_the_model_bit_for_bit_or_is_no_smaller(size, part):
     chosen = torch.randperm(size, generator=random)[: round(part * size)]
     model[chosen] += torch.randn(len(chosen), generator=random) * torch.logspace(-6, 6, len(chosen))
     changed, kept = model != previous, previous.clone()
-    patch = Patch.between(changed, model)
-    if patch is None:
+    sparse = SparseUpdate.between(changed, model)
+    if sparse is None:
         assert int(changed.sum()) * 2 >= size
         return
-    assert (patch.indices.dtype, patch.values.dtype) == (torch.int32, torch.float32)
-    assert len(patch.indices) == len(patch.values) == int(changed.sum())
-    assert torch.equal(bits(patch.apply(previous)), bits(model))
+    assert (sparse.indices.dtype, sparse.values.dtype) == (torch.int32, torch.float32)
+    assert len(sparse.indices) == len(sparse.values) == int(changed.sum())
+    assert torch.equal(bits(sparse.apply(previous)), bits(model))
     assert torch.equal(previous, kept)
 
 
@@ -62,26 +63,26 @@ def test_patch_is_sent_exactly_where_it_is_smaller(size):
     for count in range(size + 1):
         changed = torch.arange(size) < count
         smaller = 4 * count + 4 * count < whole  # int32 and float32
-        patch = Patch.between(changed, model)
-        assert (patch is not None) == smaller
-        if patch is not None:
-            assert payload(Task(0, patch, {})) == 8 * count
+        sparse = SparseUpdate.between(changed, model)
+        assert (sparse is not None) == smaller
+        if sparse is not None:
+            assert payload(Task(0, sparse, {})) == 8 * count
 
 
 def test_patch_for_another_model_is_a_lost_memory():
-    patch = Patch(torch.tensor([2, 5], dtype=torch.int32), torch.tensor([1.0, 2.0]))
-    assert patch.apply(torch.zeros(6)).tolist() == [0, 0, 1, 0, 0, 2]
+    sparse = SparseUpdate(torch.tensor([2, 5], dtype=torch.int32), torch.tensor([1.0, 2.0]))
+    assert sparse.apply(torch.zeros(6)).tolist() == [0, 0, 1, 0, 0, 2]
     with pytest.raises(MemoryLost, match="the model of the round before"):
-        patch.apply(torch.zeros(5))
+        sparse.apply(torch.zeros(5))
 
 
 def test_payload_counts_models_and_statistics():
     buffers = {"mean": torch.zeros(3), "steps": torch.tensor(4)}  # 12 + 8 bytes
-    patch = Patch(torch.zeros(2, dtype=torch.int32), torch.zeros(2))
+    sparse = SparseUpdate(torch.zeros(2, dtype=torch.int32), torch.zeros(2))
     each = torch.eye(2, dtype=torch.float64)
     assert payload(Task(0, torch.zeros(100), buffers)) == 420
-    assert payload(Task(0, patch, buffers)) == 36
-    assert payload(Task(0, patch, {})) == 16
+    assert payload(Task(0, sparse, buffers)) == 36
+    assert payload(Task(0, sparse, {})) == 16
     assert payload(Reply(0, torch.zeros(100), buffers, 5, ())) == 420
     assert payload(Evaluation(0, "testing", torch.zeros(2, 100), each, (buffers, buffers), each, bins=10)) == 840
 
@@ -205,11 +206,11 @@ def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> 
 @pytest.mark.parametrize("count", [0, 1, SIZE // 3])
 def test_task_with_a_patch_arrives_as_it_was_sent(count):
     places = torch.randperm(SIZE, generator=generator(1))[:count].sort().values
-    patch = Patch(places.to(torch.int32), torch.randn(count, generator=generator(2)))
-    task = Task(3, patch, flat.get_buffers(NETWORK), weight=0.25, data_share=None)
+    sparse = SparseUpdate(places.to(torch.int32), torch.randn(count, generator=generator(2)))
+    task = Task(3, sparse, flat.get_buffers(NETWORK), weight=0.25, data_share=None)
     arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
-    assert isinstance(arrived.parameters, Patch)
-    assert same(vars(arrived.parameters), vars(patch))
+    assert isinstance(arrived.parameters, SparseUpdate)
+    assert same(vars(arrived.parameters), vars(sparse))
     assert same(arrived.buffers, task.buffers)
     assert (arrived.round, arrived.weight, arrived.data_share) == (3, 0.25, None)
     assert payload(arrived) == payload(task)
@@ -298,7 +299,7 @@ def test_present_sites_are_asked_to_evaluate_what_they_trained(run):
     federation = Federation(tiny_plan(), SITES, run)
     assert federation.work == TRAIN
     assert set(federation.tasks()) == set(SITES)
-    start, answers = federation.models, replies(federation, without=("Birch",))
+    start, answers = federation.models.parameters, replies(federation, without=("Birch",))
     federation.take(answers)
     assert (federation.work, federation.round, federation.training) == (EVALUATE, 0, True)
     assert set(federation.tasks()) == {"Alder", "Cedar"}
@@ -419,16 +420,20 @@ def test_what_sites_make_of_patches_is_what_the_server_has(run, method):
     patches = []
     for round in range(7):
         federation = Federation(config, SITES, run)
-        models = federation.models if federation.models.ndim == 2 else federation.models.repeat(3, 1)
+        models = (
+            federation.models.parameters
+            if federation.models.parameters.ndim == 2
+            else federation.models.parameters.repeat(3, 1)
+        )
         for model, (site, task) in zip(models, federation.tasks().items(), strict=True):
-            patched = isinstance(task.parameters, Patch)
-            held[site] = task.parameters.apply(held[site]) if patched else task.parameters
+            is_sparse = isinstance(task.parameters, SparseUpdate)
+            held[site] = task.parameters.apply(held[site]) if is_sparse else task.parameters
             assert torch.equal(bits(held[site]), bits(model))
-            if patched:
+            if is_sparse:
                 patches.append((round, site))
                 assert payload(task) < payload(replace(task, parameters=model))
             if site in absent.get(round - 1, ()):
-                assert not patched
+                assert not is_sparse
         federation.take(replies(federation, without=absent.get(round, ())))
         if federation.work == EVALUATE:
             federation.take(evaluations(federation))
@@ -440,7 +445,7 @@ def test_site_rejected_in_the_final_test_says_nothing_of_any_model(run):
     federation = Federation(tiny_plan("cgsv", rounds=1), SITES, run)
     federation.take(replies(federation))
     assert {task.split for task in federation.tasks().values()} == {"testing"}
-    assert torch.equal(federation.tasks()["Alder"].models, federation.models)
+    assert torch.equal(federation.tasks()["Alder"].models, federation.models.parameters)
     federation.take(evaluations(federation, Birch=Failure("out of memory")))
     assert federation.finished
     results = read_results(run)
@@ -490,7 +495,7 @@ def test_update_of_impossible_size_is_rejected(run, method):
     if federation.work == EVALUATE:
         federation.take(evaluations(federation))
     assert federation.recorder.ledger.records[0]["rejected"] == {"Birch": "update with entries beyond 1e+06"}
-    assert federation.models.isfinite().all()
+    assert federation.models.parameters.isfinite().all()
 
 
 def test_all_sites_say_of_one_global_model_what_it_gives_them(run):

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 from pretending import SITES, evaluated, evaluations, replies, tiny_plan
+from stepping import Stepped as Federation
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_results
-from fedmerit.wire.messages import TRAIN, Failure, Patch
+from fedmerit.wire.messages import TRAIN, Failure, SparseUpdate
 
 AWAY = "Birch"
 ROW = SITES.index(AWAY)
@@ -40,7 +40,7 @@ def remembered(federation: Federation, row: int) -> dict[str, torch.Tensor]:
 def test_site_absent_in_one_round_keeps_its_memory_and_comes_back(tmp_path, method):
     federation = Federation(tiny_plan(method, rounds=4), SITES, tmp_path / "run")
     one_round(federation)
-    before, buffers = remembered(federation, ROW), federation.buffers[ROW]
+    before, buffers = remembered(federation, ROW), federation.models.buffers[ROW]
     one_round(federation, without=(AWAY,))
 
     record = federation.recorder.ledger.records[1]
@@ -55,11 +55,14 @@ def test_site_absent_in_one_round_keeps_its_memory_and_comes_back(tmp_path, meth
         elif (method, name) not in OF_SERVER:
             assert torch.equal(value.nan_to_num(-1), before[name].nan_to_num(-1)), name
     if not federation.method.shares_buffers:
-        assert federation.buffers[ROW] is buffers
+        assert federation.models.buffers[ROW] is buffers
 
     task = federation.tasks()[AWAY]
-    assert not isinstance(task.parameters, Patch)  # whatever the site has
-    assert torch.equal(task.parameters, federation.models if federation.models.ndim == 1 else federation.models[ROW])
+    assert not isinstance(task.parameters, SparseUpdate)  # whatever the site has
+    assert torch.equal(
+        task.parameters,
+        federation.models.parameters if federation.models.parameters.ndim == 1 else federation.models.parameters[ROW],
+    )
     assert (task.weight, task.data_share) == (None, None)  # no part of it is in what it gets
     one_round(federation)
     record = federation.recorder.ledger.records[2]
@@ -77,7 +80,7 @@ def test_site_that_comes_for_the_first_time_after_others_takes_part(tmp_path, me
     record = federation.recorder.ledger.records[1]
     assert record["participants"] == list(SITES)
     assert all(0 <= weight <= 1 for weight in record["weights"].values())
-    assert federation.models.isfinite().all()
+    assert federation.models.parameters.isfinite().all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -91,7 +94,7 @@ def test_run_goes_on_without_a_site_that_its_job_does_not_have(tmp_path, method)
     federation = Federation(config, ["Alder", "Cedar"], run)
     assert federation.sites == list(SITES)
     one_round(federation, without=(AWAY,))
-    assert torch.equal(federation.models, expected.models)
+    assert torch.equal(federation.models.parameters, expected.models.parameters)
     again = Federation(config, SITES, run)
     assert set(again.tasks()) == set(SITES)
 
@@ -125,8 +128,8 @@ def test_the_local_engine_ends_a_run_of_too_few_usable_answers(tmp_path, sites, 
 
     settings = {"width": "4", "depth": "3"}
     runs.create(run, "fedavg", sites, rounds=2, engine="local", threads=1, settings=settings, min_sites=3)
-    with monkeypatch.context() as patch:
-        patch.setattr(Site, "answer", forgetful)
+    with monkeypatch.context() as sparse:
+        sparse.setattr(Site, "answer", forgetful)
         with pytest.raises(RunFailed, match=r"round 1: 2 of 3 sites needed sent a usable reply \(site2: asleep\)"):
             runs.execute(run, lambda record: None)
     runs.execute(run, lambda record: None)  # it is back

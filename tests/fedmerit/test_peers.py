@@ -9,15 +9,15 @@ from faulty_peers import FAULTS, install_here, install_in_children
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from stepping import Stepped as Federation
 from stopping import stop_at
 
 from fedmerit import flat
+from fedmerit.capabilities.peer_learning import Sharing
 from fedmerit.configuration.run import TASKS, make_configuration
-from fedmerit.core import Sharing
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.peers import ModelExchange, givers, gives
-from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
 from fedmerit.federation.verification import verify_run
@@ -358,9 +358,9 @@ def test_simulated_sites_ask_each_other(trained, assert_same_run, processes_of):
     run = trained(*EARLY, "exchange=peer", method="cycle", engine="sim", threads=3)
     assert_same_run(trained(*EARLY, "exchange=peer", method="cycle"), run)
     assert processes_of(run) == []
-    given = verify_run(run, [run / "sites" / site / SITE_LOG for site in NAMES]).lent
+    given = verify_run(run, [run / "sites" / site / SITE_LOG for site in NAMES]).gave_model
     assert len(given) == 6
-    assert all(one.models and not one.lost for one in given)
+    assert all(one.models.parameters and not one.lost for one in given)
 
 
 def test_server_never_sees_a_model_that_stays(trained):
@@ -425,12 +425,12 @@ def test_site_decides_by_its_own_memory_with_whom_it_shares(asking):
     _, _, site = asking(peers_of())
     held = torch.load(site.memory / "round_00001.pt", weights_only=True)["weights"]
     for peer in ("site2", "site3"):
-        lent = site.lend(peer, 2)
-        assert (lent is not None) == gives(held[peer], 0, "site1", peer, 2)
-        assert site.lend(peer, 3) is None  # it did no round 2, of which it could share what it trained
-        assert site.lend(peer, 1) is not None  # scoring is due
-        assert torch.equal(site.lend(peer, 0).parameters, MODEL)
-    assert site.lend("Dogwood", 2) is not None  # never scored: shared with until it is
+        gave_model = site.give_model(peer, 2)
+        assert (gave_model is not None) == gives(held[peer], 0, "site1", peer, 2)
+        assert site.give_model(peer, 3) is None  # it did no round 2, of which it could share what it trained
+        assert site.give_model(peer, 1) is not None  # scoring is due
+        assert torch.equal(site.give_model(peer, 0).parameters, MODEL)
+    assert site.give_model("Dogwood", 2) is not None  # never scored: shared with until it is
 
 
 def spoiled_memory(site, round, change):
@@ -452,12 +452,12 @@ def spoiled_memory(site, round, change):
 )
 def test_model_that_is_not_as_listed_is_neither_lent_nor_logged_as_lent(asking, change):
     _, _, site = asking(peers_of())
-    assert site.lend("site2", 2) is not None
+    assert site.give_model("site2", 2) is not None
     before = Ledger(site.memory / SITE_LOG).records
     assert (before[-1]["work"], before[-1]["peer"], before[-1]["round"]) == ("lend", "site2", 2)
     spoiled_memory(site, 1, change)
     with pytest.raises(Withheld) as withheld:
-        site.lend("site2", 2)
+        site.give_model("site2", 2)
     assert "Mueller" not in str(withheld.value)
     assert Ledger(site.memory / SITE_LOG).records == before
 
@@ -466,8 +466,8 @@ def test_what_cannot_be_asked_for_is_logged_by_kind_alone(asking, caplog):
     _, _, site = asking(peers_of() | {"site3": OSError("/data/Mueller.npy: gone")})
     assert "site3 cannot be asked for its model: OSError" in caplog.text
     assert "Mueller" not in caplog.text
-    borrowed = [record for record in Ledger(site.memory / SITE_LOG).records if record["work"] == "borrow"]
-    assert [(record["peer"], record["model"]) for record in borrowed] == [
+    got_model = [record for record in Ledger(site.memory / SITE_LOG).records if record["work"] == "borrow"]
+    assert [(record["peer"], record["model"]) for record in got_model] == [
         ("site2", digest_of_peer(peers_of()["site2"])),
         ("site3", None),
     ]
@@ -510,8 +510,8 @@ BAD = {(borrower, lender) for lender, borrower in FAULTS}
 @pytest.fixture(scope="module")
 def faulty(sharing):
     """A run in one round of which some sites answer some peers with NaN, another shape, or not at all."""
-    with pytest.MonkeyPatch.context() as patch:
-        install_here(patch)
+    with pytest.MonkeyPatch.context() as sparse:
+        install_here(sparse)
         return sharing()
 
 
@@ -522,7 +522,7 @@ def test_bad_answer_to_a_peer_costs_that_pair_one_exchange(faulty):
     assert Counter(round for round, *_ in held(run, "available")) == {1: 6, 2: 6}
     assert "rejected" not in set(read_results(run)["quantity"])
     logs = {site: run / "sites" / site / SITE_LOG for site in ("site1", "site2", "site3")}
-    lost = {(one.lender, one.borrower): one.lost for one in verify_run(run, [logs["site1"], logs["site3"]]).lent}
+    lost = {(one.lender, one.borrower): one.lost for one in verify_run(run, [logs["site1"], logs["site3"]]).gave_model}
     assert lost == {("site1", "site3"): (), ("site3", "site1"): (1,)}
     for borrower in ("site1", "site3"):  # what site2 wrote down is not what it gave
         with pytest.raises(BadInput, match=f"{borrower} got model .* of site2 in round 1, but .*, says"):
@@ -538,8 +538,8 @@ def test_bad_answer_to_a_peer_costs_the_same_on_the_simulator(faulty, sharing, m
     assert "no model lent at this site (ConnectionError); its own errors.log says why" in log.read_text()
     assert "Mueller" not in "".join(path.read_text() for path in run.glob("nvflare/**/log*.txt"))
     assert "ConnectionError: /data/Mueller: gone" in (run / "sites/site3" / ERRORS).read_text()
-    given = verify_run(run, [run / "sites" / site / SITE_LOG for site in ("site1", "site3")]).lent
-    assert [(one.lender, one.models, one.lost) for one in given] == [("site1", 2, ()), ("site3", 1, (1,))]
+    given = verify_run(run, [run / "sites" / site / SITE_LOG for site in ("site1", "site3")]).gave_model
+    assert [(one.lender, one.models.parameters, one.lost) for one in given] == [("site1", 2, ()), ("site3", 1, (1,))]
 
 
 BAD_UPDATES = {
@@ -581,6 +581,6 @@ def test_run_stopped_anywhere_ends_the_same(trained, fedmerit, sites, tmp_path, 
     assert fedmerit("run", "--resume", "--out", run).exit_code == 0
     direct = ("exchange=peer",) if exchange == "peer" else ()
     assert_same_run(trained(*EARLY, *direct, method="cycle"), run)
-    lent = verify_run(run, [run / "sites" / site / SITE_LOG for site in NAMES]).lent
-    assert len(lent) == (6 if exchange == "peer" else 0)
-    assert not any(one.lost for one in lent)
+    gave_model = verify_run(run, [run / "sites" / site / SITE_LOG for site in NAMES]).gave_model
+    assert len(gave_model) == (6 if exchange == "peer" else 0)
+    assert not any(one.lost for one in gave_model)

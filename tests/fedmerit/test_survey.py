@@ -9,6 +9,7 @@ import pytest
 import torch
 from measured import rows
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from stepping import Stepped as Federation
 from stopping import stop_at
 
 from fedmerit import flat
@@ -16,7 +17,6 @@ from fedmerit.configuration.run import TASKS, RunConfiguration, make_configurati
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.flare.translation import (
     answer_to_model,
@@ -32,8 +32,8 @@ from fedmerit.training.networks import initial_network, load_network
 from fedmerit.training.neurons import loss_increases
 from fedmerit.training.overlaps import Overlap
 from fedmerit.vectors import owned
-from fedmerit.wire.inspection import fault_of_weighed
-from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Reply, Task, Weighed, Weighing, payload
+from fedmerit.wire.inspection import fault_of_importance
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, ImportanceTask, Reply, Task, payload
 
 SITES = ("Alder", "Birch", "Cedar")
 NAMES = ["site1", "site2", "site3"]
@@ -64,7 +64,7 @@ def increases_of(site: str, round: int = 0) -> torch.Tensor:
 def weighed(federation: Federation, **other: Any) -> dict[str, Any]:
     """Alder has one image, Birch two, Cedar three."""
     return {
-        site: Weighed(federation.round, increases_of(site, federation.round), 1 + place)
+        site: Importance(federation.round, increases_of(site, federation.round), 1 + place)
         for place, site in enumerate(federation.tasks())
     } | other
 
@@ -103,13 +103,13 @@ def test_held_neurons_arrive_as_they_were_sent(count):
 
 
 def test_weighing_and_its_answer_arrive_as_they_were_sent():
-    task = Weighing(2, SERVER_SPLIT, torch.randn(SIZE), flat.get_buffers(NETWORK), "taylor", 16)
+    task = ImportanceTask(2, SERVER_SPLIT, torch.randn(SIZE), flat.get_buffers(NETWORK), "taylor", 16)
     arrived = model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
     assert torch.equal(arrived.model, task.model)
     assert same(arrived.buffers, task.buffers)
     assert (arrived.round, arrived.split, arrived.order, arrived.images) == (2, SERVER_SPLIT, "taylor", 16)
     assert payload(arrived) == payload(task) == payload(Task(2, task.model, task.buffers))
-    answer = Weighed(2, increases_of("Alder"), 7, 0.5)
+    answer = Importance(2, increases_of("Alder"), 7, 0.5)
     told = model_to_evaluated(over_the_wire(answer_to_model(answer, NETWORK)), NETWORK)
     assert torch.equal(told.increases, answer.increases)
     assert (told.round, told.images, told.seconds) == (2, 7, 0.5)
@@ -118,14 +118,14 @@ def test_weighing_and_its_answer_arrive_as_they_were_sent():
 SPOILED = {
     "none": (Failure("asleep"), "asleep"),
     "another kind": (Reply(0, torch.zeros(SIZE), {}, 1, ()), "no answer to what was asked"),
-    "another round": (Weighed(1, increases_of("Alder"), 1), "round 1 in round 0"),
-    "too few": (Weighed(0, increases_of("Alder")[1:], 1), "shape"),
-    "float32": (Weighed(0, increases_of("Alder").float(), 1), "float64"),
-    "NaN": (Weighed(0, increases_of("Alder") * float("nan"), 1), "not finite"),
-    "too much": (Weighed(0, increases_of("Alder") + 2, 1), "beyond 1"),
-    "no image": (Weighed(0, increases_of("Alder"), 0), "on 0 images"),
-    "too many images": (Weighed(0, increases_of("Alder"), 17), "on 17 images"),
-    "images that are text": (Weighed(0, increases_of("Alder"), "many"), "on many images"),  # type: ignore[arg-type]
+    "another round": (Importance(1, increases_of("Alder"), 1), "round 1 in round 0"),
+    "too few": (Importance(0, increases_of("Alder")[1:], 1), "shape"),
+    "float32": (Importance(0, increases_of("Alder").float(), 1), "float64"),
+    "NaN": (Importance(0, increases_of("Alder") * float("nan"), 1), "not finite"),
+    "too much": (Importance(0, increases_of("Alder") + 2, 1), "beyond 1"),
+    "no image": (Importance(0, increases_of("Alder"), 0), "on 0 images"),
+    "too many images": (Importance(0, increases_of("Alder"), 17), "on 17 images"),
+    "images that are text": (Importance(0, increases_of("Alder"), "many"), "on many images"),  # type: ignore[arg-type]
 }
 
 
@@ -134,10 +134,10 @@ def test_importance_that_cannot_be_is_not_used(run, spoiled):
     answer, told = SPOILED[spoiled]
     federation = Federation(tiny_plan(), SITES, run)
     task = federation.tasks()["Birch"]
-    assert told in fault_of_weighed(answer, task, COUNT)
+    assert told in fault_of_importance(answer, task, COUNT)
     others = weighed(federation)
     federation.take(others | {"Birch": answer})
-    without = federation.neurons
+    without = federation.submodels.held
     assert federation.work == TRAIN
     federation.take(replies(federation))
     rejected = federation.recorder.ledger.records[0]["rejected"]
@@ -154,7 +154,7 @@ def test_importance_that_cannot_be_is_not_used(run, spoiled):
 
 def test_sites_weigh_neurons_before_a_round_and_then_train_submodels(run):
     federation = Federation(tiny_plan(), SITES, run)
-    start = federation.models
+    start = federation.models.parameters
     work = []
     while federation.training:
         work.append((federation.round, federation.work))
@@ -173,8 +173,8 @@ def test_sites_weigh_neurons_before_a_round_and_then_train_submodels(run):
             federation.take(weighed(federation))
         else:
             for row, task in enumerate(tasks.values()):
-                assert torch.equal(task.neurons, federation.neurons[row])
-                held, sent = owned(task.neurons, OWNERS), federation.models[row]
+                assert torch.equal(task.neurons, federation.submodels.held[row])
+                held, sent = owned(task.neurons, OWNERS), federation.models.parameters[row]
                 assert not sent[~held].any()
                 assert torch.equal(sent[held], federation.state.model[held])
             assert tasks["Birch"].neurons.all()
@@ -197,8 +197,8 @@ def test_importance_is_pooled_by_images(run):
     pooled = sum(answer.increases for answer in answers.values()) / 6
     expected = federation.method.allocate(federation.state, pooled)
     federation.take(answers)
-    assert torch.equal(federation.models, expected[1])
-    assert torch.equal(federation.neurons, expected[2])
+    assert torch.equal(federation.models.parameters, expected[1])
+    assert torch.equal(federation.submodels.held, expected[2])
 
 
 def test_survey_that_nobody_answers_can_be_repeated(run):
@@ -224,9 +224,9 @@ def test_a_run_goes_on_from_its_last_survey(run, tmp_path):
             federation.take(weighed(federation) if federation.work == EVALUATE else replies(federation))
         one = Federation(tiny_plan(), SITES, run)
         assert (one.round, one.work) == (whole.round, whole.work)
-        assert torch.equal(one.models, whole.models)
-        assert torch.equal(one.neurons, whole.neurons)
-        assert all(map(same, one.buffers, whole.buffers))
+        assert torch.equal(one.models.parameters, whole.models.parameters)
+        assert torch.equal(one.submodels.held, whole.submodels.held)
+        assert all(map(same, one.models.buffers, whole.models.buffers))
     ours, theirs = (rows(folder) for folder in (run, tmp_path / "whole"))
     assert ours == theirs
     assert one.recorder.ledger.records[0]["rejected"] == whole.recorder.ledger.records[0]["rejected"] != {}
@@ -235,42 +235,44 @@ def test_a_run_goes_on_from_its_last_survey(run, tmp_path):
 def test_statistics_of_a_neuron_are_those_of_the_sites_that_hold_it(run):
     federation = Federation(tiny_plan(), SITES, run)
     federation.take(weighed(federation))
-    held, before, answers = federation.neurons, federation.buffers[0], replies(federation)
+    held, before, answers = federation.submodels.held, federation.models.buffers[0], replies(federation)
     federation.take(answers)
     owners = neurons.buffer_owners(NETWORK)
     checked = 0
     for name, owner in owners.items():
-        assert all(torch.equal(federation.buffers[row][name], federation.buffers[0][name]) for row in range(3))
+        assert all(
+            torch.equal(federation.models.buffers[row][name], federation.models.buffers[0][name]) for row in range(3)
+        )
         if not name.endswith("running_mean") or (owner < 0).any():
             continue
         for channel, neuron in enumerate(owner.tolist()):
             holders = [row for row in range(3) if held[row, neuron]]
             images = sum(10 * (row + 1) for row in holders)
             mean = sum(10 * (row + 1) * (float(before[name][channel]) + 1 + row) for row in holders) / images
-            assert float(federation.buffers[0][name][channel]) == pytest.approx(mean, rel=1e-6)
+            assert float(federation.models.buffers[0][name][channel]) == pytest.approx(mean, rel=1e-6)
             checked += len(holders) < 3
     assert checked
 
 
 def test_after_rounds_alone_all_start_anew(run):
     federation = Federation(tiny_plan(contributions="", standalone_rounds=2), SITES, run)
-    first, model = federation.buffers[0], federation.models
+    first, model = federation.models.buffers[0], federation.models.parameters
     for _ in range(2):
         assert federation.work == TRAIN
         assert all(task.neurons is None for task in federation.tasks().values())
         federation.take(replies(federation))
         if federation.round == 1:
             own = [{name: value + 1 + row for name, value in first.items()} for row in range(3)]
-            assert all(map(same, federation.buffers, own))
+            assert all(map(same, federation.models.buffers, own))
     candidates = federation.tasks()["Alder"]
     overlaps = tuple((Overlap("000", "prostate", tp, 0, 100 - tp),) for tp in (30, 60, 50))
     federation.take(dict.fromkeys(SITES, Evaluated(1, overlaps, torch.zeros(3, 0))))
     assert len(candidates.mixtures) == 3
-    assert all(same(buffers, first) for buffers in federation.buffers)
-    assert federation.models.tolist() == [model.tolist()] * 3
+    assert all(same(buffers, first) for buffers in federation.models.buffers)
+    assert federation.models.parameters.tolist() == [model.tolist()] * 3
     assert federation.state.contribution.tolist() == pytest.approx([60 / 130, 120 / 160, 100 / 150])
     assert (federation.round, federation.work) == (2, EVALUATE)
-    assert isinstance(federation.tasks()["Alder"], Weighing)
+    assert isinstance(federation.tasks()["Alder"], ImportanceTask)
 
 
 # Whole runs

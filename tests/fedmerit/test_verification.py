@@ -12,10 +12,11 @@ import pytest
 import torch
 from certificates import issue
 from pretending import tiny_plan
+from stepping import Stepped as Federation
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.server import Federation
-from fedmerit.federation.site import Memory, Site
+from fedmerit.federation.memory import Memory
+from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
 from fedmerit.federation.verification import verify_run
 from fedmerit.records.ledger import GENESIS, Ledger, verified_records
@@ -67,7 +68,7 @@ def lines_of(path: Path) -> list[dict]:
 def test_signed_run_and_its_sites_agree(signed, keys):
     for site in ("site1", "site2", "site3"):
         found = verify_run(signed, [log_of(signed, site)], keys / "root.crt")
-        assert (found.records, found.updates, found.lent) == (ROUNDS, {site: ROUNDS}, ())
+        assert (found.records, found.updates, found.gave_model) == (ROUNDS, {site: ROUNDS}, ())
         assert found.signer.startswith("CN=server, valid until")
     assert verify_run(signed).signer == verify_run(signed, trusted=keys / "server.crt").signer
 
@@ -300,10 +301,10 @@ def test_what_sites_lent_each_other_stands_in_the_logs_of_both(lending):
     assert rounds[1, "lend"] == rounds[1, "borrow"] == 6  # everybody shares in a round of scoring
     found = verify_run(lending, logs_of(lending))
     assert found.updates == {"site1": 0, "site2": 0, "site3": 0}
-    pairs = {(one.lender, one.borrower): one.models for one in found.lent}
+    pairs = {(one.lender, one.borrower): one.models.parameters for one in found.gave_model}
     assert len(pairs) == 6
     assert sum(pairs.values()) == rounds[1, "lend"] + rounds[2, "lend"]
-    assert not any(one.lost for one in found.lent)
+    assert not any(one.lost for one in found.gave_model)
 
 
 def test_digest_is_that_of_the_model_that_the_site_had_trained(trained):
@@ -323,13 +324,13 @@ def test_command_compares_the_logs_of_several_sites(fedmerit, lending):
     for words in ("the log of site1", "the log of site3", "site1 lent site3 a model in", "site3 lent site1 a model in"):
         assert words in result.stdout
     assert "site2" not in result.stdout
-    rewritten(log_of(lending, "site3"), lambda log: log.remove(borrowed(log)))
+    rewritten(log_of(lending, "site3"), lambda log: log.remove(got_model(log)))
     result = fedmerit("verify", lending, *options)
     assert result.exit_code == 2
     assert f"but {log_of(lending, 'site3')} has no such record" in " ".join(result.stderr.split())
 
 
-def borrowed(log: list[dict], work: str = "borrow", peer: str = "site1") -> dict:
+def got_model(log: list[dict], work: str = "borrow", peer: str = "site1") -> dict:
     """The record of round 1 of a log that is of ``peer``."""
     return next(entry for entry in log if (entry["work"], entry["round"], entry.get("peer")) == (work, 1, peer))
 
@@ -341,20 +342,20 @@ GOT = r"site_log\.jsonl, line \d+: site2 got model \w{64} of site1 in round 1, b
 @pytest.mark.parametrize(
     ("site", "change", "words"),
     [
-        ("site2", lambda log: log.remove(borrowed(log)), LENT + " has no such record"),
-        ("site2", lambda log: borrowed(log).update(model="0" * 64), r"site2 got model 0{64} of site1 .*, says \w{64}"),
-        ("site2", lambda log: borrowed(log).update(peer="site3"), LENT + " has no such record"),
-        ("site1", lambda log: log.remove(borrowed(log, "lend", "site2")), GOT + " has no such record"),
-        ("site1", lambda log: borrowed(log, "lend", "site2").update(model="0" * 64), GOT + r", line \d+, says 0{64}"),
-        ("site1", lambda log: borrowed(log, "lend", "site2").update(round=2), GOT + " has no such record"),
+        ("site2", lambda log: log.remove(got_model(log)), LENT + " has no such record"),
+        ("site2", lambda log: got_model(log).update(model="0" * 64), r"site2 got model 0{64} of site1 .*, says \w{64}"),
+        ("site2", lambda log: got_model(log).update(peer="site3"), LENT + " has no such record"),
+        ("site1", lambda log: log.remove(got_model(log, "lend", "site2")), GOT + " has no such record"),
+        ("site1", lambda log: got_model(log, "lend", "site2").update(model="0" * 64), GOT + r", line \d+, says 0{64}"),
+        ("site1", lambda log: got_model(log, "lend", "site2").update(round=2), GOT + " has no such record"),
         (
             "site1",
-            lambda log: log.insert(0, borrowed(log, "lend", "site2") | {"model": "0" * 64}),
+            lambda log: log.insert(0, got_model(log, "lend", "site2") | {"model": "0" * 64}),
             r"lent site2 model 0{64}",
         ),
-        ("site2", lambda log: borrowed(log).pop("model"), "not a record of a site's log"),
-        ("site1", lambda log: borrowed(log, "lend", "site2").pop("peer"), "not a record of a site's log"),
-        ("site2", lambda log: borrowed(log).update(ledger="0" * 64), "the server said its ledger ended with 0+"),
+        ("site2", lambda log: got_model(log).pop("model"), "not a record of a site's log"),
+        ("site1", lambda log: got_model(log, "lend", "site2").pop("peer"), "not a record of a site's log"),
+        ("site2", lambda log: got_model(log).update(ledger="0" * 64), "the server said its ledger ended with 0+"),
     ],
 )
 def test_two_logs_that_disagree_on_what_was_lent_are_found(lending, site, change, words):
@@ -375,9 +376,9 @@ def test_one_byte_of_what_was_lent_or_borrowed_is_found(lending, work):
 
 
 def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, lending):
-    rewritten(log_of(lending), lambda log: borrowed(log).update(model=None))
+    rewritten(log_of(lending), lambda log: got_model(log).update(model=None))
     found = verify_run(lending, logs_of(lending, "site1", "site2"))
-    models = {(one.lender, one.borrower): (one.models, one.lost) for one in found.lent}
+    models = {(one.lender, one.borrower): (one.models.parameters, one.lost) for one in found.gave_model}
     assert models["site1", "site2"][1] == (1,)
     assert models["site2", "site1"][1] == ()
     result = fedmerit("verify", lending, "--site-log", log_of(lending, "site1"), "--site-log", log_of(lending))
@@ -387,10 +388,10 @@ def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, le
 
 def test_round_asked_for_twice_agrees(lending):
     """A site that was killed asks its peers again."""
-    before = verify_run(lending, logs_of(lending)).lent
-    rewritten(log_of(lending, "site1"), lambda log: log.append(borrowed(log, "lend", "site2")))
-    rewritten(log_of(lending), lambda log: log.insert(0, borrowed(log) | {"model": None}))
-    assert verify_run(lending, logs_of(lending)).lent == before
+    before = verify_run(lending, logs_of(lending)).gave_model
+    rewritten(log_of(lending, "site1"), lambda log: log.append(got_model(log, "lend", "site2")))
+    rewritten(log_of(lending), lambda log: log.insert(0, got_model(log) | {"model": None}))
+    assert verify_run(lending, logs_of(lending)).gave_model == before
 
 
 def test_one_log_of_each_site(lending):

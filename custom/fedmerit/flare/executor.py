@@ -23,6 +23,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.attacks.catalogue import AttackingSite, attacking
+from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.site import Site
 from fedmerit.flare.translation import (
@@ -96,19 +97,19 @@ class MeritExecutor(Executor):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Lend the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
         super().handle_event(event_type, fl_ctx)
-        if event_type == EventType.START_RUN and RunConfiguration.from_dict(self.plan).build_method().models_stay:
-            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._lend)
+        if event_type == EventType.START_RUN and _models_stay(self.plan):
+            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
         if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
             (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
             if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
                 self._site.sent(task, left.update)
 
-    def _lend(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+    def _give_model(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """A peer's answer. It, too, learns of an error that there was one."""
         try:
             receiver = fl_ctx.get_peer_context().get_identity_name()
-            return peer_to_shareable(self._open(fl_ctx).lend(receiver, int(request["round"])), self._network)
+            return peer_to_shareable(self._open(fl_ctx).give_model(receiver, int(request["round"])), self._network)
         except Exception as error:
             self._tell(error, "no model lent", fl_ctx)
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
@@ -142,3 +143,9 @@ def _own_folder(fl_ctx: FLContext) -> Path:
     """Where the site keeps its part of the run."""
     workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
     return run_folder(workspace) / "sites" / str(fl_ctx.get_identity_name())
+
+
+def _models_stay(plan: dict[str, Any]) -> bool:
+    """Whether sites ask each other for their models."""
+    method = RunConfiguration.from_dict(plan).build_method()
+    return isinstance(method, LearnsFromPeers) and method.exchange == "peer"
