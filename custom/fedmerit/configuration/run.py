@@ -6,6 +6,7 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method, method_class
@@ -43,7 +44,10 @@ class Training(Checked):
     loss: str = parameter(
         "dice_ce", "soft Dice + cross-entropy; dice: soft Dice alone, as in that paper", choices=("dice_ce", "dice")
     )
-    lr: float = parameter(1e-3, "Adam's, with betas (0.9, 0.99), made anew each round", above=0)
+    optimizer: str = parameter(
+        "adam", "betas (0.9, 0.99), made anew each round; sgd: without momentum", choices=("adam", "sgd")
+    )
+    lr: float = parameter(1e-3, "the optimiser's learning rate", above=0)
     batch_size: int = parameter(8, "slices of a step", low=1, high=4096)
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
     augment: bool = parameter(True, "random flips, rotation, scaling, noise and contrast")
@@ -89,6 +93,11 @@ class RunConfiguration(Checked):
         if self.rounds < method.needs.rounds:
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} with these parameters needs {method.needs.rounds} or more"
+            )
+        optimizers = method.optimizers if isinstance(method, TrainsLocally) else ()
+        if optimizers and self.training.optimizer not in optimizers:
+            raise BadInput(
+                f"optimizer={self.training.optimizer}: method {self.method} works with {', '.join(optimizers)} alone"
             )
         return RunConfiguration(**vars(self) | {"parameters": asdict(method)})
 

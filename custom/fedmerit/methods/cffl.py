@@ -64,9 +64,9 @@ class CFFL(Method, EvaluatesCandidates):
 
     read_by_variant: ClassVar[tuple[str, ...]] = ("alpha_growth", "reputation", "aggregation", "keep_own")
     about: ClassVar[About] = About(
-        contribution="server validation Dice of own model",
-        weights="sample share of those not removed",
-        download="own model, plus the largest entries by reputation and samples",
+        contribution="server validation Dice of what it trained",
+        weights="share of training images, among those not removed",
+        download="own model, plus the largest entries by reputation and images; or one global model",
         site_work="training, evaluation of the sites' models",
         paper="Lyu et al. 2020",
     )

@@ -66,9 +66,9 @@ class CGSV(Method):
     )
 
     about: ClassVar[About] = About(
-        contribution="cosine to the weighted sum, or its Shapley value",
+        contribution="cosine of its update to the weighted sum, or its Shapley value",
         weights="reputation",
-        download="own model, plus the largest entries its reputation earns",
+        download="own model, plus the largest entries its reputation earns; or one global model",
         site_work="training",
         paper="Xu et al. 2021",
     )

@@ -56,9 +56,9 @@ class CYCle(Method, LearnsFromPeers):
 
     asks_of_peers: ClassVar[tuple[str, ...]] = ("available", "misalignment")
     about: ClassVar[About] = About(
-        contribution="alignment of cross-entropy and distillation gradients at the peers",
+        contribution="how learning from its predictions aligns with each peer's own masks",
         weights="none",
-        download="own model, and the models of peers that share by reputation",
+        download="own model; to learn from, the models of peers that share, as likely as of use to them",
         site_work="training with distillation from peers, gradients of both losses",
         paper="Tastan et al. 2025",
     )

@@ -32,9 +32,9 @@ class DataWeighted(Method):
     )
 
     about: ClassVar[About] = About(
-        contribution="sample share",
-        weights="sample share",
-        download="own model, plus the largest entries its data size earns",
+        contribution="share of training images",
+        weights="share of training images",
+        download="own model, plus the largest entries its images earn",
         site_work="training",
         paper="baseline of Xu et al. 2021",
     )

@@ -37,7 +37,7 @@ class ECI(Method, EvaluatesCandidates):
 
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
-        weights="sample share",
+        weights="share of training images",
         download="own model, plus the largest entries by contribution",
         site_work="training, evaluation of the sites' models",
         paper="Song et al. 2019",

@@ -32,8 +32,8 @@ class Euclidean(Method):
     """
 
     about: ClassVar[About] = About(
-        contribution="closeness to the global update",
-        weights="sample share",
+        contribution="closeness of its update to the mean",
+        weights="share of training images",
         download="own model, plus the largest entries its closeness earns",
         site_work="training",
         paper="baseline of Xu et al. 2021",

@@ -57,9 +57,9 @@ class FedAVE(Method, EvaluatesCandidates):
     )
 
     about: ClassVar[About] = About(
-        contribution="server validation Dice by nearness of losses",
-        weights="sample share",
-        download="own model, plus the largest entries by reputation and nearness",
+        contribution="server validation Dice, times how alike its losses and the server's are",
+        weights="share of training images",
+        download="own model, plus the largest entries by reputation and likeness",
         site_work="training, losses of training images, evaluation of the sites' models",
         paper="Wang et al. 2024",
     )

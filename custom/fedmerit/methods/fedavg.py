@@ -25,8 +25,8 @@ class FedAvg(Method):
 
     needs: ClassVar[Needs] = Needs(sums_only=True)
     about: ClassVar[About] = About(
-        contribution="sample share",
-        weights="sample share",
+        contribution="share of training images",
+        weights="share of training images",
         download="global model",
         site_work="training",
         paper="McMahan et al. 2017",

@@ -56,8 +56,8 @@ class FedCE(Method):
     asks: ClassVar[tuple[str, ...]] = ("cosine", "minus_error")
     needs: ClassVar[Needs] = Needs(sums_only=True)  # where the sites' claims go unchecked
     about: ClassVar[About] = About(
-        contribution="gradient cosine and leave-self-out error",
-        weights="accumulated contribution",
+        contribution="novelty of its update's direction, error on its images of the model without it",
+        weights="contribution, accumulated",
         download="global model",
         site_work="training, cosine, validation without own model",
         paper="Jiang et al. 2023",

@@ -36,7 +36,7 @@ class FedCI(Method, EvaluatesCandidates):
 
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
-        weights="accumulated contribution",
+        weights="contribution, accumulated",
         download="global model",
         site_work="training, evaluation of the sites' models",
         paper="Song et al. 2019",

@@ -45,7 +45,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     """
 
     beta: float = parameter(5.0, "β: the larger, the less do sites below the best get", low=0, high=1000)
-    contributions: tuple[float, ...] = parameter((), "c, as Dice alone, in the order of site names", low=0, high=1)
+    contributions: tuple[float, ...] = parameter((), "c of each site, as Dice alone, in the order of names", low=0, high=1)
     standalone_rounds: int = parameter(10, "that find the contributions out, where they are not given", low=1)
     importance: str = parameter(
         "exact", "of a neuron: the loss without it; to first order; all alike", choices=("exact", "taylor", "equal")
@@ -57,11 +57,11 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     )
 
     about: ClassVar[About] = About(
-        contribution="server validation Dice of a model trained alone, or given",
-        weights="equal, of every neuron among those who hold it",
-        download="global model without the most important neurons, beyond its reputation",
+        contribution="server validation Dice of a model it trained alone, or given",
+        weights="equal, neuron by neuron, among the sites that hold it",
+        download="global model without its most important neurons, those beyond its reputation",
         site_work="training of a submodel, importance of neurons",
-        paper="Wang et al. 2024 (FedSAC)",
+        paper="Wang et al. 2024, KDD",
     )
 
     @property

@@ -50,7 +50,7 @@ class RFFL(Method):
     mask: str = parameter("global", "the largest entries of all, or of each tensor", choices=("global", "per_tensor"))
 
     about: ClassVar[About] = About(
-        contribution="cosine to the weighted sum",
+        contribution="cosine of its update to the weighted sum",
         weights="reputation, 0 once expelled",
         download="own model, plus the largest entries its reputation earns",
         site_work="training",

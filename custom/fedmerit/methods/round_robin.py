@@ -36,7 +36,7 @@ class RoundRobin(Method):
 
     about: ClassVar[About] = About(
         contribution="none",
-        weights="sample share",
+        weights="share of training images",
         download="server model, in turns",
         site_work="training",
         paper="baseline of Xu et al. 2021",

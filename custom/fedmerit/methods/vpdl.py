@@ -38,7 +38,7 @@ class VPDL(Method, LearnsFromPeers):
     about: ClassVar[About] = About(
         contribution="none",
         weights="none",
-        download="own model, and the models of all peers",
+        download="own model; to learn from, the models of all peers",
         site_work="training with distillation from peers",
         paper="baseline of Tastan et al. 2025",
     )
