@@ -45,7 +45,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     """
 
     beta: float = parameter(5.0, "β: the larger, the less do sites below the best get", low=0, high=1000)
-    contributions: tuple[float, ...] = parameter((), "c of each site, as Dice alone, in the order of names", low=0, high=1)
+    contributions: tuple[float, ...] = parameter((), "c: each site's Dice alone, in the order of names", low=0, high=1)
     standalone_rounds: int = parameter(10, "that find the contributions out, where they are not given", low=1)
     importance: str = parameter(
         "exact", "of a neuron: the loss without it; to first order; all alike", choices=("exact", "taylor", "equal")
