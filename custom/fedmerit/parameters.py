@@ -58,7 +58,7 @@ def check(parameters: Any) -> None:
     for one in fields(parameters):
         value, rule = getattr(parameters, one.name), one.metadata.get("rule")
         if rule and value != one.default and not rule.allows(value):
-            raise ValueError(f"{one.name}={value!r}: expected {rule.expected()}")
+            raise ValueError(f"{one.name.removesuffix('_')}={value!r}: expected {rule.expected()}")
 
 
 class Checked:
