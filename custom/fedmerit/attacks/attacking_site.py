@@ -5,6 +5,7 @@ before.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.attacks.catalogue import parse
+from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.site import Site
 from fedmerit.files import write_atomically
@@ -64,10 +66,20 @@ class AttackingSite(Site):
         random = np.random.default_rng(random_seed(self.config.seed, self.name, task.round, DRAWN_FOR))
         step = received - memory.received
         sent = self.attack.update(AttackerView(task, received, step, self._kept(task, memory, received), train, random))
-        return sent if isinstance(sent, Learned) else Learned(sent, received + sent, task.buffers, float("nan"))
+        if not isinstance(sent, Learned):
+            sent = Learned(sent, received + sent, task.buffers, float("nan"))
+        return self._completed(sent, task, received, memory)
 
     def _seed(self, task: Task) -> int:
         return random_seed(self.config.seed, self.attack.seeded_as(self.name), task.round)
+
+    def _completed(self, sent: Learned, task: Task, received: Tensor, memory: Memory) -> Learned:
+        """With what the method's sites send and have beside an update, where the attack makes none of it."""
+        if not isinstance(self.method, TrainsLocally):
+            return sent
+        nothing = {name: torch.zeros_like(received) for name in self.method.vectors}
+        own = (received, task.buffers) if self.method.keeps_own_model else None
+        return replace(sent, vectors={**nothing, **sent.vectors}, own=sent.own or memory.own or own)
 
     def _kept(self, task: Task, memory: Memory, received: Tensor) -> Mapping[str, Any]:
         """What the attack remembers: made in its first round, and again wherever that is repeated."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 
-EXPECTED = {int: "a whole number", float: "a number"}
+EXPECTED: Mapping[type, str] = {int: "a whole number", float: "a number"}
 
 
 def take_apart(spec: str) -> tuple[str, list[str]]:
@@ -42,11 +42,11 @@ def parse(spec: str, kinds: Mapping[str, type[Any]], what: str) -> Any:
             raise BadInput(
                 f"{what} {spec!r}: {part!r}: expected NAME=VALUE, each once, of {', '.join(known) or 'no parameters'}"
             )
-        number = type(known[name].default)
+        default: Any = known[name].default
         try:
-            values[known[name].name] = number(text)
+            values[known[name].name] = type(default)(text)
         except ValueError:
-            raise BadInput(f"{what} {spec!r}: {name}={text!r}: expected {EXPECTED[number]}") from None
+            raise BadInput(f"{what} {spec!r}: {name}={text!r}: expected {EXPECTED[type(default)]}") from None
     try:
         return kinds[kind](**values)
     except ValueError as error:
