@@ -6,11 +6,13 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method, method_class
 from fedmerit.parameters import Checked, parameter
 
+OPTIMIZERS = ("adam", "sgd")
 STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 
 TASKS: Mapping[str, Mapping[str, Any]] = {
@@ -43,7 +45,10 @@ class Training(Checked):
     loss: str = parameter(
         "dice_ce", "soft Dice + cross-entropy; dice: soft Dice alone, as in that paper", choices=("dice_ce", "dice")
     )
-    lr: float = parameter(1e-3, "Adam's, with betas (0.9, 0.99), made anew each round", above=0)
+    optimizer: str = parameter(
+        "adam", "made anew each round; adam: betas (0.9, 0.99); sgd: no momentum", choices=OPTIMIZERS
+    )
+    lr: float = parameter(1e-3, "learning rate", above=0)
     batch_size: int = parameter(8, "slices of a step", low=1, high=4096)
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
     augment: bool = parameter(True, "random flips, rotation, scaling, noise and contrast")
@@ -63,7 +68,7 @@ class RunConfiguration(Checked):
     task: str
     rounds: int = parameter(MISSING, "to train", low=1)
     seed: int = parameter(MISSING, "of the first model and all that is drawn", low=0)
-    network: Network = parameter(MISSING, "that is trained")
+    network: Network = field()
     training: Training = field(default_factory=Training)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
 
@@ -89,6 +94,11 @@ class RunConfiguration(Checked):
         if self.rounds < method.needs.rounds:
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} with these parameters needs {method.needs.rounds} or more"
+            )
+        if isinstance(method, TrainsLocally) and self.training.optimizer not in (method.optimizers or OPTIMIZERS):
+            raise BadInput(
+                f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(method.optimizers)}; "
+                f"add --set optimizer={method.optimizers[0]}"
             )
         return RunConfiguration(**vars(self) | {"parameters": asdict(method)})
 
