@@ -60,11 +60,11 @@ def rules(kind: Any) -> dict[str, Rule]:
 
 def check(parameters: Any) -> None:
     """`ValueError` where a field of a dataclass does not follow its rule; it names the field and what was expected."""
-    for name, rule in rules(parameters).items():
-        value = getattr(parameters, name)
-        if not rule.allows(value):
+    for one in fields(parameters):
+        value, rule = getattr(parameters, one.name), one.metadata.get("rule")
+        if rule and not rule.allows(value):
             each = "each " if isinstance(value, (tuple, list)) else ""
-            raise ValueError(f"{name}={value!r}: expected {each}{rule.expected()}")
+            raise ValueError(f"{one.name.removesuffix('_')}={value!r}: expected {each}{rule.expected()}")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method, method_class
 from fedmerit.parameters import Checked, parameter
 
+OPTIMIZERS = ("adam", "sgd")
 STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 
 TASKS: Mapping[str, Mapping[str, Any]] = {
@@ -45,9 +46,9 @@ class Training(Checked):
         "dice_ce", "soft Dice + cross-entropy; dice: soft Dice alone, as in that paper", choices=("dice_ce", "dice")
     )
     optimizer: str = parameter(
-        "adam", "betas (0.9, 0.99), made anew each round; sgd: without momentum", choices=("adam", "sgd")
+        "adam", "made anew each round; adam: betas (0.9, 0.99); sgd: no momentum", choices=OPTIMIZERS
     )
-    lr: float = parameter(1e-3, "the optimiser's learning rate", above=0)
+    lr: float = parameter(1e-3, "learning rate", above=0)
     batch_size: int = parameter(8, "slices of a step", low=1, high=4096)
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
     augment: bool = parameter(True, "random flips, rotation, scaling, noise and contrast")
@@ -67,7 +68,7 @@ class RunConfiguration(Checked):
     task: str
     rounds: int = parameter(MISSING, "to train", low=1)
     seed: int = parameter(MISSING, "of the first model and all that is drawn", low=0)
-    network: Network = parameter(MISSING, "that is trained")
+    network: Network = field()
     training: Training = field(default_factory=Training)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
 
@@ -94,10 +95,10 @@ class RunConfiguration(Checked):
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} with these parameters needs {method.needs.rounds} or more"
             )
-        optimizers = method.optimizers if isinstance(method, TrainsLocally) else ()
-        if optimizers and self.training.optimizer not in optimizers:
+        if isinstance(method, TrainsLocally) and self.training.optimizer not in (method.optimizers or OPTIMIZERS):
             raise BadInput(
-                f"optimizer={self.training.optimizer}: method {self.method} works with {', '.join(optimizers)} alone"
+                f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(method.optimizers)}; "
+                f"add --set optimizer={method.optimizers[0]}"
             )
         return RunConfiguration(**vars(self) | {"parameters": asdict(method)})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedmerit.attacks.catalogue import AttackingSite, attacking
+from fedmerit.attacks.attacking_site import attacking
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
@@ -52,7 +52,7 @@ def run_local(
     device, (of_sites, of_server) = devices.get(SERVER, "auto"), contexts or (None, None)
     federation = Federation(config, names, run, on_round, server_sites, device, min_sites, context=of_server)
     attacks = attacks or {}
-    sites: dict[str, Site | AttackingSite] = {}
+    sites: dict[str, Site] = {}
     for folder in folders:
         name = folder.name
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fedmerit.attacks.catalogue import require_possible
+from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE, require_privacy
@@ -141,7 +142,7 @@ def _require_server_set(
             folder.require_arrays()
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
-    if lacking and METHODS[config.method].needs_server_set:
+    if lacking and issubclass(METHODS[config.method], EvaluatesCandidates):
         raise BadInput(
             f"method {config.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
             "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"

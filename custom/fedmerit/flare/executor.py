@@ -22,7 +22,7 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit.attacks.catalogue import AttackingSite, attacking
+from fedmerit.attacks.attacking_site import attacking
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.site import Site
@@ -59,7 +59,7 @@ class MeritExecutor(Executor):
     def __init__(self, plan: dict[str, Any], encrypted: bool = False):
         super().__init__()
         self.plan, self.encrypted = plan, encrypted
-        self._site: Site | AttackingSite | None = None
+        self._site: Site | None = None
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
         self._opening = threading.Lock()  # a peer may ask while the site is being opened
 
@@ -67,14 +67,14 @@ class MeritExecutor(Executor):
     def _network(self) -> torch.nn.Module:
         return build_network(RunConfiguration.from_dict(self.plan).network)
 
-    def _open(self, fl_ctx: FLContext) -> Site | AttackingSite:
+    def _open(self, fl_ctx: FLContext) -> Site:
         """The site, opened once per process."""
         with self._opening:
             if self._site is None:
                 self._site = self._opened(fl_ctx)
             return self._site
 
-    def _opened(self, fl_ctx: FLContext) -> Site | AttackingSite:
+    def _opened(self, fl_ctx: FLContext) -> Site:
         plan, name = RunConfiguration.from_dict(self.plan), fl_ctx.get_identity_name()
         torch.set_num_threads(plan.training.cpu_threads)
         engine = fl_ctx.get_engine()
