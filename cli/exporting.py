@@ -9,23 +9,17 @@ from rich.console import Console
 from rich.table import Table
 
 from cli.app import (
+    TASKS,
     Contributions,
+    Method,
     Privacy,
     RoundTimeout,
     Settings,
     Track,
-    app,
     assignments,
     console,
-    reports_bad_input,
 )
-from fedmerit.configuration.filters import require_privacy
-from fedmerit.configuration.run import TASKS, make_configuration
-from fedmerit.configuration.tracking import require_tracking
 from fedmerit.errors import BadInput
-from fedmerit.files import folder_digest
-from fedmerit.methods.registry import METHODS
-from fedmerit.parameters import rules
 
 COLUMNS = {  # of the table of methods, by the field of `About`
     "contribution": "contribution of a site",
@@ -34,10 +28,10 @@ COLUMNS = {  # of the table of methods, by the field of `About`
     "site_work": "work of a site",
     "paper": "paper",
 }
+commands = typer.Typer()
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="One of them: what its parameters are.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table as it stands in the README.")] = False,
@@ -52,12 +46,16 @@ def methods(
 
 def markdown_of_methods() -> str:
     """The table of the README."""
+    from fedmerit.methods.registry import METHODS
+
     lines = [["method", *COLUMNS.values()], ["---"] * (len(COLUMNS) + 1)]
-    lines += [[f"`{name}`", *map(str, vars(kind.about).values())] for name, kind in METHODS.items()]
+    lines += [[f"`{name}`", *vars(kind.about).values()] for name, kind in METHODS.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _table_of_methods() -> Table:
+    from fedmerit.methods.registry import METHODS
+
     table = Table(show_lines=True)
     for header in ("method", *COLUMNS.values(), "parameters"):
         table.add_column(header, no_wrap=header == "parameters")
@@ -68,6 +66,9 @@ def _table_of_methods() -> Table:
 
 
 def _table_of_parameters(name: str) -> Table:
+    from fedmerit.methods.registry import METHODS
+    from fedmerit.parameters import rules
+
     if name not in METHODS:
         raise BadInput(f"method {name!r}: unknown; expected one of {', '.join(METHODS)}")
     known, table = rules(METHODS[name]), Table()
@@ -83,10 +84,9 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def export(
-    method: Annotated[str, typer.Option(help=", ".join(METHODS))],
+    method: Annotated[str, Method],
     task: Annotated[str, typer.Option(help=", ".join(TASKS))],
     out: Annotated[Path, typer.Option(help="Job folder to write.")],
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
@@ -102,7 +102,11 @@ def export(
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
+    from fedmerit.configuration import run
+    from fedmerit.configuration.filters import require_privacy
+    from fedmerit.configuration.tracking import require_tracking
     from fedmerit.engines.contributions import as_setting, contributions_of
+    from fedmerit.files import folder_digest
     from fedmerit.flare.recipe import export_job
     from fedmerit.records.results import read_run
 
@@ -113,7 +117,7 @@ def export(
         if "contributions" in chosen:
             raise BadInput("--contributions: also given by --set; give them once")
         chosen["contributions"] = as_setting(contributions_of(contributions, read_run(contributions)["sites"]))
-    config = make_configuration(method, task, rounds, seed, TASKS[task], chosen)
+    config = run.make_configuration(method, task, rounds, seed, run.TASKS[task], chosen)
     filters = require_privacy(privacy or [], method, config.build_method())
     trackers = require_tracking(track or [], "prod")
     export_job(config, out, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
