@@ -10,8 +10,8 @@ from nvflare.app_opt.pt.fedce import FedCEConstants, FedCEModelAggregator
 
 from fedmerit.configuration.run import TASKS, Network
 from fedmerit.core import Layout, Reports
-from fedmerit.games import shapley
-from fedmerit.methods.cgsv import CGSV, cosine_game
+from fedmerit.games import cosine_game, shapley
+from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.fedce import FedCE
 from fedmerit.training import neurons
 from fedmerit.training.networks import build_network

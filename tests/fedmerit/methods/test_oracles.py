@@ -17,7 +17,7 @@ import pytest
 
 from fedmerit.methods.registry import METHODS
 
-DEFAULT = Path(__file__).resolve().parents[2].parent / "shared" / "oracles"
+DEFAULT = Path(__file__).resolve().parents[3].parent / "shared" / "oracles"
 FOLDER = Path(os.environ.get("FEDMERIT_ORACLES", DEFAULT))
 FILES = sorted(FOLDER.glob("*.json"))
 CONTENTS = {file.name: json.loads(file.read_text()) for file in FILES}

@@ -6,8 +6,8 @@ import torch
 from oracles import assert_equal, contains, everyone, tensor
 
 from fedmerit.core import Layout
-from fedmerit.games import shapley
-from fedmerit.methods.cgsv import CGSV, cosine_game
+from fedmerit.games import cosine_game, shapley
+from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.data_weighted import DataWeighted
 from fedmerit.methods.euclidean import Euclidean, distances_to_sum
 from fedmerit.methods.rffl import RFFL

@@ -7,7 +7,7 @@ import torch
 from oracles import assert_equal, everyone, tensor
 
 from evaluation.fairness.fairness import gain_spread, mean_gain
-from fedmerit.core import PeerView
+from fedmerit.capabilities.peer_learning import PeerView
 from fedmerit.distillation import distillation, divergence
 from fedmerit.methods.cycle import CYCle, current_reputation, misalignment, sharing_probability
 from fedmerit.methods.vpdl import VPDL

@@ -35,9 +35,9 @@ def played(content, aggregation):
     model, n = tensor(content["theta_g"]).flatten(), len(content["c"])
     owners = torch.arange(content["H"], dtype=torch.int32).repeat_interleave(3)
     state = method.start(model, n, Layout((len(model),), owners))
-    assert torch.equal(method.survey(state).model, model)
+    assert torch.equal(method.importance_request(state).model, model)
     state, models, held = method.allocate(state, tensor(content["dL"]))
-    assert method.survey(state) is None
+    assert method.importance_request(state) is None
     return method.round(state, tensor(content["update"]).flatten(1), everyone([1] * n))[1], models, held
 
 

@@ -1,4 +1,4 @@
-"""FedCE(estimate="server") against the aggregator that NVFlare installs: same weights, same update, to 1e-6."""
+"""FedCE with estimate="server" against the aggregator that NVFlare installs: same weights, same update, to 1e-6."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_opt.pt.fedce import FedCEConstants, FedCEModelAggregator
 
 from fedmerit.core import Layout, Reports
-from fedmerit.methods.fedce import FedCE
+from fedmerit.methods.fedce_nvflare import FedCENVFlare
 
 NAMES = ("a.weight", "b.bias", "c.weight", "d.bias")  # sorted, as NVFlare flattens
 
@@ -80,7 +80,7 @@ def nvflare_rounds(case, mode):
 
 def our_rounds(case, combine):
     """The same of FedCE."""
-    method = FedCE(combine=combine, estimate="server")
+    method = FedCENVFlare(combine)
     _, n, d = case.updates.shape
     state = method.start(torch.zeros(d, dtype=torch.float64), n, Layout.of(d))
     everyone, nothing = torch.ones(n, dtype=torch.bool), torch.full((n,), math.nan, dtype=torch.float64)

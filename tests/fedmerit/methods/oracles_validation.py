@@ -4,7 +4,8 @@ import torch
 from oracles import assert_equal, contains, everyone, tensor
 
 from fedmerit.core import CandidateResults, Layout
-from fedmerit.methods.cffl import CFFL, largest_entries
+from fedmerit.methods.cffl import largest_entries
+from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE, distribution, divergence
 from fedmerit.methods.fedci import FedCI
@@ -26,7 +27,7 @@ CFFL_MODES = {
 
 def check_cffl(content, mode):
     config, size = content["config"], content["config"]["D"]
-    method = CFFL(
+    method = CFFLReleased(
         **CFFL_MODES[mode],
         **{name: config[name] for name in ("theta", "clip", "alpha", "coef")},
         alpha_growth=config["T"] if "growing" in mode else 0,

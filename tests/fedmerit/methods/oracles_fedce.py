@@ -8,6 +8,7 @@ from oracles import assert_equal, contains, everyone, tensor
 from fedmerit.core import Layout, OwnPart, SiteView
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE, minus_model
+from fedmerit.methods.fedce_nvflare import FedCENVFlare
 
 
 def reports(samples, cosine=None, minus_error=None):
@@ -57,7 +58,7 @@ def check_fedce_at_sites(content, combine):
 
 def check_fedce_at_server(content, entry):
     """The rule of NVFlare 2.9's aggregator; nobody has a minus model in round 0."""
-    config, method = content["config"], FedCE(combine=entry.removeprefix("nvflare_2_9_"), estimate="server")
+    config, method = content["config"], FedCENVFlare(entry.removeprefix("nvflare_2_9_"))
     state = method.start(tensor(config["w0"]), len(config["n"]), Layout.of(len(config["w0"])))
     received, trained = tensor(config["w0"]), None
     for round, updates in zip(content[entry], content["updates"], strict=True):

@@ -1,3 +1,5 @@
+"""What a run is: from options and from JSON."""
+
 import json
 from dataclasses import fields
 
@@ -5,6 +7,9 @@ import pytest
 
 from fedmerit.configuration.run import TASKS, Network, RunConfiguration, Training, make_configuration
 from fedmerit.errors import BadInput
+from fedmerit.methods.cffl import CFFL
+from fedmerit.methods.cffl_released import CFFLReleased
+from fedmerit.methods.fedce_nvflare import FedCENVFlare
 from fedmerit.methods.registry import METHODS
 
 NETWORK = TASKS["fundus"]
@@ -20,21 +25,21 @@ def test_an_unknown_method_lists_the_methods():
     assert all(name in str(error.value) for name in METHODS)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["combin", "learning_rate", "labels", "in_channels"])
-def test_an_unknown_parameter_lists_every_name_there_is(method, name):
-    with pytest.raises(BadInput, match=f"parameter '{name}': method {method} has none of that name") as error:
-        config(method, **{name: "1"})
-    groups = {"parameters": METHODS[method].method, "training": Training, "network": Network}
-    for group, kind in groups.items():
-        known = [part.name for part in fields(kind) if part.name not in ("labels", "in_channels")]
-        assert f"{group}: {', '.join(known) or 'none'}" in str(error.value)
+@pytest.mark.parametrize("method", ["standalone", "fedce", "cffl"])
+def test_an_unknown_parameter_lists_every_name_there_is(method):
+    groups = {"parameters": METHODS[method], "training": Training, "network": Network}
+    for name in ("combin", "learning_rate", "labels", "in_channels"):
+        with pytest.raises(BadInput, match=f"parameter '{name}': method {method} has none of that name") as error:
+            config(method, **{name: "1"})
+        for group, kind in groups.items():
+            known = [part.name for part in fields(kind) if part.name not in ("labels", "in_channels")]
+            assert f"{group}: {', '.join(known) or 'none'}" in str(error.value)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_no_name_stands_for_two_things(method):
-    names = [part.name for kind in (METHODS[method].method, Training, Network) for part in fields(kind)]
-    assert len(names) == len(set(names))
+def test_no_name_stands_for_two_things():
+    for kind in METHODS.values():
+        names = [part.name for one in (kind, Training, Network) for part in fields(one)]
+        assert len(names) == len(set(names))
 
 
 def test_text_becomes_the_type_of_its_field():
@@ -55,15 +60,16 @@ def test_text_becomes_the_type_of_its_field():
         ("combine", 1, "combine: .*string"),
         ("loss", "focal", "expected one of dice_ce, dice"),
         ("lr", "fast", "lr: .*number"),
-        ("lr", "0", "lr=0.0: expected a positive number"),
-        ("lr", "-1e-3", "expected a positive number"),
-        ("lr", "nan", "expected a positive number"),
-        ("lr", "inf", "expected a positive number"),
+        ("lr", "0", "lr=0.0: expected above 0"),
+        ("lr", "-1e-3", "expected above 0"),
+        ("lr", "nan", "expected above 0"),
+        ("lr", "inf", "expected above 0"),
         ("batch_size", "2.5", "batch_size: .*integer"),
         ("batch_size", "0", "batch_size=0: expected 1 to 4096"),
         ("epochs", "-1", "epochs=-1: expected 1 to 1000"),
         ("cpu_threads", "0", "cpu_threads=0: expected 1 to 256"),
         ("augment", "perhaps", "augment: .*boolean"),
+        ("optimizer", "lion", "expected one of adam, sgd"),
         ("norm", "layer", "expected one of batch, instance, group"),
         ("width", "99999999999", "width=99999999999: expected 1 to 512"),
         ("width", "0", "width=0: expected 1 to 512"),
@@ -102,14 +108,27 @@ def test_a_list_of_numbers_in_a_text():
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("task", TASKS)
-def test_a_plan_survives_json(method, task):
-    made = make_configuration(method, task, 30, 3, TASKS[task], {"width": "4", "lr": "0.1", "loss": "dice"})
+def test_a_configuration_survives_json(method):
+    for task in TASKS:
+        made = make_configuration(method, task, 30, 3, TASKS[task], {"width": "4", "lr": "0.1", "loss": "dice"})
+        again = RunConfiguration.from_dict(json.loads(json.dumps(made.to_dict())))
+        assert again == made
+        assert again.to_dict() == made.to_dict()
+        assert again.network.labels == tuple(TASKS[task]["labels"])
+        assert type(again.build_method()) is METHODS[method]
+
+
+def test_a_configuration_knows_the_variant_of_its_method():
+    made = config("fedce", estimate="server")
+    assert made.parameters == {"combine": "times", "estimate": "server"}
+    assert type(made.build_method()) is FedCENVFlare
     again = RunConfiguration.from_dict(json.loads(json.dumps(made.to_dict())))
-    assert again == made
-    assert again.to_dict() == made.to_dict()
-    assert again.network.labels == tuple(TASKS[task]["labels"])
-    assert type(again.build_method()) is METHODS[method].method
+    assert (again, type(again.build_method())) == (made, FedCENVFlare)
+    made = config("cffl", keep_own="yes", aggregation="sum")
+    assert (made.parameters["keep_own"], type(made.build_method())) == (True, CFFLReleased)
+    assert type(config("cffl", keep_own="no", alpha_growth="0").build_method()) is CFFL
+    with pytest.raises(BadInput, match="method cffl: reward='global': keep_own and aggregation belong"):
+        config("cffl", reward="global", aggregation="sum")
 
 
 @pytest.mark.parametrize(
@@ -124,22 +143,22 @@ def test_a_plan_survives_json(method, task):
         ("parameters", {"mode": "plus"}, "method fedce: unknown parameter mode"),
         ("parameters", {"combine": "product"}, "expected one of times, plus"),
         ("training", {"momentum": 0.9}, r"training\.momentum: Unexpected"),
-        ("training", {"lr": -1}, "expected a positive number"),
+        ("training", {"lr": -1}, "expected above 0"),
         ("network", {"labels": ["disc"]}, r"network\.in_channels"),
         ("network", {"in_channels": 3, "labels": ["disc"], "kernel": 3}, r"network\.kernel: Unexpected"),
     ],
 )
-def test_a_stored_plan_is_checked_likewise(where, value, message):
+def test_a_stored_configuration_is_checked_likewise(where, value, message):
     with pytest.raises(BadInput, match=message):
         RunConfiguration.from_dict(config().to_dict() | {where: value})
 
 
-def test_a_stored_plan_without_parameters_takes_the_defaults():
+def test_a_stored_configuration_without_parameters_takes_the_defaults():
     stored = config().to_dict() | {"parameters": {}, "training": {}}
     assert RunConfiguration.from_dict(stored) == config()
 
 
-def test_a_plan_is_not_changed_by_what_it_was_made_from():
+def test_a_configuration_is_not_changed_by_what_it_was_made_from():
     network, settings = dict(NETWORK), {"combine": "plus"}
     made = make_configuration("fedce", "fundus", 1, 0, network, settings)
     network["in_channels"], settings["combine"] = 9, "times"
