@@ -11,6 +11,7 @@ import numpy as np
 import oracles_cycle
 import oracles_fedce
 import oracles_fedsac
+import oracles_further
 import oracles_rewards
 import oracles_validation
 import pytest
@@ -28,6 +29,7 @@ READERS = [
     *oracles_cycle.READERS,
     *oracles_fedce.READERS,
     *oracles_fedsac.READERS,
+    *oracles_further.READERS,
     *oracles_rewards.READERS,
     *oracles_validation.READERS,
 ]
