@@ -68,7 +68,7 @@ class RunConfiguration(Checked):
     task: str
     rounds: int = parameter(MISSING, "to train", low=1)
     seed: int = parameter(MISSING, "of the first model and all that is drawn", low=0)
-    network: Network = field()
+    network: Network = parameter(MISSING, "that is trained")  # noqa: RUF009
     training: Training = field(default_factory=Training)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
 
