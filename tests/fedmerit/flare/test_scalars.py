@@ -1,6 +1,7 @@
 """The rounds' scalars at NVFlare's analytics receivers, a site's own under its name."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.analytix import AnalyticsData
@@ -9,11 +10,10 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.app_common.widgets.streaming import AnalyticsReceiver
 from nvflare.widgets.fed_event import ServerFedEventRunner
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedmerit.configuration.tracking import KINDS, MLflow, parse, require_tracking
-from fedmerit.errors import BadInput
 from fedmerit.flare.recipe import site_policy
-from fedmerit.flare.scalars import RECEIVERS, track
+from fedmerit.flare.scalars import RECEIVERS, receiver, track
 
 RECORD = {
     "round": 3,
@@ -41,7 +41,7 @@ class Engine:
     """As much of the server's engine as fires events."""
 
     def __init__(self, *handlers):
-        self.handlers, self.contexts = handlers, FLContextManager(identity_name="server")
+        self.handlers, self.contexts = handlers, FLContextManager(self, identity_name="server")
 
     def new_context(self):
         return self.contexts.new_context()
@@ -71,32 +71,31 @@ def test_every_scalar_of_a_round_reaches_receivers_under_its_site():
         assert fl_ctx.get_prop(FLContextKey.EVENT_DATA) is None
 
 
-def test_specs():
-    assert parse("mlflow:uri=http://10.0.0.7:5000") == MLflow("http://10.0.0.7:5000")
-    for spec in ("wandb", "tensorboard:uri=x", "mlflow:url=x"):
-        with pytest.raises(BadInput, match=spec.partition(":")[0]):
-            parse(spec)
-
-
-def test_the_local_engine_has_no_receivers():
-    with pytest.raises(BadInput, match="--engine sim"):
-        require_tracking(["tensorboard"], "local")
-
-
-def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypatch):
-    monkeypatch.setattr("fedmerit.configuration.tracking.find_spec", lambda name: None)
-    for kind in KINDS:
-        with pytest.raises(BadInput, match=r"pip install 'fedmerit\[tracking\]'"):
-            require_tracking([kind], "sim")
-
-
 def test_only_servers_that_track_allow_receivers():
     assert not set(RECEIVERS) & set(site_policy()["class_allow_list"])
     assert set(RECEIVERS) <= set(site_policy(track=True)["class_allow_list"])
 
 
-def test_tensorboard_gets_a_folder_per_site(fedmerit, options, tmp_path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+def scalars(folder):
+    """Steps and values of each tag in event files."""
+    events = EventAccumulator(str(folder)).Reload()
+    return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_gets_a_folder_per_site(tmp_path):
+    chosen = receiver("tensorboard")
+    engine = Engine(chosen)
+    engine.get_workspace = lambda: SimpleNamespace(get_run_dir=lambda job: str(tmp_path))
+    with engine.new_context() as fl_ctx:
+        chosen._handle_start_run_event(fl_ctx)
+        track(engine, RECORD)
+        chosen.finalize(fl_ctx)
+    assert scalars(tmp_path / "tb_events" / "A") == {"weight": [(3, 0.25)], "validation_dice": [(3, 0.5)]}
+    assert scalars(tmp_path / "tb_events" / "B")["contribution"] == [(3, -0.5)]
+
+
+@pytest.mark.slow
+def test_a_job_shows_its_rounds_in_tensorboard(fedmerit, options, tmp_path):
     run = tmp_path / "run"
     more = ("--track", "tensorboard")
     result = fedmerit("run", "--out", run, *options(engine="sim", method="fedavg", rounds=2), *more)
@@ -105,10 +104,7 @@ def test_tensorboard_gets_a_folder_per_site(fedmerit, options, tmp_path):
     folders = {path.name: path for path in run.glob("nvflare/**/tb_events/*")}
     assert sorted(folders) == ["site1", "site2", "site3"]
     for site, folder in folders.items():
-        events = accumulator.EventAccumulator(str(folder))
-        events.Reload()
+        shown = scalars(folder)
         for tag, part in (("weight", "weights"), ("validation_dice", "validation_dice")):
-            expected = [(record["round"], record[part][site]) for record in records]
-            assert [(event.step, event.value) for event in events.Scalars(tag)] == [
-                (round, pytest.approx(value, rel=1e-6)) for round, value in expected
-            ]
+            expected = [(record["round"], pytest.approx(record[part][site], rel=1e-6)) for record in records]
+            assert shown[tag] == expected
