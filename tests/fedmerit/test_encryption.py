@@ -20,7 +20,7 @@ from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.federation.verification import verify_run
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
-from fedmerit.methods.registry import METHODS
+from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.records import ciphertexts as ciphertexts
 from fedmerit.records.ledger import Ledger, digest
 from fedmerit.records.results import read_results, read_run
@@ -354,7 +354,7 @@ def test_a_site_can_insist_on_encryption(tmp_path):
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_methods_that_need_single_updates_refuse_encryption_with_the_reason(method):
-    entry = METHODS[method].method()
+    entry = build_method(method, {})
     if method in ("fedavg", "fedce"):
         assert require_privacy(["he"], method, entry) == ["he"]
     else:
@@ -364,18 +364,18 @@ def test_methods_that_need_single_updates_refuse_encryption_with_the_reason(meth
 
 def test_fedces_other_estimate_refuses_encryption():
     with pytest.raises(BadInput, match="single updates"):
-        require_privacy(["he"], "fedce", METHODS["fedce"].method(estimate="server"))
+        require_privacy(["he"], "fedce", build_method("fedce", {"estimate": "server"}))
 
 
 def test_filters_of_updates_in_the_clear_are_refused_beside_encryption():
     with pytest.raises(BadInput, match="in the clear"):
-        require_privacy(["gaussian", "he"], "fedavg", METHODS["fedavg"].method())
+        require_privacy(["gaussian", "he"], "fedavg", build_method("fedavg", {}))
 
 
 def test_without_tenseal_the_refusal_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tenseal", None)
     with pytest.raises(BadInput, match=r"pip install 'fedmerit\[he\]'"):
-        require_privacy(["he"], "fedavg", METHODS["fedavg"].method())
+        require_privacy(["he"], "fedavg", build_method("fedavg", {}))
 
 
 def test_exported_job_is_encrypted_and_names_no_further_class(fedmerit, tmp_path):

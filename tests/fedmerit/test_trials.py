@@ -14,6 +14,7 @@ from rounds import SOONER
 from stopping import Stop, stop_at
 
 from fedmerit import flat
+from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -32,7 +33,7 @@ from fedmerit.wire.messages import Evaluation
 
 NAMES = ["site1", "site2", "site3"]
 TINY = {"width": "4", "depth": "3"}
-WITH_TRIALS = [name for name, entry in METHODS.items() if entry.needs_server_set]
+WITH_TRIALS = [name for name, kind in METHODS.items() if issubclass(kind, EvaluatesCandidates)]
 
 
 def test_methods_with_trials_are_those_that_validate_at_the_server():
