@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.exporting import markdown_of_methods
 from fedmerit.core import About, Method
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cffl_released import CFFLReleased
@@ -70,10 +69,6 @@ def test_every_method_and_every_parameter_says_what_it_is(name):
     assert all(vars(kind.about).values())
     assert list(rules(kind)) == [one.name for one in fields(kind)]
     assert all(rule.text for rule in rules(kind).values())
-
-
-def test_the_readme_has_the_table_of_the_classes():
-    assert f"\n\n{markdown_of_methods()}\n\n" in (ROOT / "README.md").read_text()
 
 
 def test_every_option_of_a_method_that_the_readme_names_is_one():
