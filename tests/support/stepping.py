@@ -17,6 +17,11 @@ class Stepped(Federation):
         self.exchange: Exchange | None = next(self._steps, None)
 
     @property
+    def training(self) -> bool:
+        """Whether rounds are left to train."""
+        return self.round < self.config.rounds
+
+    @property
     def work(self) -> str | None:
         """What the sites have to do now."""
         return self.exchange.work if self.exchange else None
