@@ -50,6 +50,7 @@ class TrainingView:
     buffers: Buffers  # received with it
     vectors: Mapping[str, Tensor]  # (d,) each, sent with it: `Outcome.vectors`; none in round 0
     kept: Mapping[str, Tensor]  # what `LocalResult.kept` of the site's last round held
+    own: tuple[Tensor, Buffers] | None  # likewise the site's own model (d,), and its statistics; None: none yet
     train: Train
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from torch import Tensor, nn
 
@@ -63,3 +63,8 @@ class LearnsFromPeers:
     def learn_from(self, view: PeerView) -> PeerTerm:
         """The site half where `sharing` has peers reach the site."""
         raise NotImplementedError
+
+
+def from_site_to_site(method: object) -> TypeGuard[LearnsFromPeers]:
+    """Whether sites ask each other for their models, which the server then never sees."""
+    return isinstance(method, LearnsFromPeers) and method.exchange == "peer"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedmerit.capabilities.local_training import TrainsLocally
-from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.configuration import options
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
@@ -68,9 +68,8 @@ def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str
         require_tenseal(f"--privacy {HE}")
         return [HE]
     complete = [options.text_of(parse(spec), KINDS) for spec in specs]
-    from_site_to_site = isinstance(method, LearnsFromPeers) and method.exchange == "peer"
     beside = isinstance(method, TrainsLocally) and method.vectors
-    why_not = method.needs.unfiltered or (PAST_THE_FILTERS if from_site_to_site else BESIDE if beside else "")
+    why_not = method.needs.unfiltered or (PAST_THE_FILTERS if from_site_to_site(method) else BESIDE if beside else "")
     if complete and why_not:
         raise BadInput(f"--privacy {complete[0]}: not with method {name}: {why_not}")
     return complete

@@ -8,7 +8,7 @@ import torch
 
 from fedmerit.attacks.catalogue import require_possible
 from fedmerit.capabilities.candidates import EvaluatesCandidates
-from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.run import RunConfiguration, make_configuration
@@ -116,8 +116,7 @@ def create(
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
     """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
-    method = config.build_method()
-    at_sites = isinstance(method, LearnsFromPeers) and method.exchange == "peer"
+    at_sites = from_site_to_site(config.build_method())
     if at_sites and engine == "sim" and threads is not None and threads < len(sites):
         raise BadInput(
             f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "

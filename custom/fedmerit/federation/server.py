@@ -23,9 +23,9 @@ from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_c
 from fedmerit.federation.evaluating import evaluate_models, measure_importance
 from fedmerit.federation.evidence import evidence_of
 from fedmerit.federation.exchange import Exchange, FaultOf
-from fedmerit.federation.models import ModelsInTheClear, models_of
 from fedmerit.federation.recorder import Admitted, Recorder, Replies
 from fedmerit.federation.requirements import require_fit, require_sites
+from fedmerit.federation.server_models import ModelsInTheClear, models_of
 from fedmerit.federation.submodels import Submodels, mean_importance
 from fedmerit.records.signing import Signer
 from fedmerit.training import neurons

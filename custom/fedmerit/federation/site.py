@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmerit import flat
 from fedmerit.capabilities.local_training import Penalty, Trained, TrainingView, TrainsLocally
-from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView
+from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView, from_site_to_site
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import OwnPart, SiteView
 from fedmerit.errors import BadInput, MemoryLost
@@ -84,7 +84,7 @@ class Site:
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
         if key:
             return EncryptedModelsFromServer(self.memory, self.config, self.name, key)
-        if isinstance(self.method, LearnsFromPeers) and self.method.exchange == "peer":
+        if from_site_to_site(self.method):
             return ModelsOfSites(self.memory, self.config, self.name, self.method, ask_peer, self.log)
         return ModelsFromServer(self.memory)
 
@@ -188,8 +188,8 @@ class Site:
             trained, statistics = flat.get_parameters(self.network), flat.get_buffers(self.network)
             return Trained(trained, statistics, loss, steps_of(self.slices, settings), settings.lr)
 
-        kept = memory.kept if memory else {}
-        result = method.train(TrainingView(received, task.buffers, task.vectors, kept, once))
+        kept, own_before = (memory.kept, memory.own) if memory else ({}, None)
+        result = method.train(TrainingView(received, task.buffers, task.vectors, kept, own_before, once))
         trained, own = result.trained, result.own
         return Learned(
             update=trained.parameters - received,

@@ -1,7 +1,7 @@
 """The models of a site: how one reaches it, what of it leaves, and which one it tests in the end.
 
 Each kind is one part that `fedmerit.federation.site` is put together with, the counterpart of
-`fedmerit.federation.models` at the server.
+`fedmerit.federation.server_models` at the server.
 """
 
 import logging

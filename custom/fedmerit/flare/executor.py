@@ -23,7 +23,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.attacks.attacking_site import attacking
-from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.site import Site
 from fedmerit.flare.translation import (
@@ -97,7 +97,9 @@ class MeritExecutor(Executor):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Lend the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
         super().handle_event(event_type, fl_ctx)
-        if event_type == EventType.START_RUN and _models_stay(self.plan):
+        if event_type == EventType.START_RUN and from_site_to_site(
+            RunConfiguration.from_dict(self.plan).build_method()
+        ):
             fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
         if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
             (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
@@ -143,9 +145,3 @@ def _own_folder(fl_ctx: FLContext) -> Path:
     """Where the site keeps its part of the run."""
     workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
     return run_folder(workspace) / "sites" / str(fl_ctx.get_identity_name())
-
-
-def _models_stay(plan: dict[str, Any]) -> bool:
-    """Whether sites ask each other for their models."""
-    method = RunConfiguration.from_dict(plan).build_method()
-    return isinstance(method, LearnsFromPeers) and method.exchange == "peer"

@@ -99,10 +99,8 @@ class Ditto(GlobalMethod, TrainsLocally):
 
     def train(self, view: TrainingView) -> LocalResult:
         trained = view.train(view.received)
-        kept = dict(view.kept)
-        start = kept.pop("", view.received)  # beside it, by their names, its BatchNorm statistics
-        own = view.train(start, kept or view.buffers, penalty=towards(view.received, self.lambda_))
-        return LocalResult(trained, kept={"": own.parameters, **own.buffers}, own=own)
+        start, statistics = view.own or (view.received, view.buffers)
+        return LocalResult(trained, own=view.train(start, statistics, penalty=towards(view.received, self.lambda_)))
 
 
 CONTRACT_METHODS = {"silobn": SiloBN, "fedprox": FedProx, "scaffold": SCAFFOLD, "ditto": Ditto}

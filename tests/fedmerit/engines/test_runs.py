@@ -14,6 +14,7 @@ from stopping import stop_at
 from fedmerit.engines import runs
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.server import Federation
+from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.federation.site import Site
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import ResultsFile
@@ -54,14 +55,14 @@ STOPS: dict[str, tuple[Any, ...]] = {
     "at the start of a round": (Site, "train", 4),
     "in the middle of a round": (Site, "train", 6),
     "before the site remembers": (Site, "_remember", 8),
-    "when all have trained": (Federation, "_aggregate", 2),
+    "when all have trained": (Federation, "_admit", 2),
     "rows half written": (ResultsFile, "append", 2, half_the_rows),
     "between results and ledger": (Ledger, "append", 2),
     "ledger line half written": (Ledger, "append", 2, half_a_line),
     "before the checkpoint": (Federation, "_checkpoint", 2),
     "before the test": (Site, "evaluate", 1),
     "in the middle of the test": (Site, "evaluate", 3),
-    "before the models are saved": (Federation, "_finish", 1),
+    "before the models are saved": (ModelsInTheClear, "save", 1),
     "before the test's rows": (ResultsFile, "append", 4),
     "test's rows half written": (ResultsFile, "append", 4, half_the_rows),
     "before the last checkpoint": (Federation, "_checkpoint", 4),

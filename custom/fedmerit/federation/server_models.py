@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedmerit import flat
 from fedmerit.capabilities.local_training import TrainsLocally
-from fedmerit.capabilities.peer_learning import LearnsFromPeers, Sharing
+from fedmerit.capabilities.peer_learning import Sharing, from_site_to_site
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Method, Outcome, Reports
 from fedmerit.federation.peers import givers
@@ -287,6 +287,6 @@ def models_of(
     """The kind that a run needs; ``context`` is TenSEAL's, of encrypted runs."""
     if context is not None:
         return EncryptedModels(config, network, sites, context)
-    if isinstance(method, LearnsFromPeers) and method.exchange == "peer":
+    if from_site_to_site(method):
         return ModelsAtSites(config, network, sites)
     return ModelsInTheClear(config, network, sites, method)

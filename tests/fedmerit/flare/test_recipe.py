@@ -12,7 +12,7 @@ import pytest
 from fedmerit.flare.recipe import site_policy
 from fedmerit.records.ledger import verify
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
+JOBS = Path(__file__).resolve().parents[3] / "jobs"
 FOLDERS = sorted(path.parent.name for path in JOBS.glob("*/meta.json"))
 
 
