@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gate import Gate
 from stopping import stop_at
 
 from fedmerit.engines import runs
@@ -150,13 +151,14 @@ def test_resume_of_a_finished_run_trains_nothing(fedmerit, trained, tmp_path, as
 
 @pytest.fixture
 def started(scripts, options, tmp_path, kill, wait_for):
-    """``fedmerit run`` in a process of its own, once its ledger holds a number of records."""
+    """``fedmerit run`` in a process of its own, once its ledger holds some records; it does not end by itself."""
 
-    def start(records: int, **changes: object) -> Path:
+    def start(records: int, rounds: int = 3, **changes: object) -> Path:
         run = tmp_path / "run"
-        command = [str(scripts / "fedmerit"), "run", "--out", str(run), *options(**changes)]
+        gate = Gate(tmp_path / "gate", run, rounds - 1)
+        command = [str(scripts / "fedmerit"), "run", "--out", str(run), *options(rounds=rounds, **changes)]
         with (tmp_path / "output.txt").open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, env=gate.environment, stdout=output, stderr=subprocess.STDOUT)
 
         def far_enough() -> bool:
             assert process.poll() is None, (tmp_path / "output.txt").read_text()

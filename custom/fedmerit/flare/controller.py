@@ -96,7 +96,7 @@ class MeritController(ModelController):
         track(self.engine, record)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Note that a site asks for work, and whose answer NVFlare did not let through, such as the news of an error."""
+        """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
             self.taken = True

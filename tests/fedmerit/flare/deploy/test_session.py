@@ -2,10 +2,13 @@
 
 import json
 import re
+import shutil
 import socket
 import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -13,6 +16,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from federation_factory import PATIENCE, federation
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
+from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_server, server_address
@@ -20,9 +24,9 @@ from fedmerit.flare.deploy.processes import end, start
 from fedmerit.flare.deploy.provision import add_sites, init, make_project
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results, read_run
+from fedmerit.training.place import RUN_NAME
 
 NAMES = ["site1", "site2", "site3"]
-METHODS = ["fedce", "cgsv"]
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +294,38 @@ def test_job_at_work_is_stopped(hospitals, export, fedmerit, tmp_path, wait_for)
     assert result.exit_code == 0, result.output
     assert "ABORTED" in hospitals.wait(job)
     assert verify(hospitals.fetch(job, tmp_path / "run") / "ledger.jsonl") > 0
+
+
+@pytest.fixture
+def fetched(tmp_path):
+    """What `session.fetch` makes of a failed job whose run has a number of complete rounds; None: it has no run."""
+
+    def download(job_id, folder):
+        return str(shutil.copytree(tmp_path / "result", Path(folder) / job_id))
+
+    def fetch(rounds):
+        run = tmp_path / "result/workspace" / RUN_NAME
+        (run if rounds is not None else run.parent).mkdir(parents=True)
+        if rounds is not None:
+            (run / "run.json").write_text("{}")
+        for number in range(rounds or 0):
+            Ledger(run / "ledger.jsonl").append({"round": number})
+        description = {"job_id": "job1", "status": "FINISHED:EXECUTION_EXCEPTION"}
+        opened = SimpleNamespace(get_job_meta=lambda job_id: description, download_job_result=download)
+        return session.fetch(opened, "job1", tmp_path / "out")
+
+    return fetch
+
+
+def test_run_with_a_complete_round_is_fetched_though_its_job_failed(fetched):
+    assert verify(fetched(rounds=1) / "ledger.jsonl") == 1
+
+
+@pytest.mark.parametrize(("rounds", "why"), [(0, "its first round was not complete"), (None, "no site took it")])
+def test_run_without_a_complete_round_is_not_fetched(fetched, tmp_path, rounds, why):
+    with pytest.raises(BadInput, match=f"job job1: left no run: {why}; its status is FINISHED:EXEC.*; log.txt in the"):
+        fetched(rounds)
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
 
 
 @pytest.mark.parametrize("command", ["status", "fetch", "abort"])
