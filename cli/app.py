@@ -1,25 +1,50 @@
-"""What every command shares: the app, the terminal, options that several take, how errors end."""
+"""What commands share: the terminal, how errors end, options that several take. Loads nothing heavy."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from enum import StrEnum
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from fedmerit.errors import BadInput, RunFailed
 
-app = typer.Typer(
-    help="Collaboratively-fair federated learning for medical image segmentation.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+METHODS = (  # the keys of `fedmerit.methods.registry.METHODS`, which loads torch
+    "standalone",
+    "fedavg",
+    "fedce",
+    "cgsv",
+    "rffl",
+    "dw",
+    "eu",
+    "rr",
+    "cffl",
+    "fedave",
+    "fedsac",
+    "qfedavg",
+    "fedci",
+    "eci",
+    "cycle",
+    "vpdl",
 )
+TASKS = ("prostate", "fundus", "fundus-disc")  # the keys of `fedmerit.configuration.run.TASKS`, which loads torch
+
 console = Console()
-P = ParamSpec("P")
-R = TypeVar("R")
+
+
+class Commands(TyperGroup):
+    """Commands whose `BadInput` and `RunFailed` end as a message on standard error and exit code 2 or 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that the user named."""
+        try:
+            return super().invoke(ctx)
+        except (BadInput, RunFailed) as error:
+            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
 
 
 class Engine(StrEnum):
@@ -33,6 +58,10 @@ class Engine(StrEnum):
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method, the training or the network."),
+]
+Method = typer.Option(help=", ".join(METHODS))
+Methods = Annotated[
+    str, typer.Option(help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all.")
 ]
 SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
 Rounds = Annotated[int, typer.Option(help="Rounds of each run.")]
@@ -60,21 +89,12 @@ Contributions = Annotated[
     typer.Option(metavar="RUN", help="Finished run of the same sites that says what they contribute (fedsac)."),
 ]
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")]
+Truth = Annotated[Path | None, typer.Option(help="What `fedmerit loo` or `fedmerit shapley` wrote, on the same sites.")]
 
 
-def reports_bad_input(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn `BadInput` and `RunFailed` into their message on standard error, and exit code 2 or 1."""
-
-    @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except (BadInput, RunFailed) as error:
-            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-            typer.echo(str(error), err=True)
-            raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
-
-    return wrapped
+def given(**options: Any) -> dict[str, Any]:
+    """The options that have a value; the others are left to whoever takes them."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, str]:
@@ -90,3 +110,10 @@ def require_jobs(jobs: int | None) -> None:
     """`BadInput` where --jobs is no number of processes."""
     if jobs is not None and jobs < 1:
         raise BadInput(f"--jobs {jobs}: expected 1 or more")
+
+
+def last_round(record: Mapping[str, Any]) -> str:
+    """A ledger record in a few words."""
+    dice = list(record["validation_dice"].values())
+    weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
+    return f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"

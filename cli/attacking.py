@@ -9,34 +9,31 @@ import typer
 from cli.app import (
     Device,
     Jobs,
+    Methods,
     OutFolder,
     Rounds,
     ServerSites,
     Settings,
     SitesFolder,
-    app,
     assignments,
     console,
-    reports_bad_input,
+    given,
     require_jobs,
 )
-from cli.progress import progress, resumable
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from evaluation.formats import Table
     from evaluation.freeriders.freeriders import Attack
 
 KINDS = "repeat, zero, noise, delta, ..., duplicate, split, each with parameters where wanted: noise:from=5."
 
+commands = typer.Typer()
 
-@app.command()
-@reports_bad_input
+
+@commands.command()
 def attack(
     kind: Annotated[str, typer.Option(help=f"One of {KINDS}")],
-    site: Annotated[str, typer.Option(help="The site that misbehaves.")],
+    site: Annotated[str, typer.Option(help="The site that attacks.")],
     sites: SitesFolder,
     out: OutFolder,
     method: Annotated[str, typer.Option(help="With parameters where wanted: fedce:combine=plus.")] = "fedce",
@@ -47,30 +44,30 @@ def attack(
     server_sites: ServerSites = None,
     settings: Settings = None,
 ) -> None:
-    """One run in which a site misbehaves, beside the same run in which all are honest: who was flagged, and when.
+    """One run in which a site attacks, beside the same run in which all are honest: who was flagged, and when.
 
     Interrupted, the same command goes on. Exits with 1 where a run failed.
     """
+    from cli.printing import show
     from evaluation.freeriders.freerider_tables import beside_honest
+    from evaluation.freeriders.freeriders import results_of
 
     for option, value in (("--kind", kind), ("--method", method)):
         if "," in value or value == "all":
             raise BadInput(f"{option} {value}: expected one; `fedmerit freeriders` takes several")
-    attacks = _train(out, method, kind, [site], str(seed), sites, rounds, jobs, device, server_sites, settings)
-    control, attacked = attacks
-    _show(out, [beside_honest(attacked, control, _results(attacks))], {})
+    options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
+    control, attacked = _train(out, method, kind, [site], str(seed), jobs, assignments(settings), options)
+    show([beside_honest(attacked, control, results_of([control, attacked]))], out)
+    _say_where(out)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def freeriders(
     sites: SitesFolder,
     out: OutFolder,
-    kinds: Annotated[str, typer.Option(help=f"Behaviours: all, or some of {KINDS}")] = "all",
-    methods: Annotated[
-        str, typer.Option(help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all.")
-    ] = "fedavg,fedce,cgsv",
-    riding: Annotated[str | None, typer.Option(help="Sites that misbehave in turn: A,B.", show_default="all")] = None,
+    kinds: Annotated[str, typer.Option(help=f"Attacks: all, or some of {KINDS}")] = "all",
+    methods: Methods = "fedavg,fedce,cgsv",
+    riding: Annotated[str | None, typer.Option(help="Sites that attack in turn: A,B.", show_default="all")] = None,
     rounds: Rounds = 30,
     seeds: Annotated[str, typer.Option(help="Of every run.")] = "0",
     jobs: Jobs = None,
@@ -78,22 +75,30 @@ def freeriders(
     server_sites: ServerSites = None,
     settings: Settings = None,
 ) -> None:
-    """Every site in turn misbehaves in every way under every method: what it pays, and what tells.
+    """Every site in turn makes every attack under every method: what it pays, and what tells.
 
     Prints the matrix of methods and attacks; writes tables, and Figures 4 and 7 of the FedCE paper. Interrupted,
     the same command goes on. Exits with 1 where a run failed.
     """
-    from evaluation.formats import Table, write_tables
+    from cli.printing import show
+    from evaluation.figures import png
+    from evaluation.formats import Table, file_name, write_tables
     from evaluation.freeriders.freerider_tables import outcomes, rocs, tables
+    from evaluation.freeriders.freeriders import results_of
     from evaluation.freeriders.rider_figures import figures
+    from evaluation.pages import save_png
     from fedmerit.training.data import open_sites
 
-    names = [folder.name for folder in open_sites(sites)] if riding is None else riding.split(",")
-    attacks = _train(out, methods, kinds, names, seeds, sites, rounds, jobs, device, server_sites, settings)
-    results = _results(attacks)
-    _show(out, tables(attacks, results), figures(attacks, results))
+    names = riding.split(",") if riding is not None else [folder.name for folder in open_sites(sites)]
+    options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
+    attacks = _train(out, methods, kinds, names, seeds, jobs, assignments(settings), options)
+    results = results_of(attacks)
+    show(tables(attacks, results), out)
     details = {"runs": outcomes(attacks, results), "roc": rocs(attacks, results)}
     write_tables([Table(name, "", frame) for name, frame in details.items()], out / "tables")
+    for name, figure in figures(attacks, results).items():
+        save_png(out / "figures" / f"{file_name(name)}.png", png(figure))
+    _say_where(out)
 
 
 def _train(
@@ -102,53 +107,28 @@ def _train(
     kinds: str,
     riding: Sequence[str],
     seeds: str,
-    sites: Path,
-    rounds: int,
     jobs: int | None,
-    device: str | None,
-    server_sites: Path | None,
-    settings: list[str] | None,
+    settings: Mapping[str, str],
+    options: Mapping[str, Any],
 ) -> "list[Attack]":
-    """All runs, those that are missing trained; exit code 1 where one failed."""
+    """All runs, controls first, those that are missing trained; exit code 1 where one failed."""
+    from cli.progress import counting, exit_if_failed
     from evaluation.comparison_runs import parse_methods, parse_seeds
     from evaluation.freeriders.freeriders import parse_kinds, prepare, work_off
     from evaluation.pool import workers_for
     from fedmerit.training.data import open_sites
 
     require_jobs(jobs)
-    chosen = parse_kinds(kinds, open_sites(sites)[0].labels)
-    given: dict[str, Any] = {"device": device, "server_sites": server_sites}
-    options = {"sites": sites, "rounds": rounds} | {name: value for name, value in given.items() if value is not None}
-    attacks = prepare(out, parse_methods(methods), chosen, riding, parse_seeds(seeds), assignments(settings), options)
+    chosen = parse_kinds(kinds, open_sites(options["sites"])[0].labels)
+    attacks = prepare(out, parse_methods(methods), chosen, riding, parse_seeds(seeds), settings, options)
     left = sum(not attack.finished for attack in attacks)
     workers = jobs or workers_for(attacks[0].folder)
     console.print(f"{len(attacks)} runs, {left} to do, {workers} at a time")
-    with resumable(), progress() as bars:
-        bar = bars.add_task("runs", total=left, last="")
-        failed = work_off(attacks, workers, lambda folder, error: bars.advance(bar))
-    for folder, error in failed.items():
-        typer.echo(f"failed: {folder}: {error}", err=True)
-    if failed:
-        raise typer.Exit(1)
+    with counting("runs", left) as on_end:
+        failed = work_off(attacks, workers, on_end)
+    exit_if_failed(failed)
     return attacks
 
 
-def _results(attacks: "Sequence[Attack]") -> Any:
-    from evaluation.freeriders.freeriders import results_of
-
-    return results_of(attacks)
-
-
-def _show(out: Path, tables: "Sequence[Table]", figures: "Mapping[str, Figure]") -> None:
-    """Print tables; write them and figures."""
-    from evaluation.figures import png
-    from evaluation.formats import file_name, write_tables
-    from evaluation.pages import save_png
-    from evaluation.tables import print_table
-
-    for table in tables:
-        print_table(table, console)
-    write_tables(tables, out / "tables")
-    for name, figure in figures.items():
-        save_png(out / "figures" / f"{file_name(name)}.png", png(figure))
+def _say_where(out: Path) -> None:
     console.print(f"runs, tables and figures: {out}", soft_wrap=True)

@@ -9,24 +9,24 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cli.app import ServerSites, app, console, reports_bad_input
-from cli.progress import last_round
+from cli.app import ServerSites, console, last_round
 from fedmerit.errors import BadInput
-from fedmerit.records.ciphertexts import require_tenseal
 
 if TYPE_CHECKING:
     from fedmerit.flare.deploy.preflight import Line
     from fedmerit.flare.deploy.provision import Kit
 
+commands = typer.Typer()
 deploy = typer.Typer(
     no_args_is_help=True, help="Prepare a federation of separate machines: startup kits, sites, server."
 )
-app.add_typer(deploy, name="deploy")
+commands.add_typer(deploy, name="deploy")
 
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
 AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
 JobId = Annotated[str, typer.Argument(help="As `submit` printed it.")]
 Byoc = Annotated[bool, typer.Option("--byoc", help="Let jobs bring code of their own (`export --byoc`).")]
+Offline = Annotated[bool, typer.Option("--offline", help="The server need not be started yet.")]
 KitDevice = Annotated[str, typer.Option(help="cuda:0, cpu, ... on this machine.")]
 COLOURS: Mapping[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 SHARES: Mapping[str, str] = {
@@ -37,7 +37,6 @@ SHARES: Mapping[str, str] = {
 
 
 @deploy.command()
-@reports_bad_input
 def init(
     out: Annotated[Path, typer.Option(help="Folder to write; with --add, the one written before.")],
     sites: Annotated[str, typer.Option(metavar="A,B:ORG", help="Sites, by the names of their folders.")],
@@ -55,6 +54,7 @@ def init(
     """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
     from fedmerit.flare.deploy.provision import PROJECT_FILE, add_sites, make_project
     from fedmerit.flare.deploy.provision import init as write_project
+    from fedmerit.records.ciphertexts import require_tenseal
 
     by_site = _organisations(sites, org)
     if add:
@@ -116,14 +116,13 @@ def _print_kits(kits: list["Kit"]) -> None:
 
 
 @deploy.command()
-@reports_bad_input
 def site(
     kit: AnyKit,
     sites_folder: Annotated[Path | None, typer.Option(help="Folder of site folders that holds this site's.")] = None,
     site_folder: Annotated[Path | None, typer.Option(help="Or the site folder itself.")] = None,
     device: KitDevice = "auto",
     byoc: Byoc = False,
-    offline: Annotated[bool, typer.Option("--offline", help="The server need not be started yet.")] = False,
+    offline: Offline = False,
 ) -> None:
     """Prepare one hospital's machine, and check it; exits with 1 where something is in the way."""
     from fedmerit.flare.deploy.kits import name_of, prepare_site, require_kind
@@ -139,7 +138,6 @@ def site(
 
 
 @deploy.command("server")
-@reports_bad_input
 def prepare_the_server(
     kit: AnyKit,
     runs: Annotated[
@@ -159,10 +157,9 @@ def prepare_the_server(
 
 
 @deploy.command("check")
-@reports_bad_input
 def check_kit(
     kit: AnyKit,
-    offline: Annotated[bool, typer.Option("--offline", help="The server need not be started yet.")] = False,
+    offline: Offline = False,
 ) -> None:
     """Check a machine that was prepared, once more; changes nothing."""
     from fedmerit.flare.deploy.kits import manifest_of
@@ -198,8 +195,7 @@ def _report(lines: list["Line"]) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def submit(
     job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit export` wrote.")],
     kit: AdminKit,
@@ -214,8 +210,7 @@ def submit(
     console.print(f"connected sites: {', '.join(there) or 'none yet; the job waits for them'}", soft_wrap=True)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def status(
     kit: AdminKit,
     job: Annotated[str | None, typer.Argument(help="Id of one job; all where not given.")] = None,
@@ -245,8 +240,7 @@ def status(
         console.print(text, soft_wrap=True, markup=False)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def fetch(
     job: JobId,
     kit: AdminKit,
@@ -260,8 +254,7 @@ def fetch(
     console.print(f"run folder: {out}", soft_wrap=True)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def abort(job: JobId, kit: AdminKit) -> None:
     """Stop a job."""
     from fedmerit.flare.deploy import session
@@ -271,8 +264,7 @@ def abort(job: JobId, kit: AdminKit) -> None:
     console.print(f"stopped: {job}", soft_wrap=True)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def resume(job: JobId, kit: AdminKit) -> None:
     """Go on with the run of a job that ended early, or that lost a site which is back: a new job, the same run."""
     from fedmerit.flare.deploy import session

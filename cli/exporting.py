@@ -8,27 +8,26 @@ from rich.console import Console
 from rich.table import Table
 
 from cli.app import (
+    TASKS,
     Contributions,
+    Method,
     Privacy,
     RoundTimeout,
     Settings,
     Track,
-    app,
     assignments,
     console,
-    reports_bad_input,
 )
-from fedmerit.configuration.filters import require_privacy
-from fedmerit.configuration.run import TASKS, make_configuration
-from fedmerit.configuration.tracking import require_tracking
 from fedmerit.errors import BadInput
-from fedmerit.files import folder_digest
-from fedmerit.methods.registry import METHODS
+
+commands = typer.Typer()
 
 
-@app.command()
+@commands.command()
 def methods() -> None:
     """The methods and how they differ."""
+    from fedmerit.methods.registry import METHODS
+
     table = Table(show_lines=True)
     for header in ("method", "contribution", "weights", "download", "site work", "parameters", "paper"):
         table.add_column(header, no_wrap=header == "parameters")
@@ -43,10 +42,9 @@ def methods() -> None:
     Console(width=max(console.width, 128)).print(table)  # narrower, words are cut
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def export(
-    method: Annotated[str, typer.Option(help=", ".join(METHODS))],
+    method: Annotated[str, Method],
     task: Annotated[str, typer.Option(help=", ".join(TASKS))],
     out: Annotated[Path, typer.Option(help="Job folder to write.")],
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
@@ -62,7 +60,11 @@ def export(
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
+    from fedmerit.configuration import run
+    from fedmerit.configuration.filters import require_privacy
+    from fedmerit.configuration.tracking import require_tracking
     from fedmerit.engines.contributions import as_setting, contributions_of
+    from fedmerit.files import folder_digest
     from fedmerit.flare.recipe import export_job
     from fedmerit.records.results import read_run
 
@@ -73,7 +75,7 @@ def export(
         if "contributions" in chosen:
             raise BadInput("--contributions: also given by --set; give them once")
         chosen["contributions"] = as_setting(contributions_of(contributions, read_run(contributions)["sites"]))
-    config = make_configuration(method, task, rounds, seed, TASKS[task], chosen)
+    config = run.make_configuration(method, task, rounds, seed, run.TASKS[task], chosen)
     filters = require_privacy(privacy or [], method, config.build_method())
     trackers = require_tracking(track or [], "prod")
     export_job(config, out, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)

@@ -1,30 +1,42 @@
-"""The ``fedmerit`` command: every file of this folder adds its own, in the order of ``--help``."""
+"""The ``fedmerit`` command: the commands of every file, in the order of ``--help``.
 
-from cli.app import app
+``--help`` answers at once, since files of commands load nothing heavy: torch, NVFlare and the like come with the
+imports at the head of a command's function, once the command is called.
+"""
 
-# isort: off
-from cli import preparing
-from cli import partitioning
-from cli import running
-from cli import reporting
-from cli import measuring_fairness
-from cli import valuing
-from cli import attacking
-from cli import reproducing
-from cli import exporting
-from cli import deploying
-# isort: on
+import typer
 
-__all__ = [
-    "app",
-    "attacking",
-    "deploying",
-    "exporting",
-    "measuring_fairness",
-    "partitioning",
-    "preparing",
-    "reporting",
-    "reproducing",
-    "running",
-    "valuing",
-]
+from cli import (
+    attacking,
+    deploying,
+    exporting,
+    measuring_fairness,
+    partitioning,
+    preparing,
+    reporting,
+    reproducing,
+    running,
+    valuing,
+)
+from cli.app import Commands
+
+app = typer.Typer(
+    cls=Commands,
+    help="Collaboratively-fair federated learning for medical image segmentation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for file in (
+    preparing,
+    partitioning,
+    running,
+    reporting,
+    measuring_fairness,
+    valuing,
+    attacking,
+    reproducing,
+    exporting,
+    deploying,
+):
+    app.add_typer(file.commands)

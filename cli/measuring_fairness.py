@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.app import app, console, reports_bad_input
+from cli.app import Truth, console
+
+commands = typer.Typer()
 
 
 class Cases(StrEnum):
@@ -16,17 +18,14 @@ class Cases(StrEnum):
     union = "union"
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def fairness(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders as `compare` writes.")],
     alone: Annotated[
         list[str] | None,
         typer.Option(help="Training alone: a method's label, or run folders.", show_default="runs of standalone"),
     ] = None,
-    truth: Annotated[
-        Path | None, typer.Option(help="What `fedmerit loo` or `fedmerit shapley` wrote, on the same sites.")
-    ] = None,
+    truth: Truth = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write the tables into, as CSV and LaTeX.")] = None,
     split: Annotated[Cases, typer.Option(help="Each site's own test cases, or those of all.")] = Cases.testing,
     label: Annotated[str | None, typer.Option(help="Of one label.", show_default="mean over labels")] = None,

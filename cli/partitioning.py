@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.app import app, reports_bad_input
-from cli.preparing import print_sites
 from fedmerit.errors import BadInput
+
+commands = typer.Typer()
 
 
 class By(StrEnum):
@@ -36,8 +36,7 @@ class NoiseRule(StrEnum):
     swap = "swap"
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def partition(
     sites: Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay as they are.")],
     out: Annotated[Path, typer.Option(help="Folder to write the new site folders into.")],
@@ -72,6 +71,7 @@ def partition(
     ] = None,
 ) -> None:
     """Deal the patients of prepared sites into new site folders, as papers partition data sets."""
+    from cli.printing import print_sites
     from data_prep.dealing import Scheme
     from data_prep.partition import partition as partition_sites
 

@@ -1,18 +1,20 @@
 """Commands on site folders: prepare, check."""
 
-from collections import Counter
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Column, Table
-from rich.text import Text
+from rich.table import Table
 
-from cli.app import app, console, reports_bad_input
+from cli.app import console
 from fedmerit.errors import BadInput
-from fedmerit.machine import cores
+
+if TYPE_CHECKING:
+    from data_prep.check import Examination
+    from data_prep.findings import Finding
+
+commands = typer.Typer()
 
 
 class SliceChoice(StrEnum):
@@ -29,8 +31,7 @@ class Crop(StrEnum):
     whole = "whole"
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def prepare(
     kind: Annotated[str, typer.Argument(help="Layout of the raw data; any other word is answered with the list.")],
     out: Annotated[Path, typer.Option(help="Folder to write the site folders into.")],
@@ -73,9 +74,11 @@ def prepare(
     ] = True,
 ) -> None:
     """Turn raw data into site folders. Interrupted, the same command goes on from the last finished cases."""
+    from cli.printing import print_sites
     from data_prep.prepare import OVERVIEW, finished_cases
     from data_prep.prepare import prepare as prepare_sites
     from data_prep.readers.generic import parse_labels
+    from fedmerit.machine import cores
 
     try:
         shares = tuple(float(part) for part in ratios.split(","))
@@ -115,45 +118,7 @@ def prepare(
         console.print(f"pictures: {out / OVERVIEW}; private, they show images of patients", soft_wrap=True)
 
 
-def print_sites(root: Path, count: int) -> None:
-    """What each site holds, and what was left out or put right there, by reason."""
-    from fedmerit.training.data import SERVER_SPLIT, SPLITS, open_sites
-
-    sites = open_sites(root)
-    columns = {f"{split} cases": split for split in SPLITS}
-    if any(site.cases(SERVER_SPLIT) for site in sites):
-        columns["server cases"] = SERVER_SPLIT
-    longest = max(len(site.name) for site in sites)
-    table = Table(Column("site", min_width=longest), *columns, "training slices", "files used", "left out", box=None)
-    for site in sites:
-        cases = [str(len(site.cases(split))) for split in columns.values()]
-        slices = site.info["counts"]["training"]["slices"]
-        table.add_row(site.name, *cases, str(slices), str(site.info["used"]["files"]), str(len(site.info["left_out"])))
-    console.print(table)
-    for title, field, key, what in (
-        ("left out", "left_out", "reason", "files"),
-        ("noted", "remarks", "remark", "cases"),
-    ):
-        _print_reasons(title, what, Counter((site.name, entry[key]) for site in sites for entry in site.info[field]))
-    if unreadable := sum(site.info["unreadable_cases"] for site in sites):
-        console.print(f"{unreadable} unreadable cases left out, as --skip-unreadable asks")
-    console.print(f"{count} sites in {root}", soft_wrap=True)
-
-
-def _print_reasons(key: str, what: str, counts: Mapping[tuple[str, str], int], most: int = 20) -> None:
-    if not counts:
-        return
-    table = Table("site", what, key, box=None)
-    ordered = sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
-    for (site, reason), count in ordered[:most]:
-        table.add_row(site, str(count), Text(reason))
-    console.print(table)
-    if len(ordered) > most:
-        console.print(f"and {len(ordered) - most} other reasons, all in the sites' site.json")
-
-
-@app.command()
-@reports_bad_input
+@commands.command()
 def check(
     sites: Annotated[Path, typer.Argument(help="Folder of site folders.")],
     max_empty: Annotated[float, typer.Option(help="Largest share of a site's cases with an empty mask.")] = 0.1,
@@ -170,23 +135,13 @@ def check(
 ) -> None:
     """Check site folders: whole, unchanged, plausible; exits with 1 where an error is found."""
     from data_prep.check import examine
-    from data_prep.findings import KINDS, Severity
+    from data_prep.findings import Severity
     from data_prep.quality_report import write_private, write_shareable
 
     found = examine(sites, max_empty=max_empty)
     for finding in found.findings:
-        if names:
-            told = str(finding)
-        else:
-            place = " ".join(part for part in (finding.site, finding.split, finding.position) if part)
-            told = ": ".join(part for part in (place, finding.kind, finding.detail or KINDS[finding.kind][1]) if part)
-        typer.echo(f"{finding.severity}: {told}", err=True)
-    table = Table("site", "cases", *(f"{severity}s" for severity in Severity), "arrays", "digest", box=None)
-    for site in found.sites:
-        counts = [str(sum(item.site == site.name for item in found.of(severity))) for severity in Severity]
-        state = "as prepared" if site.unchanged else "changed"
-        table.add_row(site.name, str(sum(site.cases.values())), *counts, state, site.spoken)
-    console.print(table)
+        typer.echo(f"{finding.severity}: {finding if names else _without_names(finding)}", err=True)
+    console.print(_table(found))
     if out is not None:
         for path in write_shareable(found, out):
             console.print(f"to share: {path}", soft_wrap=True)
@@ -200,3 +155,23 @@ def check(
         raise typer.Exit(1)
     beyond = f" beyond {warnings} warnings and {notes} notes" if warnings or notes else ""
     console.print(f"{where}nothing wrong{beyond}", soft_wrap=True)
+
+
+def _without_names(finding: "Finding") -> str:
+    """A finding in words that name no file, case or patient."""
+    from data_prep.findings import KINDS
+
+    place = " ".join(part for part in (finding.site, finding.split, finding.position) if part)
+    return ": ".join(part for part in (place, finding.kind, finding.detail or KINDS[finding.kind][1]) if part)
+
+
+def _table(found: "Examination") -> Table:
+    """Of every site its cases, findings by severity, and whether it is as it was prepared."""
+    from data_prep.findings import Severity
+
+    table = Table("site", "cases", *(f"{severity}s" for severity in Severity), "arrays", "digest", box=None)
+    for site in found.sites:
+        counts = [str(sum(item.site == site.name for item in found.of(severity))) for severity in Severity]
+        state = "as prepared" if site.unchanged else "changed"
+        table.add_row(site.name, str(sum(site.cases.values())), *counts, state, site.spoken)
+    return table

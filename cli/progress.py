@@ -1,4 +1,4 @@
-"""The terminal's view of a run while it goes on."""
+"""The terminal's view of runs while they go on. Commands import it when they are called, as it loads torch."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +9,10 @@ from typing import Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from cli.app import console
+from cli.app import console, last_round
+from evaluation.pool import OnEnd
+from fedmerit.engines import runs
+from fedmerit.records.results import read_run
 
 
 @contextmanager
@@ -28,11 +31,22 @@ def progress() -> Progress:
     return Progress(*columns, TextColumn("{task.fields[last]}"), console=console)
 
 
-def last_round(record: Mapping[str, Any]) -> str:
-    """A ledger record in a few words."""
-    dice = list(record["validation_dice"].values())
-    weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
-    return f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
+@contextmanager
+def counting(what: str, total: int) -> Iterator[OnEnd]:
+    """One bar for many runs, `resumable`: to be called with every run that ends, and why it failed or None."""
+    with resumable(), progress() as bars:
+        bar = bars.add_task(what, total=total, last="")
+        yield lambda folder, error: bars.advance(bar)
+
+
+def exit_if_failed(failed: Mapping[Any, str], advice: str = "") -> None:
+    """Say what failed and why, then ``advice``, on standard error; exit with 1. Nothing where nothing failed."""
+    for what, error in failed.items():
+        typer.echo(f"failed: {what}: {error}", err=True)
+    if failed:
+        if advice:
+            typer.echo(advice, err=True)
+        raise typer.Exit(1)
 
 
 class RunBars:
@@ -44,8 +58,6 @@ class RunBars:
 
     def begin(self, folder: Path, name: str = "") -> None:
         """Show the bar of a run, called ``name``, else by its method."""
-        from fedmerit.records.results import read_run
-
         info = read_run(folder)
         text = f"{name or info['method']} ({info['engine']})"
         self._of[folder] = self._bars.add_task(text, total=info["rounds"], last="")
@@ -69,8 +81,6 @@ class RunBars:
 
 def run_with_progress(folder: Path) -> None:
     """Execute one run under a bar of its own."""
-    from fedmerit.engines import runs
-
     with progress() as bars:
         bar = RunBars(bars)
         bar.begin(folder)

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cli.app import app, console, reports_bad_input
+from cli.app import Truth, console
+
+commands = typer.Typer()
 
 
 class Split(StrEnum):
@@ -25,8 +27,7 @@ class PaperFigure(StrEnum):
     cgsv_approximation = "cgsv-approximation"
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     sites: Annotated[Path, typer.Option(help="Folder of any site folders of the same task.")],
@@ -39,8 +40,7 @@ def evaluate(
     print_table(site_dice(evaluate_run(run, sites, split.value), split.value), console)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     out: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
@@ -48,9 +48,7 @@ def report(
         Path | None, typer.Option(help="Site folders to draw overlays from, if not the run's own.")
     ] = None,
     images: Annotated[bool, typer.Option(help="Overlays of image, reference and prediction.")] = True,
-    truth: Annotated[
-        Path | None, typer.Option(help="What `fedmerit loo` or `fedmerit shapley` wrote, on the same sites.")
-    ] = None,
+    truth: Truth = None,
     site: Annotated[
         str | None, typer.Option(help="For this hospital alone: itself by name, the others as quantiles.")
     ] = None,
@@ -66,8 +64,7 @@ def report(
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def figure(
     name: Annotated[PaperFigure, typer.Argument(help="Which.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder to write the CSV and the PNG into.")] = Path("figures"),
@@ -89,8 +86,7 @@ def figure(
         console.print(str(path), soft_wrap=True)
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def verify(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     site_log: Annotated[

@@ -11,21 +11,19 @@ from cli.app import (
     Jobs,
     ServerSites,
     Settings,
-    app,
     assignments,
     console,
-    reports_bad_input,
     require_jobs,
 )
-from cli.progress import progress, resumable
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
     from evaluation.papers.paper_artefacts import Artefact
 
+commands = typer.Typer()
 
-@app.command()
-@reports_bad_input
+
+@commands.command()
 def paper(
     name: Annotated[
         str, typer.Argument(help="fedce, cgsv, fedave, fedsac or cycle.", metavar="PAPER", show_default=False)
@@ -48,6 +46,7 @@ def paper(
 
     Interrupted, the same command goes on. Exits with 1 where a training failed or something could not be made.
     """
+    from cli.progress import exit_if_failed, progress, resumable
     from evaluation.comparison_runs import parse_seeds
     from evaluation.papers.paper_runs import Study
     from evaluation.papers.papers import chosen, paper_of, produce
@@ -89,9 +88,8 @@ def paper(
     for one in made:
         if one.missing:
             typer.echo(f"missing: {one.artefact.name}: {one.missing}", err=True)
-    for folder, error in failed.items():
-        typer.echo(f"failed: {folder}: {error}", err=True)
-    if failed or any(one.missing for one in made):
+    exit_if_failed(failed)
+    if any(one.missing for one in made):
         raise typer.Exit(1)
 
 

@@ -12,40 +12,42 @@ from cli.app import (
     Device,
     Engine,
     Jobs,
+    Method,
+    Methods,
+    OutFolder,
     Privacy,
+    Rounds,
     RoundTimeout,
     ServerSites,
     Settings,
     SitesFolder,
     Threads,
     Track,
-    app,
     assignments,
     console,
-    reports_bad_input,
+    given,
     require_jobs,
 )
-from cli.preparing import print_sites
-from cli.progress import RunBars, progress, resumable, run_with_progress
 from fedmerit.errors import BadInput
-from fedmerit.methods.registry import METHODS
 
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only", "contributions"), str),
     **dict.fromkeys(("rounds", "seed", "threads", "min_sites"), int),
     "round_timeout": float,
     "set": dict,
-    "behaviours": dict,
+    "attacks": dict,
     "privacy": list,
     "track": list,
 }
+RENAMED = {"behaviours": "attacks"}  # in files of earlier versions
+
+commands = typer.Typer()
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def run(
     out: Annotated[Path | None, typer.Option(help="Run folder to write.")] = None,
-    method: Annotated[str | None, typer.Option(help=", ".join(METHODS))] = None,
+    method: Annotated[str | None, Method] = None,
     sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default="30")] = None,
     seed: Annotated[
@@ -63,8 +65,9 @@ def run(
     settings: Settings = None,
     attack: Annotated[
         list[str] | None,
-        typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: what a site does, not honest."),
+        typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: the attack of a site."),
     ] = None,
+    behave: Annotated[list[str] | None, typer.Option(hidden=True)] = None,  # the earlier name of --attack
     privacy: Privacy = None,
     track: Track = None,
     min_sites: Annotated[
@@ -77,30 +80,33 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last complete round of --out.")] = False,
 ) -> None:
     """Train one federation and test what it gave."""
+    from cli.printing import print_runs
+    from cli.progress import run_with_progress
     from fedmerit.engines import runs
 
-    given = {
-        "out": out,
-        "method": method,
-        "sites": sites,
-        "rounds": rounds,
-        "seed": seed,
-        "engine": engine and engine.value,
-        "threads": threads,
-        "device": device,
-        "server_sites": server_sites,
-        "only": only,
-        "contributions": contributions,
-        "behaviours": assignments(attack, "--behave") or None,
-        "privacy": privacy or None,
-        "track": track or None,
-        "min_sites": min_sites,
-        "round_timeout": round_timeout,
-    }
-    options = _with_config({name: value for name, value in given.items() if value is not None}, config, settings)
+    options = _read(config) | given(
+        out=out,
+        method=method,
+        sites=sites,
+        rounds=rounds,
+        seed=seed,
+        engine=engine and engine.value,
+        threads=threads,
+        device=device,
+        server_sites=server_sites,
+        only=only,
+        contributions=contributions,
+        attacks=assignments([*(attack or []), *(behave or [])], "--attack") or None,
+        privacy=privacy or None,
+        track=track or None,
+        min_sites=min_sites,
+        round_timeout=round_timeout,
+    )
     if "out" not in options:
         raise BadInput("--out: missing; name the run folder to write")
     folder = Path(options.pop("out"))
+    if settings := options.pop("set", {}) | assignments(settings):
+        options["settings"] = settings
     if "only" in options:
         options["only"] = _names(options["only"])
     if "contributions" in options:
@@ -113,7 +119,22 @@ def run(
                 raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
         runs.create(folder, **options)
     run_with_progress(folder)
-    _print_runs([folder])
+    print_runs([folder])
+
+
+def _read(config: Path | None) -> dict[str, Any]:
+    """The options that a file holds, if there is one."""
+    try:
+        content = tomllib.loads(config.read_text()) if config else {}
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"{config}: not readable as TOML ({error})") from error
+    content = {RENAMED.get(name, name): value for name, value in content.items()}
+    if unknown := set(content) - set(CONFIG):
+        raise BadInput(f"{config}: unknown option {', '.join(sorted(unknown))}; there are {', '.join(CONFIG)}")
+    for name, value in content.items():
+        if type(value) is not CONFIG[name]:
+            raise BadInput(f"{config}: {name} is {value!r}; expected a value of type {CONFIG[name].__name__}")
+    return content
 
 
 def _take_contributions(folder: Path, options: dict[str, Any]) -> None:
@@ -139,41 +160,13 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _with_config(given: dict[str, Any], config: Path | None, settings: list[str] | None) -> dict[str, Any]:
-    """Options of the command line over those of the file; ``settings`` holds the --set of both."""
-    content: dict[str, Any] = {}
-    if config:
-        try:
-            content = tomllib.loads(config.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise BadInput(f"{config}: not readable as TOML ({error})") from error
-        if unknown := set(content) - set(CONFIG):
-            raise BadInput(f"{config}: unknown option {', '.join(sorted(unknown))}; there are {', '.join(CONFIG)}")
-        for name, value in content.items():
-            if type(value) is not CONFIG[name]:
-                raise BadInput(f"{config}: {name} is {value!r}; expected a value of type {CONFIG[name].__name__}")
-    merged = content.pop("set", {}) | assignments(settings)
-    return content | given | ({"settings": merged} if merged else {})
-
-
-def _print_runs(folders: list[Path]) -> None:
-    from evaluation.tables import dice_and_contribution, print_table
-
-    print_table(dice_and_contribution(folders), console)
-    for folder in folders:
-        console.print(f"run folder: {folder}", soft_wrap=True)
-
-
-@app.command()
-@reports_bad_input
+@commands.command()
 def compare(
-    out: Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")],
+    out: OutFolder,
     sites: SitesFolder,
-    methods: Annotated[
-        str, typer.Option(help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all.")
-    ] = "all",
+    methods: Methods = "all",
     seeds: Annotated[str, typer.Option(help="Of the runs of each method.")] = "0",
-    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 30,
+    rounds: Rounds = 30,
     engine: Annotated[
         Engine, typer.Option(help="NVFlare's simulator, real processes (poc), or one process.")
     ] = Engine.sim,
@@ -188,15 +181,15 @@ def compare(
     Runs on the local engine go side by side, those on NVFlare one by one. Interrupted, the same command goes on
     from the last complete round. Exits with 1 where a run failed.
     """
+    from cli.progress import RunBars, exit_if_failed, progress, resumable
     from evaluation.comparison_runs import parse_methods, parse_seeds, prepare, work_off, write_tables
     from evaluation.pool import workers_for
     from evaluation.tables import print_table
 
     require_jobs(jobs)
-    given = {"threads": threads, "device": device, "server_sites": server_sites}
-    options = {"sites": sites, "rounds": rounds, "engine": engine.value} | {
-        name: value for name, value in given.items() if value is not None
-    }
+    options = given(
+        sites=sites, rounds=rounds, engine=engine.value, threads=threads, device=device, server_sites=server_sites
+    )
     planned = prepare(out, parse_methods(methods), parse_seeds(seeds), assignments(settings), options)
     names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
     with resumable(), progress() as bars:
@@ -213,19 +206,17 @@ def compare(
     for table in write_tables(out, planned):
         print_table(table, console)
     console.print(f"runs and tables: {out}", soft_wrap=True)
-    for folder, error in failed.items():
-        typer.echo(f"failed: {names[folder]}, in {folder}: {error}", err=True)
-    if failed:
-        raise typer.Exit(1)
+    exit_if_failed({f"{names[folder]}, in {folder}": error for folder, error in failed.items()})
 
 
-@app.command()
-@reports_bad_input
+@commands.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder to work in; what is done there is not done again.")] = Path("demo"),
-    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 12,
+    rounds: Rounds = 12,
 ) -> None:
     """Six generated sites, FedAvg and FedCE on NVFlare's simulator, the report."""
+    from cli.printing import print_runs, print_sites
+    from cli.progress import run_with_progress
     from data_prep.prepare import prepare as prepare_sites
     from evaluation.report.report import write_report
     from fedmerit.engines import runs
@@ -235,14 +226,14 @@ def demo(
         console.print("[bold]1. Six generated hospitals[/]")
         print_sites(sites, len(prepare_sites("synthetic-prostate", sites, size=64)))
     folders = []
-    for number, method in enumerate(("fedavg", "fedce"), start=2):
-        console.print(f"[bold]{number}. {METHODS[method].method.__name__} on NVFlare's simulator[/]")
-        folder = out / method
+    for number, method in enumerate(("FedAvg", "FedCE"), start=2):
+        console.print(f"[bold]{number}. {method} on NVFlare's simulator[/]")
+        folder = out / method.lower()
         if not (folder / "run.json").exists():
-            runs.create(folder, method=method, sites=sites, rounds=rounds)
+            runs.create(folder, method=method.lower(), sites=sites, rounds=rounds)
         run_with_progress(folder)
         folders.append(folder)
     console.print("[bold]4. Dice and contribution[/]")
-    _print_runs(folders)
+    print_runs(folders)
     path = write_report(folders, out / "report.html")
     console.print(f"report: {path.resolve()}", soft_wrap=True)

@@ -128,7 +128,7 @@ def prepare(
                         "method": item.method,
                         "seed": seed,
                         "settings": {**SETTINGS, **settings, **item.settings},
-                        "behaviours": _behaviours(attack),
+                        "attacks": _specs(attack),
                     }
                     if kind in SYBILS:
                         asked["sites"] = out / "sites" / f"{kind}_{site}"
@@ -154,7 +154,7 @@ def _attack(out: Path, label: str, kind: str, site: str, seed: int) -> Attack:
     return Attack(label, kind, site, seed, out / "runs" / name, names.get(kind, (site,)), _first(kind))
 
 
-def _behaviours(attack: Attack) -> dict[str, str]:
+def _specs(attack: Attack) -> dict[str, str]:
     """By site, as `fedmerit.engines.runs.create` takes them."""
     if attack.kind == "duplicate":
         return {attack.riders[1]: f"twin:of={attack.site}"}

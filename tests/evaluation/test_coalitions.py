@@ -5,13 +5,16 @@ import shutil
 import pandas as pd
 import pytest
 import torch
+from rounds import SOONER, make_rounds, play
 from run_factory import make_sites
 
 from evaluation.truth import coalitions
 from evaluation.truth.games import NOBODY, coalition_utilities, required, shapley_weights, text_of
+from fedmerit.configuration.run import make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
+from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -315,3 +318,22 @@ def test_a_training_that_fails_is_told_and_the_others_are_there(sites, prepare, 
     shutil.copy(sites / "Alder/training0_image.npy", own / "Alder")
     assert coalitions.work_off(trainings, 1, ignore) == {}
     assert len(set(coalitions.results_of(trainings)["coalition"])) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, SOONER.get(name, {})) for name in METHODS),
+        ("cgsv", {"reward": "global"}),
+        ("cffl", {"reward": "global"}),
+    ],
+)
+def test_methods_with_a_model_per_site_are_known(name, settings):
+    """By their state before round 0, which the models they give after it bear out."""
+    config = make_configuration(name, "prostate", 2, 0, {"in_channels": 1, "labels": ["prostate"]}, settings)
+    (_, outcome), *_ = play(config.build_method(), make_rounds(rounds=1))
+    if outcome.models.ndim == 1:
+        coalitions.require_one_model(config)
+    else:
+        with pytest.raises(BadInput, match=f"method {name} gives each site a model of its own"):
+            coalitions.require_one_model(config)

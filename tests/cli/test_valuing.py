@@ -1,6 +1,5 @@
-"""`fedmerit loo`, `fedmerit shapley` and `fedmerit run --only` with tiny real trainings."""
+"""`fedmerit loo` and `fedmerit shapley` with tiny real trainings."""
 
-import json
 import os
 import re
 import shutil
@@ -11,14 +10,9 @@ import time
 import pandas as pd
 import psutil
 import pytest
-from rounds import SOONER, make_rounds, play
 
-from evaluation.truth.coalitions import require_one_model
 from evaluation.truth.games import NOBODY, Sampling, coalition_utilities
 from evaluation.truth.values import leave_one_out_tables, sampled_tables, shapley_tables
-from fedmerit.configuration.run import make_configuration
-from fedmerit.errors import BadInput
-from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_run, read_table
 
 ROUNDS = 2
@@ -158,6 +152,7 @@ def test_results_stay_of_all_that_is_trained(fedmerit, arguments, whole, own):
     assert set(read_table(own / "results.csv")["coalition"]) == {*LOO, *ALONE}
 
 
+@pytest.mark.slow
 def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_path):
     """Ctrl-C goes to every process of the terminal; the same command goes on to the same tables."""
     out = tmp_path / "out"
@@ -207,7 +202,6 @@ def test_a_training_that_fails_is_told(fedmerit, arguments, tmp_path):
     assert "Leave-one-out" not in result.output
 
 
-@pytest.mark.parametrize("command", ["loo", "shapley"])
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -219,8 +213,8 @@ def test_a_training_that_fails_is_told(fedmerit, arguments, tmp_path):
         ({"device": "cuda:99"}, "cuda:99"),
     ],
 )
-def test_bad_input_before_anything_is_trained(fedmerit, arguments, tmp_path, command, changes, told):
-    result = fedmerit(*arguments(command, tmp_path / "out", **changes))
+def test_bad_input_before_anything_is_trained(fedmerit, arguments, tmp_path, changes, told):
+    result = fedmerit(*arguments("loo", tmp_path / "out", **changes))
     assert result.exit_code == 2
     assert told in result.stderr
     assert list(tmp_path.iterdir()) == []
@@ -257,73 +251,3 @@ def test_a_server_set_of_its_own(server_sites_data, arguments, fedmerit, tmp_pat
     assert result.exit_code == 0, result.output
     recorded = {read_run(file.parent)["server_sites"] for file in tmp_path.glob("out/runs/*/run.json")}
     assert recorded == {str(server_sites_data.parent / "server")}
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        *((name, SOONER.get(name, {})) for name in METHODS),
-        ("cgsv", {"reward": "global"}),
-        ("cffl", {"reward": "global"}),
-    ],
-)
-def test_methods_with_a_model_per_site_are_known(name, settings):
-    """By their state before round 0, which the models they give after it bear out."""
-    config = make_configuration(name, "prostate", 2, 0, {"in_channels": 1, "labels": ["prostate"]}, settings)
-    (_, outcome), *_ = play(config.build_method(), make_rounds(rounds=1))
-    if outcome.models.ndim == 1:
-        require_one_model(config)
-    else:
-        with pytest.raises(BadInput, match=f"method {name} gives each site a model of its own"):
-            require_one_model(config)
-
-
-def test_only_some_sites_take_part(fedmerit, options, sites, tmp_path, assert_same_run):
-    """As a run of a folder of these alone, whether the command line or a file names them; and it can be resumed."""
-    two = tmp_path / "two"
-    for name in ("site1", "site3"):
-        shutil.copytree(sites / name, two / name)
-    (tmp_path / "run.toml").write_text('only = "site3,site1"\n')
-    for folder, changes, more in (
-        ("expected", {"sites": two}, ()),
-        ("only", {"only": "site3,site1"}, ()),
-        ("file", {}, ("--config", tmp_path / "run.toml")),
-    ):
-        result = fedmerit("run", "--out", tmp_path / folder, *options(rounds=1, **changes), *more)
-        assert result.exit_code == 0, result.output
-        assert read_run(tmp_path / folder)["sites"] == ["site1", "site3"]
-        assert_same_run(tmp_path / "expected", tmp_path / folder)
-    assert json.loads((tmp_path / "only/run.json").read_text())["only"] == ["site1", "site3"]
-    assert fedmerit("verify", tmp_path / "only").exit_code == 0
-    for again in ((), ("--only", "site1,site3")):
-        result = fedmerit("run", "--resume", "--out", tmp_path / "only", *again)
-        assert result.exit_code == 0, result.output
-    result = fedmerit("run", "--resume", "--out", tmp_path / "only", "--only", "site1,site2")
-    assert result.exit_code == 2
-    assert "only ['site1', 'site3'], not ['site1', 'site2']" in result.stderr
-    assert_same_run(tmp_path / "expected", tmp_path / "only")
-
-
-@pytest.mark.parametrize(
-    ("only", "told"),
-    [
-        ("site1,site9", "holds no site site9; there are site1, site2, site3"),
-        ("site1,,site2", "--only site1,,site2: expected names of sites"),
-        ("site1,site1", "each once"),
-        ("site1", "needs at least two"),
-        ("", "expected names of sites"),
-    ],
-)
-def test_only_names_that_cannot_be_used(fedmerit, options, tmp_path, only, told):
-    result = fedmerit("run", "--out", tmp_path / "run", *options(only=only))
-    assert result.exit_code == 2
-    assert told in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_only_on_both_engines(fedmerit, options, tmp_path, assert_same_run):
-    for engine in ("local", "sim"):
-        result = fedmerit("run", "--out", tmp_path / engine, *options(rounds=1, engine=engine, only="site1,site3"))
-        assert result.exit_code == 0, result.output
-    assert_same_run(tmp_path / "local", tmp_path / "sim")

@@ -1,0 +1,111 @@
+"""A folder of trained coalitions, as loo and shapley fill it. They import it when they are called: it loads torch."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cli.app import console, require_jobs
+from cli.printing import show
+from cli.progress import counting, exit_if_failed
+from evaluation.comparison_runs import parse_seeds
+from evaluation.formats import Table
+from evaluation.pool import workers_for
+from evaluation.truth import coalitions
+from evaluation.truth.coalitions import Training
+from evaluation.truth.games import NOBODY, Coalition, Estimate, Sampling, coalition_utilities
+from evaluation.truth.ground_truths import write_sampling
+from fedmerit.errors import BadInput
+from fedmerit.training.data import open_sites
+
+
+class CoalitionStudy:
+    """What was asked for, and where it goes.
+
+    Args:
+        out: the folder.
+        method: that trains every coalition.
+        seeds: as the user wrote them.
+        jobs: trainings at a time; None: by the machine.
+        settings: of every training.
+        options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
+
+    Raises:
+        BadInput: one of these cannot be used, or there is one site alone.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        method: str,
+        seeds: str,
+        jobs: int | None,
+        settings: Mapping[str, str],
+        options: Mapping[str, Any],
+    ):
+        require_jobs(jobs)
+        self.out, self.method, self.jobs = out, method, jobs
+        self.settings, self.options = settings, options
+        self.names = [site.name for site in open_sites(options["sites"])]
+        if len(self.names) < 2:
+            raise BadInput(f"{options['sites']}: holds {self.names[0]} alone; what a site is worth shows beside others")
+        self.seeds = parse_seeds(seeds)
+        self.trainings: dict[Path, Training] = {}
+
+    def train(self, asked: Iterable[Coalition], seeds: Sequence[int] | None = None) -> None:
+        """Train what is missing, for all seeds or some; `typer.Exit` with 1 where a training failed."""
+        planned = coalitions.prepare(
+            self.out, asked, self.seeds if seeds is None else seeds, self.method, self.settings, self.options
+        )
+        self.trainings |= {training.folder: training for training in planned}
+        cost = coalitions.cost(planned)
+        if not cost.trainings:
+            return
+        workers = min(self.jobs or workers_for(planned[0].folder), cost.trainings)
+        console.print(
+            f"{cost.trainings} of {len(planned)} trainings to do, {cost.images:,} images in all: "
+            f"about {_duration(cost.hours / workers)} with {workers} at a time"
+        )
+        left = [training for training in planned if not training.finished]
+        started, before = time.monotonic(), coalitions.own_seconds(left)
+        with counting("trainings", cost.trainings) as on_end:
+            failed = coalitions.work_off(left, workers, on_end)
+        took, own = time.monotonic() - started, coalitions.own_seconds(left) - before
+        if own > 0 and not failed:  # nothing is left to compare with where models were only tested
+            console.print(
+                f"took {_duration(took / 3600)}: {took * workers / own - 1:+.1%} over the sites' own time, "
+                f"{_duration(own / 3600)} / {workers}"
+            )
+        coalitions.write_results(self.out)
+        exit_if_failed(failed, advice="the same command goes on from what is done")
+
+    def sample(self, rule: Sampling) -> dict[int, Estimate]:
+        """Train what permutations drawn by a rule ask for, seed by seed; the estimates by seed."""
+        write_sampling(self.out, rule)
+        estimates = {}
+        for seed in self.seeds:
+            of_seed = replace(rule, seed=seed)
+            estimate = of_seed.estimate({NOBODY: 0.0})
+            while estimate.needed:
+                self.train(estimate.needed, [seed])
+                estimate = of_seed.estimate(coalition_utilities(self.results()).get(seed, {NOBODY: 0.0}))
+            console.print(f"seed {seed}: {estimate.ended}")
+            estimates[seed] = estimate
+        return estimates
+
+    def results(self) -> pd.DataFrame:
+        """Of the trainings that this command asked for."""
+        return coalitions.results_of(list(self.trainings.values()))
+
+    def show(self, tables: Sequence[Table]) -> None:
+        """Print the tables; write them, and the results they come from."""
+        coalitions.write_results(self.out)
+        show(tables, self.out)
+        console.print(f"trainings, results and tables: {self.out}", soft_wrap=True)
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes" if hours > 1.5 / 60 else "a minute"

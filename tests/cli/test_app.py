@@ -1,0 +1,50 @@
+"""What commands share."""
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cli.app import METHODS, TASKS, Commands, assignments, given, require_jobs
+from fedmerit.configuration import run
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.methods import registry
+
+
+def test_help_names_the_methods_and_tasks_that_there_are():
+    assert tuple(registry.METHODS) == METHODS
+    assert tuple(run.TASKS) == TASKS
+
+
+@pytest.mark.parametrize(("error", "code"), [(BadInput("no site"), 2), (RunFailed("no reply"), 1)])
+def test_errors_end_as_a_message_and_an_exit_code(error, code):
+    app = typer.Typer(cls=Commands)
+    group = typer.Typer()
+    app.add_typer(group, name="group")
+
+    @group.command()
+    def fail() -> None:
+        raise error
+
+    @app.command()
+    def other() -> None: ...
+
+    result = CliRunner().invoke(app, ["group", "fail"])
+    assert (result.exit_code, result.stderr, result.stdout) == (code, f"error: {error}\n", "")
+
+
+def test_options_with_a_value():
+    assert given(rounds=0, device=None, only="") == {"rounds": 0, "only": ""}
+
+
+def test_assignments():
+    assert assignments(["lr=0.1", "loss=a=b"]) == {"lr": "0.1", "loss": "a=b"}
+    assert assignments(None) == {}
+    with pytest.raises(BadInput, match="--attack zero: expected NAME=VALUE"):
+        assignments(["zero"], "--attack")
+
+
+def test_a_number_of_runs_at_a_time():
+    require_jobs(None)
+    require_jobs(1)
+    with pytest.raises(BadInput, match="--jobs 0: expected 1 or more"):
+        require_jobs(0)

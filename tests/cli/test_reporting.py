@@ -1,0 +1,92 @@
+"""`fedmerit evaluate`, `report`, `figure` and `verify` on finished runs."""
+
+import json
+
+import pandas as pd
+import pytest
+from run_factory import make_run
+
+from fedmerit.records.results import read_results
+
+
+def test_evaluate_finds_the_dice_of_the_run(fedmerit, own_run, sites):
+    result = fedmerit("evaluate", own_run, "--sites", sites)
+    assert result.exit_code == 0, result.output
+    tables = list((own_run / "evaluation").glob("*.csv"))
+    assert len(tables) == 1
+    key = ["site", "case", "label", "quantity"]
+    found = pd.read_csv(tables[0], dtype={"case": str}).set_index(key)["value"]
+    recorded = read_results(own_run).query("split == 'testing' and case != ''").set_index(key)["value"]
+    assert sorted(found.index) == sorted(recorded.index)
+    assert found.sort_index().to_list() == pytest.approx(recorded.sort_index().to_list(), nan_ok=True)
+
+
+def test_evaluate_of_another_split(fedmerit, own_run, sites):
+    result = fedmerit("evaluate", own_run, "--sites", sites, "--split", "validation")
+    assert result.exit_code == 0, result.output
+    assert [path.name.split("-")[0] for path in (own_run / "evaluation").glob("*.csv")] == ["validation"]
+
+
+def test_evaluate_with_a_spoiled_model_names_it(fedmerit, own_run, sites):
+    (own_run / "models/global.pt").write_bytes(b"junk")
+    result = fedmerit("evaluate", own_run, "--sites", sites)
+    assert result.exit_code == 2
+    assert str(own_run / "models/global.pt") in result.stderr
+
+
+def test_report_of_one_run(fedmerit, own_run):
+    result = fedmerit("report", own_run)
+    assert result.exit_code == 0, result.output
+    page = (own_run / "report.html").read_text()
+    assert str(own_run / "report.html") in result.output
+    for word in ("fedce", "site1", "site2", "site3"):
+        assert word in page
+    assert list((own_run / "tables").glob("*.csv"))
+    assert list((own_run / "tables").glob("*.tex"))
+    assert list((own_run / "figures").glob("*.png"))
+
+
+@pytest.mark.parametrize(("site", "names"), [((), ["Alder", "Birch"]), (("--site", "Birch"), ["Birch"])])
+def test_report_of_several_runs(fedmerit, tmp_path, site, names):
+    """For all, or for one hospital alone."""
+    methods = ("fedce", "fedavg", "standalone")
+    runs = [make_run(tmp_path / method, method=method, rounds=2) for method in methods]
+    result = fedmerit("report", *runs, "--out", tmp_path / "report.html", "--no-images", *site)
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "report.html").read_text()
+    assert [word for word in methods if word not in page] == []
+    assert [name for name in ("Alder", "Birch") if name in page] == names
+
+
+def test_verify_counts_the_records(fedmerit, trained):
+    result = fedmerit("verify", trained())
+    assert result.exit_code == 0
+    assert "3 records, the chain is whole" in result.output
+    assert "not signed" in result.output
+
+
+def test_verify_names_the_line_that_was_changed(fedmerit, own_run):
+    ledger = own_run / "ledger.jsonl"
+    text = ledger.read_text()
+    weight = json.loads(text.splitlines()[1])["weights"]["site2"]
+    ledger.write_text(text.replace(repr(weight), "0.5", 1))
+    result = fedmerit("verify", own_run)
+    assert result.exit_code == 2
+    assert f"{ledger}, line 2:" in result.stderr
+
+
+def test_verify_names_a_ledger_that_is_no_text(fedmerit, own_run):
+    ledger = own_run / "ledger.jsonl"
+    ledger.write_bytes(b"\xff" + ledger.read_bytes()[1:])
+    result = fedmerit("verify", own_run)
+    assert result.exit_code == 2
+    assert str(ledger) in result.stderr
+
+
+@pytest.mark.parametrize("command", [("evaluate", "--sites"), ("report", "--sites"), ("verify",)])
+def test_a_command_on_what_is_no_run(fedmerit, tmp_path, sites, command):
+    name, *options = command
+    result = fedmerit(name, tmp_path / "nothing", *options, *([sites] if options else []))
+    assert result.exit_code == 2
+    assert str(tmp_path / "nothing") in result.stderr
+    assert not (tmp_path / "nothing").exists()
