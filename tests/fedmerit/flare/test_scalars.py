@@ -1,19 +1,22 @@
 """The rounds' scalars at NVFlare's analytics receivers, a site's own under its name."""
 
 import json
+import sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from nvflare.apis.analytix import AnalyticsData
 from nvflare.apis.dxo import from_shareable
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.app_common.widgets.streaming import AnalyticsReceiver
 from nvflare.widgets.fed_event import ServerFedEventRunner
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedmerit.configuration.tracking import KINDS, MLflow, parse, require_tracking
-from fedmerit.errors import BadInput
 from fedmerit.flare.recipe import site_policy
-from fedmerit.flare.scalars import RECEIVERS, track
+from fedmerit.flare.scalars import RECEIVERS, receiver, track
 
 RECORD = {
     "round": 3,
@@ -52,14 +55,14 @@ class Engine:
 
 
 def test_every_scalar_of_a_round_reaches_receivers_under_its_site():
-    receiver, sent = Receiver(), []
+    kept, sent = Receiver(), []
     runner = ServerFedEventRunner()
     runner.fire_and_forget_request = lambda **request: sent.append(request)
-    engine = Engine(receiver, runner)
+    engine = Engine(kept, runner)
     with engine.new_context() as fl_ctx:
-        receiver._handle_start_run_event(fl_ctx)
+        kept._handle_start_run_event(fl_ctx)
     track(engine, RECORD)
-    assert receiver.kept == [
+    assert kept.kept == [
         ("A", "weight", 0.25, 3),
         ("B", "weight", 0.75, 3),
         ("B", "contribution", -0.5, 3),
@@ -71,32 +74,42 @@ def test_every_scalar_of_a_round_reaches_receivers_under_its_site():
         assert fl_ctx.get_prop(FLContextKey.EVENT_DATA) is None
 
 
-def test_specs():
-    assert parse("mlflow:uri=http://10.0.0.7:5000") == MLflow("http://10.0.0.7:5000")
-    for spec in ("wandb", "tensorboard:uri=x", "mlflow:url=x"):
-        with pytest.raises(BadInput, match=spec.partition(":")[0]):
-            parse(spec)
-
-
-def test_the_local_engine_has_no_receivers():
-    with pytest.raises(BadInput, match="--engine sim"):
-        require_tracking(["tensorboard"], "local")
-
-
-def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypatch):
-    monkeypatch.setattr("fedmerit.configuration.tracking.find_spec", lambda name: None)
-    for kind in KINDS:
-        with pytest.raises(BadInput, match=r"pip install 'fedmerit\[tracking\]'"):
-            require_tracking([kind], "sim")
-
-
 def test_only_servers_that_track_allow_receivers():
     assert not set(RECEIVERS) & set(site_policy()["class_allow_list"])
     assert set(RECEIVERS) <= set(site_policy(track=True)["class_allow_list"])
 
 
-def test_tensorboard_gets_a_folder_per_site(fedmerit, options, tmp_path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+def events_of(folder):
+    """What TensorBoard reads in a folder: by tag, steps and values."""
+    events = EventAccumulator(str(folder)).Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_gets_a_folder_per_site(tmp_path):
+    engine = Engine(receiver("tensorboard"))
+    engine.get_workspace = lambda: SimpleNamespace(get_run_dir=lambda job: str(tmp_path))
+    engine.contexts = FLContextManager(engine, "server")
+    for event in (EventType.START_RUN, None, EventType.END_RUN):
+        with engine.new_context() as fl_ctx:
+            engine.fire_event(event, fl_ctx) if event else track(engine, RECORD)
+    assert {folder.name: events_of(folder) for folder in (tmp_path / "tb_events").iterdir()} == {
+        "A": {"weight": [(3, 0.25)], "validation_dice": [(3, 0.5)]},
+        "B": {"weight": [(3, 0.75)], "contribution": [(3, -0.5)], "validation_dice": [(3, 0.625)]},
+    }
+
+
+def test_mlflow_is_told_where_its_server_is(monkeypatch):
+    for name in ("mlflow", "mlflow.entities", "mlflow.tracking", "mlflow.tracking.client"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())  # MLflow brings dozens of packages
+    monkeypatch.delitem(sys.modules, "nvflare.app_opt.tracking.mlflow.mlflow_receiver", raising=False)
+    made = receiver("mlflow:uri=http://10.0.0.7:5000")
+    assert (made.tracking_uri, made.kw_args) == ("http://10.0.0.7:5000", {"experiment_name": "FedMerit"})
+    assert receiver("mlflow").tracking_uri is None  # a file in the job's results
+    monkeypatch.delitem(sys.modules, "nvflare.app_opt.tracking.mlflow.mlflow_receiver")
+
+
+@pytest.mark.slow
+def test_a_run_on_the_simulator_is_tracked(fedmerit, options, tmp_path):
     run = tmp_path / "run"
     more = ("--track", "tensorboard")
     result = fedmerit("run", "--out", run, *options(engine="sim", method="fedavg", rounds=2), *more)
@@ -105,10 +118,7 @@ def test_tensorboard_gets_a_folder_per_site(fedmerit, options, tmp_path):
     folders = {path.name: path for path in run.glob("nvflare/**/tb_events/*")}
     assert sorted(folders) == ["site1", "site2", "site3"]
     for site, folder in folders.items():
-        events = accumulator.EventAccumulator(str(folder))
-        events.Reload()
+        events = events_of(folder)
         for tag, part in (("weight", "weights"), ("validation_dice", "validation_dice")):
             expected = [(record["round"], record[part][site]) for record in records]
-            assert [(event.step, event.value) for event in events.Scalars(tag)] == [
-                (round, pytest.approx(value, rel=1e-6)) for round, value in expected
-            ]
+            assert events[tag] == [(round, pytest.approx(value, rel=1e-6)) for round, value in expected]
