@@ -133,7 +133,7 @@ def contents(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("engine", ["local", "sim"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("sim", marks=pytest.mark.slow)])
 def test_resume_of_a_finished_run_trains_nothing(fedmerit, trained, tmp_path, assert_same_run, monkeypatch, engine):
     whole = trained(engine=engine, threads=3) if engine == "sim" else trained()
     run = Path(shutil.copytree(whole, tmp_path / "run"))
@@ -200,10 +200,6 @@ def test_killed_local_run_ends_the_same(check_killed):
     check_killed(2, 6)
 
 
-def test_killed_simulator_run_ends_the_same(check_killed):
-    check_killed(1, 3, engine="sim", threads=3)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("records", [0, 1, 3, 5])
 def test_local_run_killed_later_or_earlier(check_killed, records):
@@ -211,7 +207,7 @@ def test_local_run_killed_later_or_earlier(check_killed, records):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("records", "threads"), [(0, 3), (2, 3), (1, 2), (2, 1)])
+@pytest.mark.parametrize(("records", "threads"), [(0, 3), (1, 3), (2, 3), (1, 2), (2, 1)])
 def test_simulator_run_killed_later_or_earlier(check_killed, records, threads):
     check_killed(records, 3, engine="sim", threads=threads)
 

@@ -10,6 +10,7 @@ from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_run
 
 
+@pytest.mark.slow
 def test_poc_engine_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of):
     run = trained(engine="poc", rounds=2)
     assert_same_run(trained(rounds=2), run)

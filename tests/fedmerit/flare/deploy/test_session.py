@@ -392,6 +392,7 @@ def test_server_speaks_with_certificates_of_the_federation_alone(hospitals, newc
         wait_for(lambda words=words: words in log.read_text(errors="replace"), PATIENCE)
 
 
+@pytest.mark.slow
 def test_only_sites_of_the_federation_can_join(hospitals, newcomers, wait_for):
     for name in ("expired", "foreign", "late"):
         start(newcomers[name])
