@@ -22,8 +22,7 @@ from evaluation.figures import METHOD_COLOURS, STYLE, png
 from evaluation.formats import Table
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically, write_text
-from fedmerit.games import shapley
-from fedmerit.methods.cgsv import EXACT_SITES, cosine_game, sampled_shapley
+from fedmerit.games import EXACT_SITES, cosine_game, sampled_shapley, shapley
 from fedmerit.vectors import cosine_to_sum, gram
 
 PERMUTATIONS = 150  # ln(2/0.1) / (2 * 0.1^2): the (0.1, 0.1)-approximation where marginals span 1, Maleki 2013

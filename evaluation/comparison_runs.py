@@ -158,7 +158,7 @@ def prepare(
 
 def _takes_contributions(item: Item, items: Sequence[Item]) -> bool:
     """Whether a method takes contributions as given, is given none, and training alone is among ``items``."""
-    own = {part.name for part in fields(METHODS[item.method].method)}  # type: ignore[arg-type]
+    own = {part.name for part in fields(METHODS[item.method])}
     given = {"contributions", "standalone_rounds"} & set(item.settings)
     return "contributions" in own and not given and any(other.label == "standalone" for other in items)
 

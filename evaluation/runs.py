@@ -89,9 +89,9 @@ def open_run(path: Path) -> Run:
 
 def _lacking(method: str) -> list[str]:
     """Quantities that are recorded for every method, but mean nothing for this one."""
-    entry = METHODS.get(method)
-    contributions = ["contribution", "reputation"] if entry and entry.contribution == "none" else []
-    weights = ["weight"] if entry and entry.weights == "none" else []
+    about = METHODS[method].about if method in METHODS else None
+    contributions = ["contribution", "reputation"] if about and about.contribution == "none" else []
+    weights = ["weight"] if about and about.weights == "none" else []
     return contributions + weights
 
 

@@ -21,6 +21,7 @@ from evaluation.freeriders import freeriders
 from evaluation.pool import OnEnd
 from evaluation.truth import coalitions
 from evaluation.truth.games import leave_one_out_weights, required
+from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.configuration.run import parameter_names
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
@@ -183,7 +184,7 @@ class Study:
 
     def can_train(self, label: str) -> bool:
         """Whether a method has what it needs: some need images set aside for the server."""
-        return self.has_server_set or not METHODS[label.split(":")[0]].needs_server_set
+        return self.has_server_set or not issubclass(METHODS[label.split(":")[0]], EvaluatesCandidates)
 
     def results(self, need: "Compared") -> pd.DataFrame:
         """The results of a comparison in one table; column ``method`` holds labels, in the order they were named.

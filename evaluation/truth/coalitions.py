@@ -131,8 +131,7 @@ def require_one_model(config: RunConfiguration) -> None:
 def _options(coalition: Coalition, method: str, settings: Mapping[str, str]) -> dict[str, Any]:
     if len(coalition) > 1:
         return {"method": method, "settings": dict(settings)}
-    kind: Any = METHODS[method].method
-    own = {field.name for field in fields(kind)}
+    own = {field.name for field in fields(METHODS[method])}
     return {"method": "standalone", "settings": {name: value for name, value in settings.items() if name not in own}}
 
 

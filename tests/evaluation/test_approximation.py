@@ -12,8 +12,7 @@ from cli.main import app
 from evaluation import approximation
 from evaluation.approximation import COSINE, EXACT, PERMUTATIONS, SAMPLED, WHOLE, compare, errors, grid
 from fedmerit.errors import BadInput
-from fedmerit.games import shapley
-from fedmerit.methods.cgsv import cosine_game
+from fedmerit.games import cosine_game, shapley
 from fedmerit.vectors import gram
 
 ERRORS = ["l1", "l2", "pearson"]

@@ -221,7 +221,8 @@ def made_up_run(folder, label, seed, names=SITES):
                 Row(*head, number, site, "peer_reputation", 0.2 * place + 0.01 * number, coalition=holder)
                 for number, holder in held
             ]
-        level = 0.7 if METHODS[method].download == "global model" else 0.5 + 0.05 * place + random.uniform(0, 0.02)
+        alike = METHODS[method].about.download == "global model"
+        level = 0.7 if alike else 0.5 + 0.05 * place + random.uniform(0, 0.02)
         for tester in names:
             for case in range(2):
                 rows.append(Row(*head, 3, site, "dice", level, "union", f"{tester}/{case:03d}", "prostate"))

@@ -1,4 +1,4 @@
-"""Specs of trackers, and when they can be used."""
+"""Which trackers may be asked for."""
 
 import pytest
 
@@ -23,3 +23,8 @@ def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypa
     for kind in KINDS:
         with pytest.raises(BadInput, match=r"pip install 'fedmerit\[tracking\]'"):
             require_tracking([kind], "sim")
+
+
+def test_a_tracker_that_is_installed_is_taken(monkeypatch):
+    monkeypatch.setattr("fedmerit.configuration.tracking.find_spec", lambda name: name == "tensorboard")
+    assert require_tracking(["tensorboard"], "sim") == ["tensorboard"]

