@@ -7,6 +7,7 @@ import subprocess
 
 import pandas as pd
 import pytest
+from gate import Gate
 
 from evaluation import comparison_runs
 from evaluation.tables import site_dice
@@ -102,9 +103,10 @@ def test_a_killed_comparison_goes_on_to_the_same_end(
     fedmerit, arguments, scripts, whole, tmp_path, kill, wait_for, assert_same_run
 ):
     out = tmp_path / "out"
+    gate = Gate(tmp_path / "gate", out / FOLDERS[1], records=1)
     with (tmp_path / "output.txt").open("wb") as output:
         command = [str(part) for part in (scripts / "fedmerit", *arguments(out, jobs=1))]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, env=gate.environment, stdout=output, stderr=subprocess.STDOUT)
 
     def in_the_middle_of_the_second_run():
         assert process.poll() is None, (tmp_path / "output.txt").read_text()

@@ -10,6 +10,7 @@ import time
 import pandas as pd
 import psutil
 import pytest
+from gate import Gate
 
 from evaluation.truth.games import NOBODY, Sampling, coalition_utilities
 from evaluation.truth.values import leave_one_out_tables, sampled_tables, shapley_tables
@@ -159,6 +160,7 @@ def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_
     words = [str(part) for part in (scripts / "fedmerit", *arguments("shapley", out))]
     process = psutil.Popen(
         words,
+        env=Gate(tmp_path / "gate", out, records=1).environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
@@ -61,6 +62,7 @@ class MeritController(ModelController):
         self.round_timeout = round_timeout
         self.min_sites = min_sites
         self.task_check_period = task_check_period
+        self.taken = False  # whether a site has asked for work
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
@@ -68,6 +70,8 @@ class MeritController(ModelController):
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
         run = run_folder(workspace)
+        if not run.exists():  # a job that no site takes leaves none
+            self._wait_for_a_site()
         run.mkdir(parents=True, exist_ok=True)
         with held(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
             self._work(run, workspace)
@@ -93,8 +97,10 @@ class MeritController(ModelController):
         track(self.engine, record)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Note the sites whose answer NVFlare itself did not let through, such as the news of an error there."""
+        """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
         super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
+            self.taken = True
         if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT and not fl_ctx.get_prop(
             AppConstants.AGGREGATION_ACCEPTED
         ):
@@ -124,6 +130,11 @@ class MeritController(ModelController):
                 break
             self.warning(f"waiting for sites: {', '.join(site for site in models if not exchange.heard(site))}")
             self._pause(ASK_AGAIN)
+
+    def _wait_for_a_site(self) -> None:
+        """Until one asks for work: its process has built every part of the job, so that it may run there."""
+        while not self.taken:
+            self._pause(self.task_check_period)
 
     def _require_running(self) -> None:
         if self.abort_signal.triggered:

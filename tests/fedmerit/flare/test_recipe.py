@@ -140,6 +140,7 @@ def simulate(fedmerit, scripts, sites, tmp_path, kill):
     return run
 
 
+@pytest.mark.slow
 def test_job_on_nvflares_command_gives_what_the_local_engine_gives(simulate, trained, assert_same_model, tmp_path):
     workspace = simulate(rounds=1, allowed=True)
     found = list(workspace.rglob("models/global.pt"))
@@ -150,6 +151,7 @@ def test_job_on_nvflares_command_gives_what_the_local_engine_gives(simulate, tra
     assert (run / "ledger.jsonl").read_text() == (trained(rounds=1) / "ledger.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_job_is_refused_where_its_classes_are_not_allowed(simulate, tmp_path):
     workspace = simulate(rounds=1, allowed=False)
     assert list(workspace.rglob("*.pt")) == []

@@ -1,7 +1,9 @@
 """The rounds' scalars at NVFlare's analytics receivers, a site's own under its name."""
 
 import json
+import sys
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from nvflare.apis.analytix import AnalyticsData
@@ -92,6 +94,16 @@ def test_tensorboard_gets_a_folder_per_site(tmp_path):
         chosen.finalize(fl_ctx)
     assert scalars(tmp_path / "tb_events" / "A") == {"weight": [(3, 0.25)], "validation_dice": [(3, 0.5)]}
     assert scalars(tmp_path / "tb_events" / "B")["contribution"] == [(3, -0.5)]
+
+
+def test_mlflow_is_told_where_its_server_is(monkeypatch):
+    for name in ("mlflow", "mlflow.entities", "mlflow.tracking", "mlflow.tracking.client"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())  # MLflow brings dozens of packages
+    monkeypatch.delitem(sys.modules, "nvflare.app_opt.tracking.mlflow.mlflow_receiver", raising=False)
+    made = receiver("mlflow:uri=http://10.0.0.7:5000")
+    assert (made.tracking_uri, made.kw_args) == ("http://10.0.0.7:5000", {"experiment_name": "FedMerit"})
+    assert receiver("mlflow").tracking_uri is None  # a file in the job's results
+    monkeypatch.delitem(sys.modules, "nvflare.app_opt.tracking.mlflow.mlflow_receiver")
 
 
 @pytest.mark.slow

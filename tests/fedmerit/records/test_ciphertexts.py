@@ -495,6 +495,7 @@ def own_site(sites, key, tmp_path):
     return site, Task(0, torch.empty(0), {})
 
 
+@pytest.mark.slow
 def test_nvflares_processes_give_what_the_local_engine_gives(encrypted, trained, model):
     """On provisioned kits, over mutual TLS."""
     run = encrypted("fedce", "poc")

@@ -4,6 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def test_image_is_made_of_what_is_there():
     assert ignored[0] == "*"
     copied = [rest.split() for name, rest in instructions() if name == "COPY" and "--from" not in rest]
     sources = [source for words in copied for source in words[:-1]]
-    assert {"pyproject.toml", "custom", "data_prep", "evaluation", "constraints.txt"} <= set(sources)
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"].values()
+    assert {"pyproject.toml", "constraints.txt", *(folder.partition("/")[0] for folder in packages)} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists()
         assert f"!{source}" in ignored

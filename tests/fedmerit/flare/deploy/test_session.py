@@ -2,10 +2,13 @@
 
 import json
 import re
+import shutil
 import socket
 import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -17,13 +20,13 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_server, server_address
-from fedmerit.flare.deploy.processes import end, running, start
+from fedmerit.flare.deploy.processes import end, start
 from fedmerit.flare.deploy.provision import add_sites, init, make_project
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results, read_run
+from fedmerit.training.place import RUN_NAME
 
 NAMES = ["site1", "site2", "site3"]
-METHODS = ["fedce", "cgsv"]
 
 
 @pytest.fixture(scope="module")
@@ -52,36 +55,55 @@ def hospitals(tmp_path_factory, sites):
 
 @pytest.fixture(scope="module")
 def finished(hospitals, export):
-    """Jobs that ran side by side, by method: their ids."""
-    submitted = {method: hospitals.submit(export(method, method=method)) for method in METHODS}
-    assert {method: hospitals.wait(job) for method, job in submitted.items()} == dict.fromkeys(
-        METHODS, "FINISHED:COMPLETED"
-    ), hospitals.log()
-    return submitted
+    """The id of a FedCE job that ran."""
+    job = hospitals.submit(export("fedce"))
+    assert hospitals.wait(job) == session.COMPLETED, hospitals.log()
+    return job
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_deployment_gives_what_the_local_engine_gives(
-    hospitals, finished, trained, fedmerit, assert_same_model, tmp_path, method
-):
-    run, expected = tmp_path / "run", trained(method=method, rounds=2)
-    result = fedmerit("fetch", finished[method], "--kit", hospitals.admin, "--out", run)
-    assert result.exit_code == 0, result.output
-    models = sorted(path.name for path in (expected / "models").glob("*.pt"))
-    assert models
-    for name in models:
-        assert_same_model(run / "models" / name, expected / "models" / name)
-    assert verify(run / "ledger.jsonl") == 2
-    told, local = (Ledger(folder / "ledger.jsonl").records for folder in (run, expected))
-    for field in ("round", "participants", "updates", "weights", "contributions", "model"):
-        assert [record[field] for record in told] == [record[field] for record in local]
+@pytest.fixture
+def check_fetched(hospitals, trained, fedmerit, assert_same_model, tmp_path):
+    """What `fedmerit fetch` brings of a job of two rounds is what the local engine makes of them."""
+
+    def check(job, method):
+        run, expected = tmp_path / method, trained(method=method, rounds=2)
+        result = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", run)
+        assert result.exit_code == 0, result.output
+        models = sorted(path.name for path in (expected / "models").glob("*.pt"))
+        assert models
+        for name in models:
+            assert_same_model(run / "models" / name, expected / "models" / name)
+        assert verify(run / "ledger.jsonl") == 2
+        told, local = (Ledger(folder / "ledger.jsonl").records for folder in (run, expected))
+        for field in ("round", "participants", "updates", "weights", "contributions", "model"):
+            assert [record[field] for record in told] == [record[field] for record in local]
+
+    return check
+
+
+def test_deployment_gives_what_the_local_engine_gives(finished, check_fetched):
+    check_fetched(finished, "fedce")
+
+
+@pytest.mark.slow
+def test_jobs_side_by_side_share_no_memory(hospitals, export, check_fetched):
+    jobs = {method: hospitals.submit(export(method, method=method)) for method in ("fedce", "cgsv")}
+    assert [hospitals.wait(job) for job in jobs.values()] == [session.COMPLETED] * 2, hospitals.log()
+    for method, job in jobs.items():
+        check_fetched(job, method)
+        assert read_run(hospitals.root / "runs" / job)["method"] == method
+    for name in NAMES:
+        folders = [hospitals.kits[name] / "runs" / job / "sites" / name for job in jobs.values()]
+        assert [sorted(path.name for path in folder.glob("round_*.pt")) for folder in folders] == [
+            ["round_00000.pt", "round_00001.pt"]
+        ] * 2
 
 
 def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tmp_path):
-    run = hospitals.fetch(finished["fedce"], tmp_path / "run")
+    run = hospitals.fetch(finished, tmp_path / "run")
     info = read_run(run)
     assert (info["method"], info["engine"], info["sites"], info["rounds"]) == ("fedce", "prod", NAMES, 2)
-    assert info["command"] == f"NVFlare job {finished['fedce']}"
+    assert info["command"] == f"NVFlare job {finished}"
     assert str(hospitals.root) not in (run / "run.json").read_text()
     for command in ("report", "verify"):
         result = fedmerit(command, run)
@@ -89,25 +111,14 @@ def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tm
     assert "site2" in (run / "report.html").read_text()
 
 
-def test_jobs_share_no_memory(hospitals, finished):
-    for method, job in finished.items():
-        assert read_run(hospitals.root / "runs" / job)["method"] == method
-    for name in NAMES:
-        folders = [hospitals.kits[name] / "runs" / job / "sites" / name for job in finished.values()]
-        assert [sorted(path.name for path in folder.glob("round_*.pt")) for folder in folders] == [
-            ["round_00000.pt", "round_00001.pt"]
-        ] * 2
-
-
 def test_status_lists_sites_and_jobs(hospitals, finished, fedmerit, monkeypatch):
     monkeypatch.setattr("cli.app.console.width", 200)
     result = fedmerit("status", "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "connected sites: site1, site2, site3" in result.output
-    for method, job in finished.items():
-        row = next(line for line in result.output.splitlines() if job in line)
-        assert method in row
-        assert "FINISHED:COMPLETED" in row
+    row = next(line for line in result.output.splitlines() if finished in line)
+    assert "fedce" in row
+    assert "FINISHED:COMPLETED" in row
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +148,7 @@ def ungated(hospitals, export, scripts):
     return name, told
 
 
+@pytest.mark.slow
 def test_nvflares_own_command_submits_a_job(hospitals, ungated):
     name, told = ungated
     assert name in told
@@ -144,6 +156,7 @@ def test_nvflares_own_command_submits_a_job(hospitals, ungated):
         assert session.job(opened, name)["name"] == "ungated"
 
 
+@pytest.mark.slow
 def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, ungated, tmp_path):
     results = read_results(hospitals.fetch(ungated[0], tmp_path / "run"))
     told = results[results["quantity"] == "train_loss"].set_index("site")["value"]
@@ -174,42 +187,89 @@ def test_hospitals_lend_each_other_models(hospitals, export, trained, fedmerit, 
     assert len(re.findall(r"site\d lent site\d a model in [12] rounds, by the logs of both$", result.stdout, re.M)) == 6
 
 
-def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, export, tmp_path):
-    job = export("foreign")
+# Jobs that nobody takes, and that are stopped
+
+
+def changed(job, change):
+    """A job folder, after a change of what it says of the sites' executor."""
     path = job / "app/config/config_fed_client.json"
     config = json.loads(path.read_text())
-    # on NVFlare's own list of allowed classes, not on ours
-    config["executors"][0]["executor"] = {"path": "nvflare.app_common.np.np_trainer.NPTrainer", "args": {}}
+    change(config["executors"][0]["executor"])
     path.write_text(json.dumps(config))
-    name = hospitals.submit(job)
-    assert not hospitals.wait(name).startswith("FINISHED:COMPLETED")
-    for site in NAMES:
-        assert "np_trainer.NPTrainer' at config path" in (hospitals.kits[site] / name / "log.txt").read_text()
-        assert "is not in allow_list" in (hospitals.kits[site] / name / "log.txt").read_text()
-    with hospitals.session() as opened, pytest.raises(Exception, match="left no run folder"):
-        session.fetch(opened, name, tmp_path / "run")
+    return job
 
 
-def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export, tmp_path):
+def foreign(job):
+    """A job that names a class on NVFlare's own list of allowed classes, and not on ours."""
+    executor = {"path": "nvflare.app_common.np.np_trainer.NPTrainer", "args": {}}
+    return changed(job, lambda config: config.update(executor))
+
+
+@pytest.fixture
+def assert_no_run(fedmerit, tmp_path):
+    """A job that is over left no run, neither at the server nor to be fetched; the message says all these words."""
+
+    def check(hospitals, job, *words):
+        result = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
+        assert result.exit_code == 2, result.output
+        for word in (f"job {job}: left no run: no site took it", *words):
+            assert word in result.stderr
+        assert not (tmp_path / "run").exists()
+        assert list(hospitals.root.rglob(f"runs/{job}")) == []
+
+    return check
+
+
+def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, export, assert_no_run):
+    name = hospitals.submit(foreign(export("foreign")))
+    assert hospitals.wait(name) == "FINISHED:FAILED_TO_RUN"
+    path = "Component 'nvflare.app_common.np.np_trainer.NPTrainer' at config path 'executors.0.executor'"
+    assert_no_run(hospitals, name, *(f"{site}: {path} is not in allow_list" for site in NAMES), "fedmerit export")
+
+
+def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export, assert_no_run):
     name = hospitals.submit(export("byoc", "--byoc"))
     assert hospitals.wait(name) == "FINISHED:FAILED_TO_RUN"
     with hospitals.session() as opened:
         refused = session.why_refused(session.job(opened, name))
-        with pytest.raises(BadInput, match=r"left no run folder, its status is .*BYOC not permitted"):
-            session.fetch(opened, name, tmp_path / "run")
-    assert [f"{site}: BYOC not permitted" for site in NAMES] == sorted(text for text in refused if "BYOC" in text)
+    told = [f"{site}: BYOC not permitted" for site in NAMES]
+    assert sorted(text for text in refused if "BYOC" in text) == told
+    assert_no_run(hospitals, name, *told)
 
 
-def test_submit_and_abort(hospitals, export, fedmerit, tmp_path, wait_for):
-    result = fedmerit("submit", export("long", rounds=500), "--kit", hospitals.admin)
+@pytest.mark.slow
+def test_job_that_no_site_can_begin_leaves_no_run(hospitals, export, assert_no_run):
+    """The sites' processes end, while the server's waits for one of them."""
+    job = changed(export("broken"), lambda executor: executor["args"].update(plan={"method": "no such method"}))
+    name = hospitals.submit(job)
+    assert hospitals.wait(name).startswith("FINISHED:EXECUTION_EXCEPTION")
+    assert_no_run(hospitals, name, "log.txt")
+
+
+@pytest.mark.slow
+def test_sites_that_refuse_a_job_as_it_begins_leave_no_run(sites, export, assert_no_run, tmp_path):
+    """NVFlare's own check, of sites without ours: the server's process is at work by then."""
+    with federation(tmp_path / "kits", sites, started=False) as made:
+        for kit in made.kits.values():
+            path = kit / "local/resources.json"
+            resources = json.loads(path.read_text())
+            del resources["app_validator"]
+            path.write_text(json.dumps(resources))
+        made.start()
+        made.wait_for_sites()
+        name = made.submit(foreign(export("foreign")))
+        assert made.wait(name) == "FINISHED:ABORTED"
+        assert_no_run(made, name, "log.txt")
+        told = [path.read_text() for path in made.root.rglob(f"{name}/log.txt")]
+        assert any("np_trainer.NPTrainer' at config path" in text and "is not in allow_list" in text for text in told)
+
+
+def test_job_that_waits_is_stopped(hospitals, export, fedmerit, tmp_path):
+    """For a fourth site, which there is not."""
+    result = fedmerit("submit", export("waiting", "--min-sites", 4), "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "connected sites: site1, site2, site3" in result.output
     job = result.output.split()[1]
-
-    def told():
-        return " ".join(fedmerit("status", job, "--kit", hospitals.admin).output.split())
-
-    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice 0\.\d+, weights", told()), PATIENCE)
     early = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
     assert early.exit_code == 2
     assert "fetch it when it is over" in early.stderr
@@ -219,6 +279,53 @@ def test_submit_and_abort(hospitals, export, fedmerit, tmp_path, wait_for):
     again = fedmerit("abort", job, "--kit", hospitals.admin)
     assert again.exit_code == 2
     assert "over already" in again.stderr
+
+
+@pytest.mark.slow
+def test_job_at_work_is_stopped(hospitals, export, fedmerit, tmp_path, wait_for):
+    """What is done by then can be fetched."""
+    job = hospitals.submit(export("long", rounds=500))
+
+    def told():
+        return " ".join(fedmerit("status", job, "--kit", hospitals.admin).output.split())
+
+    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice 0\.\d+, weights", told()), PATIENCE)
+    result = fedmerit("abort", job, "--kit", hospitals.admin)
+    assert result.exit_code == 0, result.output
+    assert "ABORTED" in hospitals.wait(job)
+    assert verify(hospitals.fetch(job, tmp_path / "run") / "ledger.jsonl") > 0
+
+
+@pytest.fixture
+def fetched(tmp_path):
+    """What `session.fetch` makes of a failed job whose run has a number of complete rounds; None: it has no run."""
+
+    def download(job_id, folder):
+        return str(shutil.copytree(tmp_path / "result", Path(folder) / job_id))
+
+    def fetch(rounds):
+        run = tmp_path / "result/workspace" / RUN_NAME
+        (run if rounds is not None else run.parent).mkdir(parents=True)
+        if rounds is not None:
+            (run / "run.json").write_text("{}")
+        for number in range(rounds or 0):
+            Ledger(run / "ledger.jsonl").append({"round": number})
+        description = {"job_id": "job1", "status": "FINISHED:EXECUTION_EXCEPTION"}
+        opened = SimpleNamespace(get_job_meta=lambda job_id: description, download_job_result=download)
+        return session.fetch(opened, "job1", tmp_path / "out")
+
+    return fetch
+
+
+def test_run_with_a_complete_round_is_fetched_though_its_job_failed(fetched):
+    assert verify(fetched(rounds=1) / "ledger.jsonl") == 1
+
+
+@pytest.mark.parametrize(("rounds", "why"), [(0, "its first round was not complete"), (None, "no site took it")])
+def test_run_without_a_complete_round_is_not_fetched(fetched, tmp_path, rounds, why):
+    with pytest.raises(BadInput, match=f"job job1: left no run: {why}; its status is FINISHED:EXEC.*; log.txt in the"):
+        fetched(rounds)
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
 
 
 @pytest.mark.parametrize("command", ["status", "fetch", "abort"])
@@ -285,6 +392,7 @@ def test_server_speaks_with_certificates_of_the_federation_alone(hospitals, newc
         wait_for(lambda words=words: words in log.read_text(errors="replace"), PATIENCE)
 
 
+@pytest.mark.slow
 def test_only_sites_of_the_federation_can_join(hospitals, newcomers, wait_for):
     for name in ("expired", "foreign", "late"):
         start(newcomers[name])
@@ -294,28 +402,3 @@ def test_only_sites_of_the_federation_can_join(hospitals, newcomers, wait_for):
         assert session.connected(opened) == ["late", *NAMES]
     for kit in newcomers.values():
         end(kit)
-
-
-# the poc engine
-
-
-def test_poc_engine_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of):
-    run = trained(engine="poc", rounds=2)
-    assert_same_run(trained(rounds=2), run)
-    assert running(run) == processes_of(run) == []
-    assert read_run(run)["engine"] == "poc"
-
-
-@pytest.mark.slow
-def test_poc_run_ends_with_its_command_and_goes_on(scripts, options, trained, assert_same_model, tmp_path, wait_for):
-    run = tmp_path / "run"
-    command = [str(word) for word in (scripts / "fedmerit", "run", "--out", run, *options(engine="poc"))]
-    with (tmp_path / "output.txt").open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-        wait_for(lambda: len(Ledger(run / "ledger.jsonl").records) > 0, PATIENCE)
-        process.kill()
-        process.wait()
-        wait_for(lambda: not running(run), PATIENCE)
-        subprocess.run([command[0], "run", "--out", run, "--resume"], check=True, stdout=output, stderr=output)
-    assert_same_model(run / "models/global.pt", trained() / "models/global.pt")
-    assert verify(run / "ledger.jsonl") == 3
