@@ -73,9 +73,11 @@ def prepare(
     ] = True,
 ) -> None:
     """Turn raw data into site folders. Interrupted, the same command goes on from the last finished cases."""
-    from data_prep.prepare import OVERVIEW, finished_cases
+    from data_prep.folders import OVERVIEW
+    from data_prep.preparation import Preparation
     from data_prep.prepare import prepare as prepare_sites
-    from data_prep.readers.generic import parse_labels
+    from data_prep.preparing.interruption import finished_cases
+    from data_prep.readers.label_map import parse_labels
 
     try:
         shares = tuple(float(part) for part in ratios.split(","))
@@ -83,28 +85,27 @@ def prepare(
         shares = ()
     if len(shares) != 3:
         raise BadInput(f"--ratios {ratios}: expected three numbers such as 0.5,0.25,0.25")
+    asked = Preparation(
+        kind,
+        source=source,
+        ratios=(shares[0], shares[1], shares[2]),
+        size=size,
+        seed=seed,
+        slices=slices.value,
+        field_of_view=field_of_view,
+        crop=crop and crop.value,
+        crop_multiple=crop_multiple,
+        patients=patients,
+        labels=None if labels is None else parse_labels(labels),
+        channels=channels,
+        task=task,
+        server_share=server_share,
+        patient_table=patient_table,
+        skip_unreadable=skip_unreadable,
+        pictures=pictures,
+    )
     try:
-        folders = prepare_sites(
-            kind,
-            out,
-            source=source,
-            ratios=(shares[0], shares[1], shares[2]),
-            size=size,
-            seed=seed,
-            slices=slices.value,
-            field_of_view=field_of_view,
-            crop=crop and crop.value,
-            crop_multiple=crop_multiple,
-            patients=patients,
-            labels=None if labels is None else parse_labels(labels),
-            channels=channels,
-            task=task,
-            server_share=server_share,
-            patient_table=patient_table,
-            skip_unreadable=skip_unreadable,
-            jobs=cores() if jobs is None else jobs,
-            pictures=pictures,
-        )
+        folders = prepare_sites(asked, out, jobs=cores() if jobs is None else jobs)
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; {finished_cases(out)} finished cases are kept for the same command to go on from", err=True
@@ -170,8 +171,8 @@ def check(
 ) -> None:
     """Check site folders: whole, unchanged, plausible; exits with 1 where an error is found."""
     from data_prep.check import examine
-    from data_prep.findings import KINDS, Severity
-    from data_prep.quality_report import write_private, write_shareable
+    from data_prep.checking.findings import KINDS, Severity
+    from data_prep.checking.quality_report import write_private, write_shareable
 
     found = examine(sites, max_empty=max_empty)
     for finding in found.findings:

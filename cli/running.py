@@ -226,6 +226,7 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 12,
 ) -> None:
     """Six generated sites, FedAvg and FedCE on NVFlare's simulator, the report."""
+    from data_prep.preparation import Preparation
     from data_prep.prepare import prepare as prepare_sites
     from evaluation.report.report import write_report
     from fedmerit.engines import runs
@@ -233,7 +234,7 @@ def demo(
     sites = out / "sites"
     if not sites.exists():
         console.print("[bold]1. Six generated hospitals[/]")
-        print_sites(sites, len(prepare_sites("synthetic-prostate", sites, size=64)))
+        print_sites(sites, len(prepare_sites(Preparation("synthetic-prostate", size=64), sites)))
     folders = []
     for number, method in enumerate(("fedavg", "fedce"), start=2):
         console.print(f"[bold]{number}. {METHODS[method].method.__name__} on NVFlare's simulator[/]")

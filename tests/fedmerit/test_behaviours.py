@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from data_prep.preparation import Preparation
 from data_prep.prepare import prepare
 from fedmerit import flat
 from fedmerit.attacks.catalogue import KINDS, AttackingSite, attacking, parse, require_possible, text_of
@@ -29,7 +30,7 @@ def folders(tmp_path_factory):
     made = {}
     for task in ("prostate", "fundus"):
         root = tmp_path_factory.mktemp(task) / "sites"
-        for folder in prepare(f"synthetic-{task}", root, size=16, patients=5, pictures=False)[2:]:
+        for folder in prepare(Preparation(f"synthetic-{task}", size=16, patients=5), root)[2:]:
             shutil.rmtree(folder)
         made[task] = open_sites(root)[0]
     return made
