@@ -49,9 +49,10 @@ def test_ditto_goes_on_from_its_own_model_and_statistics():
         given.append((start.tolist(), buffers))
         return Trained(start + 1, {"mean": torch.tensor(len(given))}, 0.0, 1, 0.1)
 
-    received, kept = {"mean": torch.tensor(0)}, {}
+    received, own = {"mean": torch.tensor(0)}, None
     for model in (0.0, 10.0):
-        kept = Ditto().train(TrainingView(torch.tensor([model]), received, {}, kept, train)).kept
+        made = Ditto().train(TrainingView(torch.tensor([model]), received, {}, {}, own, train)).own
+        own = made.parameters, made.buffers
     assert given == [
         ([0.0], None),
         ([0.0], received),

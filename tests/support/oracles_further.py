@@ -32,11 +32,14 @@ def descent(content, site):
 def rounds_of(method, content):
     """Every round's outcome, the sites' results and what was expected."""
     samples = content["num_samples"]
-    model, vectors, kept = tensor(content["start"]), {}, [{} for _ in samples]
+    model, vectors = tensor(content["start"]), {}
+    kept, own = [{} for _ in samples], [None for _ in samples]
     state = method.start(model, len(samples), Layout.of(len(model)))
     for expected in content["trace"]:
-        views = [TrainingView(model, {}, vectors, kept[i], descent(content, i)) for i in range(len(samples))]
-        results = [method.train(view) for view in views]
+        results = [
+            method.train(TrainingView(model, {}, vectors, kept[i], own[i], descent(content, i)))
+            for i in range(len(samples))
+        ]
         updates = torch.stack([result.trained.parameters - model for result in results])
         sent = {name: torch.stack([result.vectors[name] for result in results]) for name in method.vectors}
         state, outcome = method.round(state, updates, replace(everyone(samples), vectors=sent))
@@ -44,6 +47,7 @@ def rounds_of(method, content):
         assert_equal(outcome.models, expected["model"], "model")
         yield outcome, results, expected
         model, vectors, kept = outcome.models, outcome.vectors, [result.kept for result in results]
+        own = [result.own and (result.own.parameters, result.own.buffers) for result in results]
 
 
 def check_fedprox(content, entry):
