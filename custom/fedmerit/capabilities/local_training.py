@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedmerit.flat import Buffers
 
-Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), with gradient: a scalar added to the loss
+Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), where they train: a scalar added to the loss
 
 
 @dataclass(frozen=True)
