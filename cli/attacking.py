@@ -26,8 +26,8 @@ from fedmerit.errors import BadInput
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from evaluation.formats import Table
-    from evaluation.freeriders.freeriders import Attack
+    from evaluation.display.table import Table
+    from evaluation.freeriders.attacked_runs import Attack
 
 KINDS = "repeat, zero, noise, delta, ..., duplicate, split, each with parameters where wanted: noise:from=5."
 
@@ -51,7 +51,7 @@ def attack(
 
     Interrupted, the same command goes on. Exits with 1 where a run failed.
     """
-    from evaluation.freeriders.freerider_tables import beside_honest
+    from evaluation.freeriders.outcomes import beside_honest
 
     for option, value in (("--kind", kind), ("--method", method)):
         if "," in value or value == "all":
@@ -83,9 +83,9 @@ def freeriders(
     Prints the matrix of methods and attacks; writes tables, and Figures 4 and 7 of the FedCE paper. Interrupted,
     the same command goes on. Exits with 1 where a run failed.
     """
-    from evaluation.formats import Table, write_tables
-    from evaluation.freeriders.freerider_tables import outcomes, rocs, tables
-    from evaluation.freeriders.rider_figures import figures
+    from evaluation.display.table import Table, write_tables
+    from evaluation.freeriders.outcomes import outcomes, rocs, tables
+    from evaluation.freeriders.rider_maps import figures
     from fedmerit.training.data import open_sites
 
     names = [folder.name for folder in open_sites(sites)] if riding is None else riding.split(",")
@@ -110,9 +110,9 @@ def _train(
     settings: list[str] | None,
 ) -> "list[Attack]":
     """All runs, those that are missing trained; exit code 1 where one failed."""
-    from evaluation.comparison_runs import parse_methods, parse_seeds
-    from evaluation.freeriders.freeriders import parse_kinds, prepare, work_off
-    from evaluation.pool import workers_for
+    from evaluation.freeriders.attacked_runs import parse_kinds, prepare, work_off
+    from evaluation.studies.pool import workers_for
+    from evaluation.studies.requests import parse_methods, parse_seeds
     from fedmerit.training.data import open_sites
 
     require_jobs(jobs)
@@ -134,17 +134,16 @@ def _train(
 
 
 def _results(attacks: "Sequence[Attack]") -> Any:
-    from evaluation.freeriders.freeriders import results_of
+    from evaluation.freeriders.attacked_runs import results_of
 
     return results_of(attacks)
 
 
 def _show(out: Path, tables: "Sequence[Table]", figures: "Mapping[str, Figure]") -> None:
     """Print tables; write them and figures."""
-    from evaluation.figures import png
-    from evaluation.formats import file_name, write_tables
-    from evaluation.pages import save_png
-    from evaluation.tables import print_table
+    from evaluation.display.drawing import png
+    from evaluation.display.pages import save_png
+    from evaluation.display.table import file_name, print_table, write_tables
 
     for table in tables:
         print_table(table, console)

@@ -21,7 +21,7 @@ from cli.progress import progress, resumable
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    from evaluation.papers.paper_artefacts import Artefact
+    from evaluation.papers.artefact import Artefact
 
 
 @app.command()
@@ -48,9 +48,9 @@ def paper(
 
     Interrupted, the same command goes on. Exits with 1 where a training failed or something could not be made.
     """
-    from evaluation.comparison_runs import parse_seeds
-    from evaluation.papers.paper_runs import Study
-    from evaluation.papers.papers import chosen, paper_of, produce
+    from evaluation.papers.production import chosen, paper_of, produce
+    from evaluation.papers.study import Study
+    from evaluation.studies.requests import parse_seeds
 
     found = paper_of(name)
     artefacts = chosen(found, only)
@@ -99,9 +99,8 @@ def _print_list(artefacts: "Sequence[Artefact]", sites: Path | None) -> None:
     """Every artefact with the trainings of one seed that it takes, and all of them together."""
     import pandas as pd
 
-    from evaluation.formats import Table
-    from evaluation.papers.papers import trainings_per_seed
-    from evaluation.tables import print_table
+    from evaluation.display.table import Table, print_table
+    from evaluation.papers.production import trainings_per_seed
     from fedmerit.training.data import open_sites
 
     frame = pd.DataFrame(

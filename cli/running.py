@@ -157,9 +157,10 @@ def _with_config(given: dict[str, Any], config: Path | None, settings: list[str]
 
 
 def _print_runs(folders: list[Path]) -> None:
-    from evaluation.tables import dice_and_contribution, print_table
+    from evaluation.display.table import print_table
+    from evaluation.results.run_folders import open_runs, together
 
-    print_table(dice_and_contribution(folders), console)
+    print_table(together(open_runs(folders)).dice_and_contribution, console)
     for folder in folders:
         console.print(f"run folder: {folder}", soft_wrap=True)
 
@@ -188,9 +189,10 @@ def compare(
     Runs on the local engine go side by side, those on NVFlare one by one. Interrupted, the same command goes on
     from the last complete round. Exits with 1 where a run failed.
     """
-    from evaluation.comparison_runs import parse_methods, parse_seeds, prepare, work_off, write_tables
-    from evaluation.pool import workers_for
-    from evaluation.tables import print_table
+    from evaluation.display.table import print_table
+    from evaluation.studies.comparison import prepare, work_off, write_tables
+    from evaluation.studies.pool import workers_for
+    from evaluation.studies.requests import parse_methods, parse_seeds
 
     require_jobs(jobs)
     given = {"threads": threads, "device": device, "server_sites": server_sites}
@@ -227,7 +229,7 @@ def demo(
 ) -> None:
     """Six generated sites, FedAvg and FedCE on NVFlare's simulator, the report."""
     from data_prep.prepare import prepare as prepare_sites
-    from evaluation.report.report import write_report
+    from evaluation.report.all_sites import write_report
     from fedmerit.engines import runs
 
     sites = out / "sites"

@@ -26,11 +26,10 @@ from cli.progress import progress, resumable
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from evaluation.formats import Table
+    from evaluation.display.table import Table
+    from evaluation.results.views import Results
     from evaluation.truth.coalitions import Training
-    from evaluation.truth.games import Coalition
+    from evaluation.truth.semivalues import Coalition
 
 MethodName = Annotated[str, typer.Option(help="One that gives all sites one global model.")]
 Seeds = Annotated[str, typer.Option(help="Of the trainings of each coalition.")]
@@ -53,7 +52,7 @@ def loo(
 
     Interrupted, the same command goes on. Exits with 1 where a training failed.
     """
-    from evaluation.truth.games import leave_one_out_weights, required
+    from evaluation.truth.semivalues import leave_one_out_weights, required
     from evaluation.truth.values import leave_one_out_tables
 
     study = _Study(sites, out, method, rounds, seeds, jobs, device, server_sites, settings)
@@ -84,8 +83,10 @@ def shapley(
 
     What `loo` trained with the same --out is not trained again. Interrupted, the same command goes on.
     """
-    from evaluation.truth.games import NOBODY, Sampling, coalition_utilities, required, shapley_weights
     from evaluation.truth.ground_truths import write_sampling
+    from evaluation.truth.sampling import Sampling
+    from evaluation.truth.semivalues import NOBODY, required, shapley_weights
+    from evaluation.truth.utilities import coalition_utilities
     from evaluation.truth.values import sampled_tables, shapley_tables
 
     study = _Study(sites, out, method, rounds, seeds, jobs, device, server_sites, settings)
@@ -127,7 +128,7 @@ class _Study:
         server_sites: Path | None,
         settings: list[str] | None,
     ):
-        from evaluation.comparison_runs import parse_seeds
+        from evaluation.studies.requests import parse_seeds
         from fedmerit.training.data import open_sites
 
         require_jobs(jobs)
@@ -144,7 +145,7 @@ class _Study:
 
     def train(self, coalitions: "Iterable[Coalition]", seeds: Sequence[int]) -> None:
         """Train what is missing; `typer.Exit` with 1 where a training failed."""
-        from evaluation.pool import workers_for
+        from evaluation.studies.pool import workers_for
         from evaluation.truth import coalitions as trained
 
         planned = trained.prepare(self.out, coalitions, seeds, self.method, self.settings, self.options)
@@ -175,7 +176,7 @@ class _Study:
             typer.echo("the same command goes on from what is done", err=True)
             raise typer.Exit(1)
 
-    def results(self) -> "pd.DataFrame":
+    def results(self) -> "Results":
         """Of the trainings that this command asked for."""
         from evaluation.truth.coalitions import results_of
 
@@ -183,8 +184,7 @@ class _Study:
 
     def show(self, tables: "Sequence[Table]") -> None:
         """Print the tables; write them, and the results they come from."""
-        from evaluation.formats import write_tables
-        from evaluation.tables import print_table
+        from evaluation.display.table import print_table, write_tables
         from evaluation.truth.coalitions import write_results
 
         write_results(self.out)

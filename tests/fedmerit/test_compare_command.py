@@ -8,7 +8,7 @@ import subprocess
 import pandas as pd
 import pytest
 
-from evaluation.tables import site_dice
+from evaluation.results.dice import Dice
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results, read_run
@@ -54,7 +54,7 @@ def test_tables_are_printed_and_written(whole):
     out, printed = whole
     for heading in ("Table 1", "Table 6", "union of the test splits", "Avg.", "Std."):
         assert heading in printed
-    both = {seed: site_dice(read_results(out / f"fedavg_seed{seed}"))["dice"] for seed in (0, 1)}
+    both = {seed: Dice(read_results(out / f"fedavg_seed{seed}")).sites["dice"] for seed in (0, 1)}
     dice = 100 * pd.concat([table.droplevel(["method", "seed"]) for table in both.values()], axis=1)
     means, deviations = dice.mean(axis=1), dice.std(axis=1, ddof=1)
     cells = [f"{mean:.2f} ± {deviation:.2f}" for mean, deviation in zip(means, deviations, strict=True)]

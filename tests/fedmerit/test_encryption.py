@@ -10,7 +10,7 @@ from federation_factory import federation as federation_of
 from pretending import SITES, SIZE, evaluations, over_the_wire, tiny_plan
 from pretending import replies as plain_replies
 
-from evaluation.models import final_models
+from evaluation.results.final_models import final_models
 from fedmerit import flat
 from fedmerit.configuration.filters import require_privacy
 from fedmerit.configuration.run import TASKS, make_configuration

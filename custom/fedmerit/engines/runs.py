@@ -158,13 +158,12 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
     info = _info(run)
     defaults: dict[str, Any] = {
         "only": None,
-        "behaviours": {},
         "min_sites": 1,
         "round_timeout": 0,
         "privacy": [],
         "track": [],
     }
-    recorded = defaults | info | {"sites": info["sites_folder"]}
+    recorded = defaults | info | {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
     for name, value in options.items():
         if name in ("sites", "server_sites"):
             value = str(Path(value).resolve())
@@ -172,7 +171,7 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             value = {key: str(item) for key, item in value.items()}
         elif name == "only":
             value = sorted(value)
-        elif name == "behaviours":
+        elif name == "attacks":
             value = require_possible(value, info["sites"])
         elif name == "privacy":
             value = require_privacy(value, info["method"], RunConfiguration.from_dict(info["plan"]).build_method())
