@@ -182,9 +182,10 @@ def compare(
     from the last complete round. Exits with 1 where a run failed.
     """
     from cli.progress import RunBars, exit_if_failed, progress, resumable
-    from evaluation.comparison_runs import parse_methods, parse_seeds, prepare, work_off, write_tables
-    from evaluation.pool import workers_for
-    from evaluation.tables import print_table
+    from evaluation.display.table import print_table
+    from evaluation.studies.comparison import prepare, work_off, write_tables
+    from evaluation.studies.pool import workers_for
+    from evaluation.studies.requests import parse_methods, parse_seeds
 
     require_jobs(jobs)
     options = given(
@@ -219,7 +220,7 @@ def demo(
     from cli.progress import run_with_progress
     from data_prep.preparation import Preparation
     from data_prep.prepare import prepare as prepare_sites
-    from evaluation.report.report import write_report
+    from evaluation.report.all_sites import write_report
     from fedmerit.engines import runs
 
     sites = out / "sites"

@@ -34,7 +34,13 @@ FLOORS = (  # from the ground up: what stands on a line may import what stands a
     {"data_prep.preparation"},
     {"data_prep.preparing", "data_prep.partitioning", "data_prep.checking"},
     {"data_prep"},
-    {"evaluation"},
+    {"evaluation.results"},
+    {"evaluation.display"},
+    {"evaluation.studies"},
+    {"evaluation.truth"},
+    {"evaluation.fairness", "evaluation.freeriders"},
+    {"evaluation.report"},
+    {"evaluation.papers"},
     {"cli"},
 )
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

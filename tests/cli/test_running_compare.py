@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from gate import Gate
 
-from evaluation import comparison_runs
-from evaluation.tables import site_dice
+from evaluation.results.dice import Dice
+from evaluation.studies import comparison, requests
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results, read_run
@@ -57,7 +57,7 @@ def test_tables_are_printed_and_written(whole):
     out, printed = whole
     for heading in ("Table 1", "Table 6", "union of the test splits", "Avg.", "Std."):
         assert heading in printed
-    both = {seed: site_dice(read_results(out / f"fedavg_seed{seed}"))["dice"] for seed in (0, 1)}
+    both = {seed: Dice(read_results(out / f"fedavg_seed{seed}")).sites["dice"] for seed in (0, 1)}
     dice = 100 * pd.concat([table.droplevel(["method", "seed"]) for table in both.values()], axis=1)
     means, deviations = dice.mean(axis=1), dice.std(axis=1, ddof=1)
     cells = [f"{mean:.2f} ± {deviation:.2f}" for mean, deviation in zip(means, deviations, strict=True)]
@@ -149,7 +149,7 @@ def test_a_run_that_fails_does_not_stop_the_others(fedmerit, arguments, tmp_path
 def test_changed_sites_are_refused(fedmerit, arguments, own_sites, tmp_path):
     out = tmp_path / "out"
     options = {"sites": own_sites, "rounds": ROUNDS, "engine": "local"}
-    comparison_runs.prepare(out, comparison_runs.parse_methods("fedavg"), [0], {"width": "4", "depth": "3"}, options)
+    comparison.prepare(out, requests.parse_methods("fedavg"), [0], {"width": "4", "depth": "3"}, options)
     shutil.rmtree(own_sites / "site3")
     result = fedmerit(*arguments(out, methods="fedavg", seeds="0", sites=own_sites))
     assert result.exit_code == 2

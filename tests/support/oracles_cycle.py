@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from oracles import assert_equal, everyone, tensor
 
-from evaluation.fairness.fairness import gain_spread, mean_gain
+from evaluation.fairness.measures import gain_spread, mean_gain
 from fedmerit.capabilities.peer_learning import PeerView
 from fedmerit.distillation import distillation, divergence
 from fedmerit.methods.cycle import CYCle, current_reputation, misalignment, sharing_probability

@@ -11,7 +11,7 @@ from pretending import SITES, SIZE, evaluations, over_the_wire, tiny_plan
 from pretending import replies as plain_replies
 from stepping import Stepped as Federation
 
-from evaluation.models import final_models
+from evaluation.results.final_models import final_models
 from fedmerit import flat
 from fedmerit.configuration.filters import require_privacy
 from fedmerit.configuration.run import TASKS, make_configuration
