@@ -8,6 +8,7 @@ import subprocess
 import pytest
 import yaml
 
+from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_server, prepare_site
 from fedmerit.flare.deploy.poc import free_port
 from fedmerit.flare.deploy.preflight import preflight
@@ -275,7 +276,9 @@ def test_admins_commands_with_another_kit(fedmerit, kit, tmp_path, command, whic
     assert "startup kit" in result.stderr
 
 
-def test_server_that_is_not_there(fedmerit, federation):
+def test_server_that_is_not_there(fedmerit, federation, monkeypatch):
+    begin = session.new_secure_session
+    monkeypatch.setattr(session, "new_secure_session", lambda *kit, timeout: begin(*kit, timeout=1.0))
     result = fedmerit("status", "--kit", federation / "fedmerit/prod_00/a@lead.org")
     assert result.exit_code == 2
     for word in ("localhost", "cannot be reached", "is it started"):

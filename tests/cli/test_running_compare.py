@@ -21,13 +21,13 @@ FOLDERS = [f"{method}_seed{seed}" for seed in (0, 1) for method in METHODS.split
 
 
 @pytest.fixture(scope="module")
-def arguments(sites):
+def arguments(sites, small):
     """The options of ``fedmerit compare`` for tiny runs; keywords replace them."""
 
     def build(out, **changes):
         chosen = {"out": out, "methods": METHODS, "seeds": "0,1", "sites": sites, "rounds": ROUNDS, "engine": "local"}
         given = [text for name, value in (chosen | changes).items() for text in (f"--{name}", str(value))]
-        return "compare", *given, "--set", "width=4", "--set", "depth=3"
+        return "compare", *given, *small
 
     return build
 
@@ -45,10 +45,10 @@ def times(out):
     return {path: path.stat().st_mtime_ns for run in FOLDERS for path in (out / run).rglob("*") if path.is_file()}
 
 
-def test_every_run_is_an_ordinary_run(whole, trained, assert_same_run, fedmerit):
+def test_every_run_is_an_ordinary_run(whole, small, trained, assert_same_run, fedmerit):
     out, _ = whole
     assert sorted(path.parent.name for path in out.glob("*/run.json")) == sorted(FOLDERS)
-    assert_same_run(trained(method="fedavg", seed=1, rounds=ROUNDS), out / "fedavg_seed1")
+    assert_same_run(trained(*small[1::2], method="fedavg", seed=1, rounds=ROUNDS), out / "fedavg_seed1")
     assert fedmerit("verify", out / "fedavg_seed0").exit_code == 0
     assert [path.name for path in out.glob(".new*")] == []
 
@@ -73,29 +73,20 @@ def test_tables_are_printed_and_written(whole):
     assert written[["site1", "site2", "site3"]].to_list() == pytest.approx(means.to_list())
 
 
-def test_what_is_done_is_not_done_again(fedmerit, arguments, whole, tmp_path):
+def test_what_is_missing_alone_is_run(fedmerit, arguments, whole, tmp_path, assert_same_run):
+    """And the tables are the same again."""
     done, printed = whole
     out = tmp_path / "out"
     shutil.copytree(done, out)
-    before = times(out)
-    result = fedmerit(*arguments(out))
-    assert result.exit_code == 0, result.output
-    assert times(out) == before
-    assert result.output.partition("Dice [%]")[2].replace(str(out), "") == printed.partition("Dice [%]")[2].replace(
-        str(done), ""
-    )
-
-
-def test_a_missing_run_alone_is_run(fedmerit, arguments, whole, tmp_path, assert_same_run):
-    out = tmp_path / "out"
-    shutil.copytree(whole[0], out)
     shutil.rmtree(out / "fedavg_seed1")
     before = times(out)
     result = fedmerit(*arguments(out))
     assert result.exit_code == 0, result.output
     after = times(out)
     assert {path: after[path] for path in before} == before
-    assert_same_run(whole[0] / "fedavg_seed1", out / "fedavg_seed1")
+    assert_same_run(done / "fedavg_seed1", out / "fedavg_seed1")
+    tables = [text.partition("Dice [%]")[2] for text in (result.output.replace(str(out), str(done)), printed)]
+    assert tables[0] == tables[1]
 
 
 @pytest.mark.slow
@@ -146,10 +137,11 @@ def test_a_run_that_fails_does_not_stop_the_others(fedmerit, arguments, tmp_path
     assert "fedavg:lr=1e30" in result.stdout
 
 
-def test_changed_sites_are_refused(fedmerit, arguments, own_sites, tmp_path):
+def test_changed_sites_are_refused(fedmerit, arguments, small, own_sites, tmp_path):
     out = tmp_path / "out"
     options = {"sites": own_sites, "rounds": ROUNDS, "engine": "local"}
-    comparison.prepare(out, requests.parse_methods("fedavg"), [0], {"width": "4", "depth": "3"}, options)
+    settings = dict(setting.split("=") for setting in small[1::2])
+    comparison.prepare(out, requests.parse_methods("fedavg"), [0], settings, options)
     shutil.rmtree(own_sites / "site3")
     result = fedmerit(*arguments(out, methods="fedavg", seeds="0", sites=own_sites))
     assert result.exit_code == 2
