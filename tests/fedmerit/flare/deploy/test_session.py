@@ -28,6 +28,8 @@ from fedmerit.training.place import RUN_NAME
 
 NAMES = ["site1", "site2", "site3"]
 
+pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
+
 
 @pytest.fixture(scope="module")
 def export(fedmerit, tmp_path_factory):
