@@ -173,7 +173,7 @@ def check_kit(
 def _data(folder: Path) -> list["Line"]:
     """What `fedmerit check` says of one site folder, in a line or two."""
     from data_prep.check import examine
-    from data_prep.findings import Severity
+    from data_prep.checking.findings import Severity
     from fedmerit.flare.deploy.line import Line, State
 
     found = [finding for finding in examine(folder.parent).findings if finding.site in (folder.name, "", None)]

@@ -217,6 +217,7 @@ def demo(
     """Six generated sites, FedAvg and FedCE on NVFlare's simulator, the report."""
     from cli.printing import print_runs, print_sites
     from cli.progress import run_with_progress
+    from data_prep.preparation import Preparation
     from data_prep.prepare import prepare as prepare_sites
     from evaluation.report.report import write_report
     from fedmerit.engines import runs
@@ -224,7 +225,7 @@ def demo(
     sites = out / "sites"
     if not sites.exists():
         console.print("[bold]1. Six generated hospitals[/]")
-        print_sites(sites, len(prepare_sites("synthetic-prostate", sites, size=64)))
+        print_sites(sites, len(prepare_sites(Preparation("synthetic-prostate", size=64), sites)))
     folders = []
     for number, method in enumerate(("FedAvg", "FedCE"), start=2):
         console.print(f"[bold]{number}. {method} on NVFlare's simulator[/]")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from data_prep.preparation import Preparation
 from data_prep.prepare import prepare as prepare_sites
 from evaluation.comparison_runs import parse_methods
 from evaluation.figures import png
@@ -23,7 +24,7 @@ SETTINGS = {"width": "2", "depth": "2", "residual_units": "0"}
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("riders") / "sites"
-    prepare_sites("synthetic-prostate", root, size=16, patients=5, pictures=False)
+    prepare_sites(Preparation("synthetic-prostate", size=16, patients=5), root)
     return root
 
 

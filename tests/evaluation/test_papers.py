@@ -590,10 +590,11 @@ def test_too_few_patients_are_told_before_anything_is_trained(sites, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_artefact_from_end_to_end(paper, tmp_path):
+    from data_prep.preparation import Preparation
     from data_prep.prepare import prepare
 
     sites = tmp_path / "sites"
-    for folder in prepare("synthetic-prostate", sites, size=32, patients=8, server_share=0.2):
+    for folder in prepare(Preparation("synthetic-prostate", size=32, patients=8, server_share=0.2), sites):
         if folder.name == "site6":  # five are left: as many patients for the server as the noisy sites of CGSV need
             shutil.rmtree(folder)
     asked = ("--sites", sites, "--rounds", 3, "--seeds", "0", "--into", 3, "--out", tmp_path / "out")

@@ -206,13 +206,3 @@ def test_vpdl_takes_all_peers_alike():
     own = held.network(images).detach()
     both = sum(float(divergence(own, network(images), method.T, "own_peer")) for network in (GOOD, BAD))
     assert float(method.learn_from(held).loss(images, own)) == pytest.approx(both, rel=1e-6)
-
-
-def test_divergence_is_finite_for_any_logits():
-    extreme = torch.tensor([-3e38, -100.0, 0.0, 100.0, 3e38]).view(1, 1, 1, -1)
-    for one in (extreme, extreme.flip(-1), torch.zeros_like(extreme)):
-        own = one.clone().requires_grad_()
-        for kl in ("own_peer", "peer_own"):
-            loss = divergence(own, extreme, 5.0, kl)
-            assert not loss.isnan()
-    assert float(divergence(extreme[..., 1:4], extreme[..., 1:4], 5.0, "own_peer")) == 0.0

@@ -168,6 +168,19 @@ def test_the_cosine_a_float32_site_finds_is_not_flagged():
     assert not outcome.quantities["flagged"].any()
 
 
+def test_where_the_server_sees_no_update_the_sites_word_counts():
+    """Encrypted, (n, 0): the same weights as of these cosines in the clear, and nobody is flagged."""
+    method = FedCE()
+    state = after_round_0(method)
+    expected = method.round(state, updates_of(1), reports(state.cosine, ERRORS))[1]
+    unseen = after_round_0(method, d=0)
+    outcome = method.round(unseen, torch.zeros(4, 0), reports(state.cosine, ERRORS))[1]
+    assert torch.equal(outcome.weights, expected.weights)
+    assert torch.equal(outcome.contribution, expected.contribution)
+    assert outcome.models.shape == (0,)
+    assert not outcome.quantities["flagged"].any()
+
+
 @pytest.mark.parametrize("combine", ["times", "plus"])
 def test_an_unknown_minus_error_counts_as_the_mean_of_the_others(combine):
     method = FedCE(combine)

@@ -54,12 +54,11 @@ def method(request):
     return build_method(name, given)
 
 
-@pytest.fixture
-def fair(method):
-    """Those that treat equals alike."""
-    if "turns" in vars(method):
-        pytest.skip("turns are taken in the order of the sites: the later one downloads more")
-    return method
+@pytest.fixture(params=[text for text, (name, _) in METHOD_OF.items() if name != "rr"])
+def fair(request):
+    """Those that treat equals alike: where sites take turns, the later one downloads more."""
+    name, given = METHOD_OF[request.param]
+    return build_method(name, given)
 
 
 @pytest.mark.parametrize(("n", "d", "absences"), [(2, 1, False), (4, 12, True)])
