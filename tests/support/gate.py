@@ -43,9 +43,8 @@ class Gate:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the processes that it is to stop are started with."""
-        path = os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**os.environ, "PYTHONPATH": path}
+        """What the processes that it is to stop are started with, beside this one's own."""
+        return {"PYTHONPATH": os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
     def close(self, records: int) -> None:
         """From now on runs stop there."""
