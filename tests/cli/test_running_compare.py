@@ -1,6 +1,7 @@
 """`fedmerit compare` with tiny real runs: what is done stays, what is missing is run, whatever interrupted it."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -97,7 +98,7 @@ def test_a_killed_comparison_goes_on_to_the_same_end(
     gate = Gate(tmp_path / "gate", out / FOLDERS[1], records=1)
     with (tmp_path / "output.txt").open("wb") as output:
         command = [str(part) for part in (scripts / "fedmerit", *arguments(out, jobs=1))]
-        process = subprocess.Popen(command, env=gate.environment, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, env=os.environ | gate.environment, stdout=output, stderr=subprocess.STDOUT)
 
     def in_the_middle_of_the_second_run():
         assert process.poll() is None, (tmp_path / "output.txt").read_text()

@@ -162,7 +162,7 @@ def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_
     words = [str(part) for part in (scripts / "fedmerit", *arguments("shapley", out))]
     process = psutil.Popen(
         words,
-        env=Gate(tmp_path / "gate", out, records=1).environment,
+        env=os.environ | Gate(tmp_path / "gate", out, records=1).environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from gate import Gate
 from nvflare.fuel.flare_api.flare_api import Session
 
 from fedmerit.flare.deploy import session
@@ -14,19 +15,21 @@ from fedmerit.flare.deploy.poc import make_federation
 from fedmerit.flare.deploy.processes import end, guarded, running, start
 from fedmerit.training.data import open_sites
 
-PATIENCE = 400.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
+PATIENCE = 800.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
 
 
 class Federation:
     """The kits of a server and the sites of a folder.
 
-    ``server`` and ``sites`` are started with `start`; a job's processes are NVFlare's children of theirs.
+    ``server`` and ``sites`` are started with `start`; a job's processes are NVFlare's children of theirs. While the
+    ``gate`` is closed, no run in the server's kit goes further than it says.
     """
 
     def __init__(self, root: Path, sites: Path, run: Path | None = None, keys: Path | None = None):
         self.root, self.folders = root, open_sites(sites)
         self.admin, kits = make_federation(root, run, self.folders, keys=keys)
         self.kits = dict(zip(["server", *self.names], kits, strict=True))
+        self.gate = Gate(root / "gate", self.kits["server"] / "runs")
 
     @property
     def names(self) -> list[str]:
@@ -36,7 +39,7 @@ class Federation:
     def start(self, *names: str) -> None:
         """Start the server ("server") and sites by their kits' scripts; all where none is named."""
         for name in names or self.kits:
-            start(self.kits[name])
+            start(self.kits[name], self.gate.environment)
 
     def processes(self, name: str, job_only: bool = False) -> list[psutil.Process]:
         """Those at work for "server" or a site."""

@@ -1,10 +1,16 @@
-"""A run in processes of its own that waits before its end, so that whoever kills it cannot come too late."""
+"""Runs in processes of their own that wait before their end, so that whoever kills them cannot come too late."""
 
 import os
 from pathlib import Path
 
 PROGRAM = """\
-import os, time
+import math, os, time
+def limit(gate):
+    try:
+        with open(gate) as file:
+            return int(file.read() or 0)
+    except FileNotFoundError:
+        return math.inf
 original = os.fsync
 def fsync(file):
     original(file)
@@ -12,35 +18,38 @@ def fsync(file):
     if path.startswith({below!r}) and path.endswith("/ledger.jsonl"):
         with open(path) as ledger:
             count = len(ledger.readlines())
-        while count >= {records} and os.path.exists({gate!r}):
+        while count >= limit({gate!r}):
             time.sleep(0.05)
 os.fsync = fsync
 """
 
 
 class Gate:
-    """Stops runs whose ledger has got a number of records, until it is opened.
+    """Stops every run below a folder once its ledger has got a number of records, while it is closed.
 
     Args:
         folder: new folder of its own.
         below: the runs are those below this folder.
-        records: of a ledger, from which on the server of that run goes no further.
+        records: of a ledger, from which on no run goes further; None: it is open.
     """
 
-    def __init__(self, folder: Path, below: Path, records: int):
+    def __init__(self, folder: Path, below: Path, records: int | None = None):
         folder.mkdir()
-        (folder / "sitecustomize.py").write_text(
-            PROGRAM.format(below=f"{below.resolve()}{os.sep}", records=records, gate=str(folder / "closed"))
-        )
-        self.folder = folder
-        (folder / "closed").touch()
+        self.folder, self.file = folder, folder / "records"
+        program = PROGRAM.format(below=f"{below.resolve()}{os.sep}", gate=str(self.file))
+        (folder / "sitecustomize.py").write_text(program)
+        if records is not None:
+            self.close(records)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the processes that it stops."""
-        path = os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**os.environ, "PYTHONPATH": path}
+        """What the processes that it is to stop are started with, beside this one's own."""
+        return {"PYTHONPATH": os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+    def close(self, records: int) -> None:
+        """From now on runs stop there."""
+        self.file.write_text(str(records))
 
     def open(self) -> None:
         """Nothing waits any longer."""
-        (self.folder / "closed").unlink()
+        self.file.unlink()

@@ -357,6 +357,7 @@ def test_models_from_site_to_site_give_what_the_server_would_have_passed_on(trai
         } | more
 
 
+@pytest.mark.slow
 def test_simulated_sites_ask_each_other(trained, assert_same_run, processes_of):
     run = trained(*EARLY, "exchange=peer", method="cycle", engine="sim", threads=3)
     assert_same_run(trained(*EARLY, "exchange=peer", method="cycle"), run)

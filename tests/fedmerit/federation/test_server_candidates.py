@@ -149,15 +149,8 @@ def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
     assert_same_run(finished(method), finished(method, again=1, threads=1))
 
 
-FAST_ENOUGH = ("cgsv", "cffl", "fedsac")
-ON_THE_SIMULATOR = [
-    pytest.param(method, marks=() if method in FAST_ENOUGH else pytest.mark.slow)
-    for method in METHODS
-    if method not in ("standalone", "fedavg", "fedce")
-]
-
-
-@pytest.mark.parametrize("method", ON_THE_SIMULATOR)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("standalone", "fedavg", "fedce")])
 def test_simulator_gives_what_the_local_engine_gives(finished, assert_same_run, processes_of, method):
     run = finished(method, engine="sim", threads=3)
     assert_same_run(finished(method), run)

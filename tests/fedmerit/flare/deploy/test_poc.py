@@ -9,6 +9,8 @@ from fedmerit.flare.deploy.processes import running
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_run
 
+pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
+
 
 @pytest.mark.slow
 def test_poc_engine_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of):

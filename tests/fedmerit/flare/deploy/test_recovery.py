@@ -15,7 +15,7 @@ from fedmerit.flare.deploy import session
 
 ROUNDS = 4
 
-pytestmark = pytest.mark.slow  # whole federations of processes, minutes each
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # whole federations of processes, minutes each
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +90,15 @@ def kill(run: Run, victim: str, how: str) -> None:
 def check_killed(fedmerit, hospitals, job, trained, assert_same_model, assert_same_ledger, tmp_path):
     def check(kills: list[tuple[str, str]], rounds: int, seed: int) -> None:
         draws = random.Random(seed)
+        hospitals.gate.close(rounds - 1)
         run = Run(hospitals, job(rounds, "--min-sites", 3))
         for number, (victim, how) in enumerate(kills):
             due = number * rounds // len(kills)
             run.wait_for(lambda records, due=due: len(records) >= due)
             time.sleep(draws.uniform(0, 3))
             kill(run, victim, how)
+            if number == len(kills) - 1:
+                hospitals.gate.open()
             run.resume()
         folder = run.fetch(tmp_path / "run")
         whole = trained(rounds=rounds)
@@ -127,7 +130,8 @@ def test_site_that_stays_away_is_waited_for_and_rejoins(hospitals, job, tmp_path
     def last(*participants: str) -> Callable[[list[dict]], bool]:
         return lambda records: bool(records) and records[-1]["participants"] == list(participants)
 
-    run = Run(hospitals, job(12, "--min-sites", 2, "--round-timeout", 10))
+    hospitals.gate.close(11)
+    run = Run(hospitals, job(12, "--min-sites", 2, "--round-timeout", 30))
     run.wait_for(last(*hospitals.names))
     hospitals.stop("site1")
     alone = run.wait_for(last("site2", "site3"))[-1]
@@ -135,6 +139,7 @@ def test_site_that_stays_away_is_waited_for_and_rejoins(hospitals, job, tmp_path
     assert sum(alone["weights"].values()) == pytest.approx(1)
     hospitals.start("site1")
     hospitals.wait_for_sites()
+    hospitals.gate.open()
     run.resume()
     run.fetch(tmp_path / "run")
     assert run.records()[-1]["participants"] == hospitals.names

@@ -21,12 +21,15 @@ from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_server, server_address
 from fedmerit.flare.deploy.processes import end, start
-from fedmerit.flare.deploy.provision import add_sites, init, make_project
+from fedmerit.flare.deploy.project import make_project
+from fedmerit.flare.deploy.provision import add_sites, init
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training.place import RUN_NAME
 
 NAMES = ["site1", "site2", "site3"]
+
+pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
 
 
 @pytest.fixture(scope="module")
