@@ -21,6 +21,7 @@ class Exchange:
         what: is asked for, in a word.
         when: for messages, such as "round 3".
         least: usable answers without which the exchange cannot end; those of all asked, where fewer are.
+        earlier: by name, why messages of the same round's exchanges before it did not count; None: there is no other.
     """
 
     def __init__(
@@ -30,10 +31,11 @@ class Exchange:
         what: str,
         when: str,
         least: int,
+        earlier: Mapping[str, str] | None = None,
     ):
         self.tasks, self.what = tasks, what
         self.least = min(least, len(tasks))
-        self._fault_of, self._when = fault_of, when
+        self._fault_of, self._when, self._earlier = fault_of, when, earlier
         self._usable: dict[str, Answer] = {}
         self._refused: dict[str, str] = {}
 
@@ -65,8 +67,11 @@ class Exchange:
         return len(self._usable) >= self.least
 
     def faults(self) -> dict[str, str]:
-        """By name, why a message, or a site without one, does not count."""
-        return self._refused | {site: NO_REPLY for site in self.tasks if not self.heard(site)}
+        """By name, why a message, or a site without one, does not count; those of the round so far come first."""
+        faults = self._refused | {site: NO_REPLY for site in self.tasks if not self.heard(site)}
+        if self._earlier is None:
+            return faults
+        return {**self._earlier, **{name: f"{self.what}: {why}" for name, why in faults.items()}}
 
     def usable(self) -> dict[str, Answer]:
         """The answers that can be used, in site order.

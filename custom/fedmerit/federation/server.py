@@ -168,8 +168,10 @@ class Federation:
             for row, site in enumerate(self.sites)
         }
 
-    def _exchange(self, tasks: Mapping[str, Work], fault_of: FaultOf, what: str) -> Exchange:
-        return Exchange(tasks, fault_of, what, self._when, self.min_sites)
+    def _exchange(
+        self, tasks: Mapping[str, Work], fault_of: FaultOf, what: str, earlier: Mapping[str, str] | None = None
+    ) -> Exchange:
+        return Exchange(tasks, fault_of, what, self._when, self.min_sites, earlier)
 
     @property
     def _when(self) -> str:
@@ -231,7 +233,7 @@ class Federation:
         if self.server_cases:
             return _pooled([evaluate_models(self._own_network(), self.server_cases, task, self.config)]), admitted
         asked = {site: task for site, reply in zip(self.sites, admitted.replies, strict=True) if reply}
-        exchange = self._exchange(asked, self._fault_of_evaluated(task), "evaluation")
+        exchange = self._exchange(asked, self._fault_of_evaluated(task), "evaluation", admitted.rejected)
         with clock.paused():
             yield exchange
         usable = {site: answer for site, answer in exchange.usable().items() if isinstance(answer, Evaluated)}
@@ -239,9 +241,8 @@ class Federation:
             reply and replace(reply, seconds=reply.seconds + (usable[site].seconds if site in usable else 0.0))
             for site, reply in zip(self.sites, admitted.replies, strict=True)
         ]
-        faults = {name: f"{exchange.what}: {why}" for name, why in exchange.faults().items()}
         received = [size + payload(task) for size in admitted.received]
-        return _pooled(list(usable.values())), Admitted(replies, {**admitted.rejected, **faults}, received)
+        return _pooled(list(usable.values())), Admitted(replies, exchange.faults(), received)
 
     def _fault_of_evaluated(self, task: Evaluation) -> FaultOf:
         return lambda site, answer: fault_of_evaluated(answer, task, self.config.network.labels)

@@ -242,7 +242,7 @@ class ModelsInTheClear(Models):
     def _final(self) -> tuple[list[str], Tensor, Tensor, tuple[Buffers, ...]]:
         """Names, vectors (m, d), which of them each final model is (k, m), and the k models' statistics."""
         vectors = self.parameters.reshape(-1, self.parameters.shape[-1])
-        one = len(vectors) == 1 and all(buffers is self.buffers[0] for buffers in self.buffers)
+        one = self.parameters.ndim == 1 and all(buffers is self.buffers[0] for buffers in self.buffers)
         names = ["global"] if one else list(self.sites)
         each = torch.eye(len(vectors), dtype=torch.float64).expand(len(names), -1)
         return names, vectors, each, tuple(self.buffers[: len(names)])

@@ -39,10 +39,11 @@ class Submodels:
             "importance of neurons",
             when,
             least,
+            earlier={},
         )
         yield exchange
         answers = [answer for answer in exchange.usable().values() if isinstance(answer, Importance)]
-        self.cost = payload(task), {name: f"{exchange.what}: {why}" for name, why in exchange.faults().items()}
+        self.cost = payload(task), exchange.faults()
         return mean_importance(answers)
 
     def nothing(self) -> Tensor:

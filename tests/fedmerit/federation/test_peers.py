@@ -526,7 +526,7 @@ def test_bad_answer_to_a_peer_costs_that_pair_one_exchange(faulty):
     assert Counter(round for round, *_ in held(run, "available")) == {1: 6, 2: 6}
     assert "rejected" not in set(read_results(run)["quantity"])
     logs = {site: run / "sites" / site / SITE_LOG for site in ("site1", "site2", "site3")}
-    lost = {(one.lender, one.borrower): one.lost for one in verify_run(run, [logs["site1"], logs["site3"]]).gave_model}
+    lost = {(one.lender, one.borrower): one.lost for one in verify_run(run, [logs["site1"], logs["site3"]]).peer_models}
     assert lost == {("site1", "site3"): (), ("site3", "site1"): (1,)}
     for borrower in ("site1", "site3"):  # what site2 wrote down is not what it gave
         with pytest.raises(BadInput, match=f"{borrower} got model .* of site2 in round 1, but .*, says"):
@@ -543,7 +543,7 @@ def test_bad_answer_to_a_peer_costs_the_same_on_the_simulator(faulty, sharing, m
     assert "Mueller" not in "".join(path.read_text() for path in run.glob("nvflare/**/log*.txt"))
     assert "ConnectionError: /data/Mueller: gone" in (run / "sites/site3" / ERRORS).read_text()
     given = verify_run(run, [run / "sites" / site / SITE_LOG for site in ("site1", "site3")]).gave_model
-    assert [(one.lender, one.models.parameters, one.lost) for one in given] == [("site1", 2, ()), ("site3", 1, (1,))]
+    assert [(one.lender, one.models, one.lost) for one in given] == [("site1", 2, ()), ("site3", 1, (1,))]
 
 
 BAD_UPDATES = {

@@ -18,6 +18,7 @@ from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.files import read_json, write_json
@@ -298,15 +299,15 @@ def test_site_that_lost_its_memory_sits_out_one_round(stopped, contrary_sites, f
 STOPS: dict[str, tuple[Any, ...]] = {
     "before the first trials": (Site, "evaluate", 1),
     "in the middle of the first trials": (Site, "evaluate", 3),
-    "when the first updates are in": (Federation, "take", 1),
-    "when the first trials are in": (Federation, "take", 2),
-    "before the first round is written": (Federation, "_end_round", 1),
+    "when the first updates are in": (Exchange, "usable", 1),
+    "when the first trials are in": (Exchange, "usable", 2),
+    "before the first round is written": (Federation, "_take_over", 1),
     "in the middle of later trials": (Site, "evaluate", 5),
-    "when later updates are in": (Federation, "take", 3),
-    "when later trials are in": (Federation, "take", 4),
+    "when later updates are in": (Exchange, "usable", 3),
+    "when later trials are in": (Exchange, "usable", 4),
     "before the later checkpoint": (Federation, "_checkpoint", 2),
     "in the middle of the final test": (Site, "evaluate", 8),
-    "when the final test is in": (Federation, "take", 5),
+    "when the final test is in": (Exchange, "usable", 5),
 }
 
 

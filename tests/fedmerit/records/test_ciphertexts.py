@@ -80,7 +80,7 @@ def test_weighted_sum_of_ciphertexts_is_the_plain_one(made, key):
     for rounds in range(1, 4):  # a sum of sums: the update adds up, the statistics are the round's own
         total = adder.add(total, sent, weights, shares)
         expected = expected + torch.tensor(weights).double() @ torch.stack(updates).double()
-        update, mean = key.open(total, buffers[0])
+        update, mean = key.decrypt(total, buffers[0])
         assert float((update - expected).abs().max()) < CLOSE, rounds
     plain = flat.average_buffers(buffers, torch.tensor(shares))
     assert mean.keys() == plain.keys()
@@ -93,7 +93,7 @@ def test_weighted_sum_of_ciphertexts_is_the_plain_one(made, key):
 def test_a_network_without_statistics(made, key):
     adder = ciphertexts.Adder(made[1], 10, {})
     one = key.encrypt(torch.ones(10), {})
-    update, none = key.open(adder.add(None, [one], [1.0], [1.0]), {})
+    update, none = key.decrypt(adder.add(None, [one], [1.0], [1.0]), {})
     assert torch.allclose(update, torch.ones(10, dtype=torch.float64), atol=CLOSE)
     assert (none, adder.fault(one)) == ({}, None)
 
@@ -140,7 +140,7 @@ def whole_model(key, one):
     start, buffers = flat.get_parameters(one.network), flat.get_buffers(one.network)
     if one.ciphertexts is None:
         return start, buffers
-    added, mean = key.open(one.ciphertexts, buffers)
+    added, mean = key.decrypt(one.ciphertexts, buffers)
     return (start.double() + added).float(), mean
 
 
@@ -477,8 +477,8 @@ def test_a_misbehaving_site_encrypts_its_lies(encrypted, model, trained):
 def test_another_key_is_noticed_at_the_sites(made, other_key, own_site, tmp_path):
     """A ciphertext of another federation looks like any other to the server; what comes of it is no model."""
     site, task = own_site
-    adder = ciphertexts.Adder(made[1], len(site._start[0]), site._start[1])
-    strange = other_key.encrypt(torch.zeros_like(site._start[0]), site._start[1])
+    adder = ciphertexts.Adder(made[1], len(site.models.start[0]), site.models.start[1])
+    strange = other_key.encrypt(torch.zeros_like(site.models.start[0]), site.models.start[1])
     assert adder.fault(strange) is None
     with pytest.raises(BadInput, match="deploy init --he"):
         site.answer(replace(task, round=1, ciphertexts=adder.add(None, [strange], [1.0], [1.0])))
