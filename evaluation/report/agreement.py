@@ -13,12 +13,11 @@ from evaluation.display.table import Table
 from evaluation.fairness.measurement import measure
 from evaluation.fairness.measures import CORRELATIONS
 from evaluation.fairness.pairs import Estimates, Key
-from evaluation.papers.fedce_artefacts import LEAVE_ONE_OUT
 from evaluation.results.bootstrap import USUAL, Resampling
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
 from evaluation.truth import values
-from evaluation.truth.ground_truths import SHAPLEY, Truth, open_truths
+from evaluation.truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, Truth, open_truths
 from evaluation.truth.semivalues import FloatArray
 from evaluation.truth.utilities import coalition_utilities
 

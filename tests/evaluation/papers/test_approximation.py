@@ -9,12 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from cli.main import app
-from evaluation.display.table import WHOLE
-from evaluation.fairness.pairs import COSINE
 from evaluation.papers import approximation
-from evaluation.papers.approximation import PERMUTATIONS, compare, errors, grid
-from evaluation.report.agreement import SAMPLED
-from evaluation.truth.ground_truths import EXACT
+from evaluation.papers.approximation import COSINE, EXACT, PERMUTATIONS, SAMPLED, WHOLE, compare, errors, grid
 from fedmerit.errors import BadInput
 from fedmerit.games import cosine_game, shapley
 from fedmerit.vectors import gram

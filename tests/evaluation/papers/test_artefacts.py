@@ -148,7 +148,7 @@ def test_correlations_over_dealt_sites_by_hand(study):
     artefact = ARTEFACTS["fedave-table2"]
     pretend(study, artefact)
     ours = artefact.make(study, artefact).tables[0]
-    results = study.results(artefact.needs[0])
+    results = study.results(artefact.needs[0]).rows
     rows = results[(results["split"] == "union") & (results["quantity"] == "dice")].astype({"method": str})
     dice = rows.groupby(["method", "seed", "site"])["value"].mean().unstack("site")
     by_hand = [100 * np.corrcoef(dice.loc["standalone", seed], dice.loc["fedave", seed])[0, 1] for seed in (0, 1)]
@@ -227,6 +227,7 @@ def test_reputations_of_any_method_by_hand(study):
     pretend(study, artefact)
     results = study.results(artefact.needs[0])
     found = reputations(results)
+    results = results.rows
     assert "standalone" not in found.index.get_level_values("method")
     psi = results[(results["method"] == "fedavg") & (results["seed"] == 1) & (results["quantity"] == "cosine_to_mean")]
     table = psi.pivot(index="round", columns="site", values="value")

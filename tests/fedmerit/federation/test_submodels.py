@@ -25,6 +25,7 @@ from fedmerit.flare.translation import (
     model_to_task,
     task_to_model,
 )
+from fedmerit.methods.fedsac import FedSAC
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training import neurons
 from fedmerit.training.data import SERVER_SPLIT, Slices, open_sites
@@ -324,7 +325,8 @@ def test_importance_is_weighed_on_images_spread_over_the_server_split(finished, 
 
 
 @pytest.mark.parametrize(
-    "stop", [(Site, "weigh", 2), (Federation, "_allocate", 1), (Site, "train", 2), (Site, "weigh", 5)]
+    "stop",
+    [(Site, "measure_importance", 2), (FedSAC, "allocate", 1), (Site, "train", 2), (Site, "measure_importance", 5)],
 )
 def test_a_run_stopped_about_its_surveys_ends_the_same(
     stop, tmp_path, fedmerit, finished, server_sites_data, assert_same_run
@@ -339,7 +341,7 @@ def test_a_run_stopped_about_its_surveys_ends_the_same(
 
 
 def test_the_server_weighs_on_its_own_images_where_it_has_any(finished, server_sites_data, monkeypatch):
-    monkeypatch.setattr(Site, "weigh", lambda *_: pytest.fail("a site was asked"))
+    monkeypatch.setattr(Site, "measure_importance", lambda *_: pytest.fail("a site was asked"))
     run = finished("validation_images=3", **{"server-sites": server_sites_data.parent / "server"})
     assert is_finished(run, 3)
     held = read_results(run).query("quantity == 'held' and round == 0")["value"].tolist()

@@ -68,7 +68,7 @@ def lines_of(path: Path) -> list[dict]:
 def test_signed_run_and_its_sites_agree(signed, keys):
     for site in ("site1", "site2", "site3"):
         found = verify_run(signed, [log_of(signed, site)], keys / "root.crt")
-        assert (found.records, found.updates, found.gave_model) == (ROUNDS, {site: ROUNDS}, ())
+        assert (found.records, found.updates, found.peer_models) == (ROUNDS, {site: ROUNDS}, ())
         assert found.signer.startswith("CN=server, valid until")
     assert verify_run(signed).signer == verify_run(signed, trusted=keys / "server.crt").signer
 
@@ -270,8 +270,9 @@ def test_log_cut_short_by_a_crash_goes_on(signed, tmp_path, sites):
     config = tiny_plan("cgsv", rounds=ROUNDS)
     folder = next(folder for folder in open_sites(sites) if folder.name == "site2")
     federation = Federation(config, ["site1", "site2", "site3"], run)
-    federation.round = ROUNDS  # the final test again
-    Site(folder, config, log.parent, "cpu").answer(federation.tasks()["site2"])
+    Site(folder, config, log.parent, "cpu").answer(
+        federation.models.final_test(ROUNDS, federation.recorder.ledger.last_hash)
+    )
     assert log.read_text() == whole
 
 
@@ -301,10 +302,10 @@ def test_what_sites_lent_each_other_stands_in_the_logs_of_both(lending):
     assert rounds[1, "lend"] == rounds[1, "borrow"] == 6  # everybody shares in a round of scoring
     found = verify_run(lending, logs_of(lending))
     assert found.updates == {"site1": 0, "site2": 0, "site3": 0}
-    pairs = {(one.lender, one.borrower): one.models.parameters for one in found.gave_model}
+    pairs = {(one.lender, one.borrower): one.models.parameters for one in found.peer_models}
     assert len(pairs) == 6
     assert sum(pairs.values()) == rounds[1, "lend"] + rounds[2, "lend"]
-    assert not any(one.lost for one in found.gave_model)
+    assert not any(one.lost for one in found.peer_models)
 
 
 def test_digest_is_that_of_the_model_that_the_site_had_trained(trained):
@@ -378,7 +379,7 @@ def test_one_byte_of_what_was_lent_or_borrowed_is_found(lending, work):
 def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, lending):
     rewritten(log_of(lending), lambda log: got_model(log).update(model=None))
     found = verify_run(lending, logs_of(lending, "site1", "site2"))
-    models = {(one.lender, one.borrower): (one.models.parameters, one.lost) for one in found.gave_model}
+    models = {(one.lender, one.borrower): (one.models.parameters, one.lost) for one in found.peer_models}
     assert models["site1", "site2"][1] == (1,)
     assert models["site2", "site1"][1] == ()
     result = fedmerit("verify", lending, "--site-log", log_of(lending, "site1"), "--site-log", log_of(lending))
@@ -388,10 +389,10 @@ def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, le
 
 def test_round_asked_for_twice_agrees(lending):
     """A site that was killed asks its peers again."""
-    before = verify_run(lending, logs_of(lending)).gave_model
+    before = verify_run(lending, logs_of(lending)).peer_models
     rewritten(log_of(lending, "site1"), lambda log: log.append(got_model(log, "lend", "site2")))
     rewritten(log_of(lending), lambda log: log.insert(0, got_model(log) | {"model": None}))
-    assert verify_run(lending, logs_of(lending)).gave_model == before
+    assert verify_run(lending, logs_of(lending)).peer_models == before
 
 
 def test_one_log_of_each_site(lending):
