@@ -364,7 +364,7 @@ def test_simulated_sites_ask_each_other(trained, assert_same_run, processes_of):
     assert processes_of(run) == []
     given = verify_run(run, [run / "sites" / site / SITE_LOG for site in NAMES]).gave_model
     assert len(given) == 6
-    assert all(one.models.parameters and not one.lost for one in given)
+    assert all(one.models and not one.lost for one in given)
 
 
 def test_server_never_sees_a_model_that_stays(trained):

@@ -302,7 +302,7 @@ def test_what_sites_lent_each_other_stands_in_the_logs_of_both(lending):
     assert rounds[1, "lend"] == rounds[1, "borrow"] == 6  # everybody shares in a round of scoring
     found = verify_run(lending, logs_of(lending))
     assert found.updates == {"site1": 0, "site2": 0, "site3": 0}
-    pairs = {(one.lender, one.borrower): one.models.parameters for one in found.peer_models}
+    pairs = {(one.lender, one.borrower): one.models for one in found.peer_models}
     assert len(pairs) == 6
     assert sum(pairs.values()) == rounds[1, "lend"] + rounds[2, "lend"]
     assert not any(one.lost for one in found.peer_models)
@@ -379,7 +379,7 @@ def test_one_byte_of_what_was_lent_or_borrowed_is_found(lending, work):
 def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, lending):
     rewritten(log_of(lending), lambda log: got_model(log).update(model=None))
     found = verify_run(lending, logs_of(lending, "site1", "site2"))
-    models = {(one.lender, one.borrower): (one.models.parameters, one.lost) for one in found.peer_models}
+    models = {(one.lender, one.borrower): (one.models, one.lost) for one in found.peer_models}
     assert models["site1", "site2"][1] == (1,)
     assert models["site2", "site1"][1] == ()
     result = fedmerit("verify", lending, "--site-log", log_of(lending, "site1"), "--site-log", log_of(lending))
