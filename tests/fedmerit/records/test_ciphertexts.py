@@ -138,13 +138,13 @@ def federation(method, run, made, rounds=3, **more):
 def whole_model(key, one):
     """What a site makes of what the server sends."""
     start, buffers = flat.get_parameters(one.network), flat.get_buffers(one.network)
-    if one.ciphertexts is None:
+    if one.models.total is None:
         return start, buffers
-    added, mean = key.decrypt(one.ciphertexts, buffers)
+    added, mean = key.decrypt(one.models.total, buffers)
     return (start.double() + added).float(), mean
 
 
-def sealed_replies(one, key, without=()):
+def encrypted_replies(one, key, without=()):
     """The replies of `pretending`, encrypted; of FedCE with claims in the place of what the server cannot compute."""
     _, buffers = whole_model(key, one)
     answers = plain_replies(one, without)
@@ -160,11 +160,11 @@ def sealed_replies(one, key, without=()):
 
 def finish(one, key):
     while one.work:
-        one.take(sealed_replies(one, key) if one.work == TRAIN else evaluations(one))
+        one.take(encrypted_replies(one, key) if one.work == TRAIN else evaluations(one))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedce"])
-def test_the_sealed_model_is_the_plain_weighted_sum(method, made, key, tmp_path):
+def test_the_encrypted_model_is_the_plain_weighted_sum(method, made, key, tmp_path):
     one = federation(method, tmp_path / "run", made)
     expected, mean = whole_model(key, one)
     for _ in range(one.config.rounds):
@@ -173,7 +173,7 @@ def test_the_sealed_model_is_the_plain_weighted_sum(method, made, key, tmp_path)
             [r.update if isinstance(r, Reply) else torch.zeros(SIZE) for r in plain_replies(one, without).values()]
         )
         names = list(plain_replies(one, without))
-        one.take(sealed_replies(one, key, without))
+        one.take(encrypted_replies(one, key, without))
         weights = one.recorder.ledger.records[-1]["weights"]
         assert sum(weights.values()) == pytest.approx(1)
         assert sorted(weights) == [site for site in SITES if site not in without]
@@ -209,16 +209,16 @@ def test_what_single_updates_would_tell_is_not_recorded(made, key, tmp_path):
     assert len(sent) == 3
     assert sent.min() > 2 * SIZE * 4
     record = one.recorder.ledger.records[0]
-    assert record["model"] == one.ciphertexts.digest
+    assert record["model"] == one.models.total.digest
     assert len(set(record["updates"].values())) == 3
 
 
 def test_a_run_goes_on_from_its_ciphertexts(made, key, tmp_path):
     first = federation("fedce", tmp_path / "run", made)
-    first.take(sealed_replies(first, key))
+    first.take(encrypted_replies(first, key))
     second = federation("fedce", tmp_path / "run", made)
     assert second.round == 1
-    assert second.ciphertexts == first.ciphertexts
+    assert second.models.total == first.models.total
     assert torch.equal(whole_model(key, second)[0], whole_model(key, first)[0])
     finish(second, key)
     assert [record["round"] for record in second.recorder.ledger.records] == [0, 1, 2]
@@ -260,7 +260,7 @@ def multiplied(reply, key):
 @pytest.mark.parametrize("name", MALFORMED)
 def test_what_is_no_encrypted_update_is_rejected_and_the_run_goes_on(name, made, key, tmp_path):
     one = federation("fedavg", tmp_path / "run", made, rounds=1)
-    answers = sealed_replies(one, key)
+    answers = encrypted_replies(one, key)
     answers["Birch"] = MALFORMED[name](answers["Birch"], key)
     assert one.fault_of("Birch", answers["Birch"])
     one.take(answers)
@@ -289,7 +289,7 @@ def reply(key):
 
 def test_ciphertexts_travel_as_they_are(reply, made, key, tmp_path):
     one = federation("fedavg", tmp_path / "run", made)
-    one.take(sealed_replies(one, key))
+    one.take(encrypted_replies(one, key))
     task = one.tasks()["Alder"]
     back = model_to_task(over_the_wire(task_to_model(task, one.network, 3)), one.network)
     assert back.ciphertexts == task.ciphertexts
