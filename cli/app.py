@@ -1,6 +1,6 @@
 """What commands share: the terminal, how errors end, options that several take. Loads nothing heavy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,6 +104,15 @@ def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, 
         if not name or not equals:
             raise BadInput(f"{option} {name}: expected NAME=VALUE")
     return {name: value for name, _, value in pairs}
+
+
+def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[str]) -> dict[str, Any]:
+    """The settings, and among them what --contributions stands for: what these sites contributed to a finished run."""
+    from fedmerit.engines.contributions import as_setting, contributions_of
+
+    if "contributions" in settings:
+        raise BadInput("--contributions: also given by --set; give them once")
+    return {**settings, "contributions": as_setting(contributions_of(run, sites))}
 
 
 def require_jobs(jobs: int | None) -> None:
