@@ -11,25 +11,12 @@ from typer.core import TyperGroup
 
 from fedmerit.errors import BadInput, RunFailed
 
-METHODS = (  # the keys of `fedmerit.methods.registry.METHODS`, which loads torch
-    "standalone",
-    "fedavg",
-    "fedce",
-    "cgsv",
-    "rffl",
-    "dw",
-    "eu",
-    "rr",
-    "cffl",
-    "fedave",
-    "fedsac",
-    "qfedavg",
-    "fedci",
-    "eci",
-    "cycle",
-    "vpdl",
-)
-TASKS = ("prostate", "fundus", "fundus-disc")  # the keys of `fedmerit.configuration.run.TASKS`, which loads torch
+# The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
+METHODS = (
+    "standalone", "fedavg", "fedce", "cgsv", "rffl", "dw", "eu", "rr", "cffl", "fedave", "fedsac", "qfedavg", "fedci",
+    "eci", "cycle", "vpdl",
+)  # fmt: skip
+TASKS = ("prostate", "fundus", "fundus-disc")
 
 console = Console()
 
