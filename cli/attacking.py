@@ -23,7 +23,7 @@ from cli.app import (
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    from evaluation.freeriders.freeriders import Attack
+    from evaluation.freeriders.attacked_runs import Attack
 
 KINDS = "repeat, zero, noise, delta, ..., duplicate, split, each with parameters where wanted: noise:from=5."
 
@@ -49,8 +49,8 @@ def attack(
     Interrupted, the same command goes on. Exits with 1 where a run failed.
     """
     from cli.printing import show
-    from evaluation.freeriders.freerider_tables import beside_honest
-    from evaluation.freeriders.freeriders import results_of
+    from evaluation.freeriders.attacked_runs import results_of
+    from evaluation.freeriders.outcomes import beside_honest
 
     for option, value in (("--kind", kind), ("--method", method)):
         if "," in value or value == "all":
@@ -81,12 +81,12 @@ def freeriders(
     the same command goes on. Exits with 1 where a run failed.
     """
     from cli.printing import show
-    from evaluation.figures import png
-    from evaluation.formats import Table, file_name, write_tables
-    from evaluation.freeriders.freerider_tables import outcomes, rocs, tables
-    from evaluation.freeriders.freeriders import results_of
-    from evaluation.freeriders.rider_figures import figures
-    from evaluation.pages import save_png
+    from evaluation.display.drawing import png
+    from evaluation.display.pages import save_png
+    from evaluation.display.table import Table, file_name, write_tables
+    from evaluation.freeriders.attacked_runs import results_of
+    from evaluation.freeriders.outcomes import outcomes, rocs, tables
+    from evaluation.freeriders.rider_maps import figures
     from fedmerit.training.data import open_sites
 
     names = riding.split(",") if riding is not None else [folder.name for folder in open_sites(sites)]
@@ -113,9 +113,9 @@ def _train(
 ) -> "list[Attack]":
     """All runs, controls first, those that are missing trained; exit code 1 where one failed."""
     from cli.progress import counting, exit_if_failed
-    from evaluation.comparison_runs import parse_methods, parse_seeds
-    from evaluation.freeriders.freeriders import parse_kinds, prepare, work_off
-    from evaluation.pool import workers_for
+    from evaluation.freeriders.attacked_runs import parse_kinds, prepare, work_off
+    from evaluation.studies.pool import workers_for
+    from evaluation.studies.requests import parse_methods, parse_seeds
     from fedmerit.training.data import open_sites
 
     require_jobs(jobs)

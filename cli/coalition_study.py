@@ -6,18 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from cli.app import console, require_jobs
 from cli.printing import show
 from cli.progress import counting, exit_if_failed
-from evaluation.comparison_runs import parse_seeds
-from evaluation.formats import Table
-from evaluation.pool import workers_for
+from evaluation.display.table import Table
+from evaluation.results.views import Results
+from evaluation.studies.pool import workers_for
+from evaluation.studies.requests import parse_seeds
 from evaluation.truth import coalitions
 from evaluation.truth.coalitions import Training
-from evaluation.truth.games import NOBODY, Coalition, Estimate, Sampling, coalition_utilities
 from evaluation.truth.ground_truths import write_sampling
+from evaluation.truth.sampling import Estimate, Sampling
+from evaluation.truth.semivalues import NOBODY, Coalition
+from evaluation.truth.utilities import coalition_utilities
 from fedmerit.errors import BadInput
 from fedmerit.training.data import open_sites
 
@@ -96,7 +97,7 @@ class CoalitionStudy:
             estimates[seed] = estimate
         return estimates
 
-    def results(self) -> pd.DataFrame:
+    def results(self) -> Results:
         """Of the trainings that this command asked for."""
         return coalitions.results_of(list(self.trainings.values()))
 

@@ -13,7 +13,7 @@ from cli.app import ServerSites, console, last_round
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    from fedmerit.flare.deploy.preflight import Line
+    from fedmerit.flare.deploy.line import Line
     from fedmerit.flare.deploy.provision import Kit
 
 commands = typer.Typer()
@@ -52,7 +52,8 @@ def init(
     add: Annotated[bool, typer.Option("--add", help="Add the sites to the project in --out.")] = False,
 ) -> None:
     """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
-    from fedmerit.flare.deploy.provision import PROJECT_FILE, add_sites, make_project
+    from fedmerit.flare.deploy.project import PROJECT_FILE, make_project
+    from fedmerit.flare.deploy.provision import add_sites
     from fedmerit.flare.deploy.provision import init as write_project
     from fedmerit.records.ciphertexts import require_tenseal
 
@@ -172,8 +173,8 @@ def check_kit(
 def _data(folder: Path) -> list["Line"]:
     """What `fedmerit check` says of one site folder, in a line or two."""
     from data_prep.check import examine
-    from data_prep.findings import Severity
-    from fedmerit.flare.deploy.preflight import Line, State
+    from data_prep.checking.findings import Severity
+    from fedmerit.flare.deploy.line import Line, State
 
     found = [finding for finding in examine(folder.parent).findings if finding.site in (folder.name, "", None)]
     lines = []

@@ -1,7 +1,8 @@
 """Commands about methods: what there is, and as NVFlare job folders."""
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,26 +22,67 @@ from cli.app import (
 )
 from fedmerit.errors import BadInput
 
+COLUMNS = {  # of the table of methods, by the field of `About`
+    "contribution": "contribution of a site",
+    "weights": "weights",
+    "download": "what a site downloads",
+    "site_work": "work of a site",
+    "paper": "paper",
+}
 commands = typer.Typer()
 
 
 @commands.command()
-def methods() -> None:
-    """The methods and how they differ."""
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One of them: what its parameters are.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as it stands in the README.")] = False,
+) -> None:
+    """The methods and how they differ, or the parameters of one."""
+    if markdown:
+        typer.echo(markdown_of_methods())
+    else:
+        table = _table_of_methods() if name is None else _table_of_parameters(name)
+        Console(width=max(console.width, 128)).print(table)  # narrower, words are cut
+
+
+def markdown_of_methods() -> str:
+    """The table of the README."""
+    from fedmerit.methods.registry import METHODS
+
+    lines = [["method", *COLUMNS.values()], ["---"] * (len(COLUMNS) + 1)]
+    lines += [[f"`{name}`", *vars(kind.about).values()] for name, kind in METHODS.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _table_of_methods() -> Table:
     from fedmerit.methods.registry import METHODS
 
     table = Table(show_lines=True)
-    for header in ("method", "contribution", "weights", "download", "site work", "parameters", "paper"):
+    for header in ("method", *COLUMNS.values(), "parameters"):
         table.add_column(header, no_wrap=header == "parameters")
-    for name, entry in METHODS.items():
-        values = {
-            key: f"{value:g}" if isinstance(value, float) else value for key, value in vars(entry.method()).items()
-        }
-        parameters = "\n".join(f"{key}={value}" for key, value in values.items())
-        table.add_row(
-            name, entry.contribution, entry.weights, entry.download, entry.site_work, parameters or "none", entry.paper
-        )
-    Console(width=max(console.width, 128)).print(table)  # narrower, words are cut
+    for name, kind in METHODS.items():
+        parameters = "\n".join(f"{one.name}={_text(one.default)}" for one in fields(kind))
+        table.add_row(name, *vars(kind.about).values(), parameters or "none")
+    return table
+
+
+def _table_of_parameters(name: str) -> Table:
+    from fedmerit.methods.registry import METHODS
+    from fedmerit.parameters import rules
+
+    if name not in METHODS:
+        raise BadInput(f"method {name!r}: unknown; expected one of {', '.join(METHODS)}")
+    known, table = rules(METHODS[name]), Table()
+    for header in ("parameter", "default", "range", "what it is"):
+        table.add_column(header)
+    for one in fields(METHODS[name]):
+        expected = "true or false" if isinstance(one.default, bool) else known[one.name].expected()
+        table.add_row(one.name, _text(one.default), expected, known[one.name].text)
+    return table
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @commands.command()

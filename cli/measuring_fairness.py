@@ -33,8 +33,8 @@ def fairness(
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:
     """How fair methods are: Tables 2 and 3 of the FedCE paper and what other papers ask, each with an interval."""
-    from evaluation.fairness.fairness_study import study, write
-    from evaluation.tables import print_table
+    from evaluation.display.table import print_table
+    from evaluation.fairness.from_runs import study, write
 
     found, notes = study(runs, alone or [], truth, split=split.value, label=label, draws=draws, seed=seed)
     for table in found.tables:

@@ -11,8 +11,8 @@ from cli.app import console
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    from data_prep.check import Examination
-    from data_prep.findings import Finding
+    from data_prep.checking.examination import Examination
+    from data_prep.checking.findings import Finding
 
 commands = typer.Typer()
 
@@ -75,9 +75,11 @@ def prepare(
 ) -> None:
     """Turn raw data into site folders. Interrupted, the same command goes on from the last finished cases."""
     from cli.printing import print_sites
-    from data_prep.prepare import OVERVIEW, finished_cases
+    from data_prep.folders import OVERVIEW
+    from data_prep.preparation import Preparation
     from data_prep.prepare import prepare as prepare_sites
-    from data_prep.readers.generic import parse_labels
+    from data_prep.preparing.interruption import finished_cases
+    from data_prep.readers.label_map import parse_labels
     from fedmerit.machine import cores
 
     try:
@@ -86,28 +88,27 @@ def prepare(
         shares = ()
     if len(shares) != 3:
         raise BadInput(f"--ratios {ratios}: expected three numbers such as 0.5,0.25,0.25")
+    asked = Preparation(
+        kind,
+        source=source,
+        ratios=(shares[0], shares[1], shares[2]),
+        size=size,
+        seed=seed,
+        slices=slices.value,
+        field_of_view=field_of_view,
+        crop=crop and crop.value,
+        crop_multiple=crop_multiple,
+        patients=patients,
+        labels=None if labels is None else parse_labels(labels),
+        channels=channels,
+        task=task,
+        server_share=server_share,
+        patient_table=patient_table,
+        skip_unreadable=skip_unreadable,
+        pictures=pictures,
+    )
     try:
-        folders = prepare_sites(
-            kind,
-            out,
-            source=source,
-            ratios=(shares[0], shares[1], shares[2]),
-            size=size,
-            seed=seed,
-            slices=slices.value,
-            field_of_view=field_of_view,
-            crop=crop and crop.value,
-            crop_multiple=crop_multiple,
-            patients=patients,
-            labels=None if labels is None else parse_labels(labels),
-            channels=channels,
-            task=task,
-            server_share=server_share,
-            patient_table=patient_table,
-            skip_unreadable=skip_unreadable,
-            jobs=cores() if jobs is None else jobs,
-            pictures=pictures,
-        )
+        folders = prepare_sites(asked, out, jobs=cores() if jobs is None else jobs)
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; {finished_cases(out)} finished cases are kept for the same command to go on from", err=True
@@ -135,8 +136,8 @@ def check(
 ) -> None:
     """Check site folders: whole, unchanged, plausible; exits with 1 where an error is found."""
     from data_prep.check import examine
-    from data_prep.findings import Severity
-    from data_prep.quality_report import write_private, write_shareable
+    from data_prep.checking.findings import Severity
+    from data_prep.checking.quality_report import write_private, write_shareable
 
     found = examine(sites, max_empty=max_empty)
     for finding in found.findings:
@@ -159,7 +160,7 @@ def check(
 
 def _without_names(finding: "Finding") -> str:
     """A finding in words that name no file, case or patient."""
-    from data_prep.findings import KINDS
+    from data_prep.checking.findings import KINDS
 
     place = " ".join(part for part in (finding.site, finding.split, finding.position) if part)
     return ": ".join(part for part in (place, finding.kind, finding.detail or KINDS[finding.kind][1]) if part)
@@ -167,7 +168,7 @@ def _without_names(finding: "Finding") -> str:
 
 def _table(found: "Examination") -> Table:
     """Of every site its cases, findings by severity, and whether it is as it was prepared."""
-    from data_prep.findings import Severity
+    from data_prep.checking.findings import Severity
 
     table = Table("site", "cases", *(f"{severity}s" for severity in Severity), "arrays", "digest", box=None)
     for site in found.sites:

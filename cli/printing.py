@@ -9,8 +9,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from cli.app import console
-from evaluation.formats import Table, write_tables
-from evaluation.tables import dice_and_contribution, print_table
+from evaluation.display.table import Table, print_table, write_tables
+from evaluation.results.run_folders import open_runs, together
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, open_sites
 
 
@@ -23,7 +23,7 @@ def show(tables: Sequence[Table], out: Path) -> None:
 
 def print_runs(folders: Sequence[Path]) -> None:
     """Dice and contribution of finished runs, and where they are."""
-    print_table(dice_and_contribution(folders), console)
+    print_table(together(open_runs(list(folders))).dice_and_contribution, console)
     for folder in folders:
         console.print(f"run folder: {folder}", soft_wrap=True)
 

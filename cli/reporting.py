@@ -34,10 +34,11 @@ def evaluate(
     split: Annotated[Split, typer.Option(help="Which cases.")] = Split.testing,
 ) -> None:
     """Dice of a run's final model, or models, on any site folders."""
-    from evaluation.evaluate import evaluate as evaluate_run
-    from evaluation.tables import print_table, site_dice
+    from evaluation.display.table import print_table
+    from evaluation.results.dice import Dice
+    from evaluation.results.evaluate import evaluate as evaluate_run
 
-    print_table(site_dice(evaluate_run(run, sites, split.value), split.value), console)
+    print_table(Dice(evaluate_run(run, sites, split.value), split.value).sites, console)
 
 
 @commands.command()
@@ -54,8 +55,8 @@ def report(
     ] = None,
 ) -> None:
     """One self-contained HTML report of one or several runs, its tables and figures beside it."""
-    from evaluation.report.report import write_report
-    from evaluation.report.site_report import write_site_report
+    from evaluation.report.all_sites import write_report
+    from evaluation.report.one_site import write_site_report
 
     if site is None:
         path = write_report(runs, out, sites=sites, images=images, truth=truth)
@@ -75,8 +76,8 @@ def figure(
     """Reproduce a figure of a paper on random updates: Figure 1 of CGSV, error and time of Shapley values."""
     from rich.progress import track
 
-    from evaluation import approximation
-    from evaluation.tables import print_table
+    from evaluation.display.table import print_table
+    from evaluation.papers import approximation
 
     cells = approximation.grid(largest_sites)
     bar = partial(track, description=name.value, console=console)
@@ -112,7 +113,7 @@ def verify(
         console.print("not signed: the run was made without a server certificate", soft_wrap=True)
     for path, (site, updates) in zip(site_log or (), found.updates.items(), strict=True):
         console.print(f"{path}: the log of {site} is whole and agrees: {updates} updates in both", soft_wrap=True)
-    for lent in found.lent:
+    for lent in found.peer_models:
         told = f"{lent.lender} lent {lent.borrower} a model in {lent.models} rounds, by the logs of both"
         rounds = ", ".join(map(str, lent.lost))
         lost = f"; in rounds {rounds} what left did not arrive, by the log of {lent.borrower}" if rounds else ""

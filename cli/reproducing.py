@@ -18,7 +18,7 @@ from cli.app import (
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    from evaluation.papers.paper_artefacts import Artefact
+    from evaluation.papers.artefact import Artefact
 
 commands = typer.Typer()
 
@@ -47,9 +47,9 @@ def paper(
     Interrupted, the same command goes on. Exits with 1 where a training failed or something could not be made.
     """
     from cli.progress import exit_if_failed, progress, resumable
-    from evaluation.comparison_runs import parse_seeds
-    from evaluation.papers.paper_runs import Study
-    from evaluation.papers.papers import chosen, paper_of, produce
+    from evaluation.papers.production import chosen, paper_of, produce
+    from evaluation.papers.study import Study
+    from evaluation.studies.requests import parse_seeds
 
     found = paper_of(name)
     artefacts = chosen(found, only)
@@ -97,9 +97,8 @@ def _print_list(artefacts: "Sequence[Artefact]", sites: Path | None) -> None:
     """Every artefact with the trainings of one seed that it takes, and all of them together."""
     import pandas as pd
 
-    from evaluation.formats import Table
-    from evaluation.papers.papers import trainings_per_seed
-    from evaluation.tables import print_table
+    from evaluation.display.table import Table, print_table
+    from evaluation.papers.production import trainings_per_seed
     from fedmerit.training.data import open_sites
 
     frame = pd.DataFrame(

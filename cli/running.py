@@ -178,9 +178,10 @@ def compare(
     from the last complete round. Exits with 1 where a run failed.
     """
     from cli.progress import RunBars, exit_if_failed, progress, resumable
-    from evaluation.comparison_runs import parse_methods, parse_seeds, prepare, work_off, write_tables
-    from evaluation.pool import workers_for
-    from evaluation.tables import print_table
+    from evaluation.display.table import print_table
+    from evaluation.studies.comparison import prepare, work_off, write_tables
+    from evaluation.studies.pool import workers_for
+    from evaluation.studies.requests import parse_methods, parse_seeds
 
     require_jobs(jobs)
     options = given(
@@ -213,14 +214,15 @@ def demo(
     """Six generated sites, FedAvg and FedCE on NVFlare's simulator, the report."""
     from cli.printing import print_runs, print_sites
     from cli.progress import run_with_progress
+    from data_prep.preparation import Preparation
     from data_prep.prepare import prepare as prepare_sites
-    from evaluation.report.report import write_report
+    from evaluation.report.all_sites import write_report
     from fedmerit.engines import runs
 
     sites = out / "sites"
     if not sites.exists():
         console.print("[bold]1. Six generated hospitals[/]")
-        print_sites(sites, len(prepare_sites("synthetic-prostate", sites, size=64)))
+        print_sites(sites, len(prepare_sites(Preparation("synthetic-prostate", size=64), sites)))
     folders = []
     for number, method in enumerate(("FedAvg", "FedCE"), start=2):
         console.print(f"[bold]{number}. {method} on NVFlare's simulator[/]")

@@ -41,7 +41,7 @@ def loo(
     Interrupted, the same command goes on. Exits with 1 where a training failed.
     """
     from cli.coalition_study import CoalitionStudy
-    from evaluation.truth.games import leave_one_out_weights, required
+    from evaluation.truth.semivalues import leave_one_out_weights, required
     from evaluation.truth.values import leave_one_out_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
@@ -73,7 +73,8 @@ def shapley(
     What `loo` trained with the same --out is not trained again. Interrupted, the same command goes on.
     """
     from cli.coalition_study import CoalitionStudy
-    from evaluation.truth.games import Sampling, required, shapley_weights
+    from evaluation.truth.sampling import Sampling
+    from evaluation.truth.semivalues import required, shapley_weights
     from evaluation.truth.values import sampled_tables, shapley_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)

@@ -2,11 +2,14 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedmerit.errors import BadInput
+
+OVERVIEW = "overview"  # the folder of pictures beside site folders
 
 
 def holds_something(folder: Path) -> bool:
@@ -48,3 +51,12 @@ def partial_folder(folder: Path) -> Iterator[Path]:
         if not mine:
             raise BadInput(f"{folder}: another process is preparing it; wait for that one or name another folder")
         yield partial
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make ``target`` the same file as ``source``, or one of the same bytes where the file system has no links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)

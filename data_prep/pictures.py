@@ -1,18 +1,19 @@
 """What a preparation looks like: a montage of a few cases per site, and the intensities of every site."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-import matplotlib
 import numpy as np
+from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from evaluation.figures import STYLE, png, site_style
 from fedmerit.files import write_atomically
 from fedmerit.training.data import Case, SiteFolder, open_sites
 
+STYLE = "data_prep.figures"  # a style sheet beside this file; each site takes the next colour and line of its cycle
 CASES = 4  # of each site in the montage
 OUTLINES = ("#F0E442", "#56B4E9", "#FF4FA3")  # of the labels in turn
 SAMPLE = 50_000  # pixels of a case that its site's histogram is made of
@@ -30,13 +31,12 @@ def draw(sites: Path, out: Path) -> None:
     """
     opened = open_sites(sites)
     for name, figure in (("montage", montage(opened)), ("intensities", intensities(opened))):
-        content = png(figure)
-        write_atomically(out / f"{name}.png", lambda file, content=content: file.write(content))  # type: ignore[misc]
+        write_atomically(out / f"{name}.png", partial(figure.savefig, format="png", metadata={"Software": None}))
 
 
 def montage(sites: Sequence[SiteFolder]) -> Figure:
     """One row per site: cases evenly spread over its sorted ones, where the organ is largest, each label outlined."""
-    with matplotlib.rc_context(STYLE):
+    with style.context(STYLE):
         figure = Figure(figsize=(2.1 * CASES + 0.4, 2.3 * len(sites) + 0.5), dpi=110, layout="constrained")
         rows = figure.subplots(len(sites), CASES, squeeze=False)
         for site, row in zip(sites, rows, strict=True):
@@ -67,12 +67,12 @@ def intensities(sites: Sequence[SiteFolder]) -> Figure:
     low, high = np.percentile(pooled, (0.1, 99.9)) if pooled.size else (0.0, 0.0)
     edges = np.linspace(low, max(high, low + 1e-3), BINS + 1)
     middles = (edges[1:] + edges[:-1]) / 2
-    with matplotlib.rc_context(STYLE):
+    with style.context(STYLE):
         figure = Figure(figsize=(7.2, 4.0), layout="constrained")
         panel = figure.subplots()
         for site, parts in samples.items():
             curve = np.mean([density(part, edges) for part in parts], axis=0)
-            panel.plot(middles, curve, label=site, linewidth=1.6, **site_style(list(samples), site))
+            panel.plot(middles, curve, label=site, linewidth=1.6)
         panel.set(xlabel="normalised intensity", ylabel="share of pixels per unit", ylim=(0, None))
         panel.set_title("Intensities of each site, without padding and the darkest value")
         panel.legend(title="site", loc="upper right")

@@ -1,6 +1,7 @@
 """What the readers of raw public layouts hand on: sites found, cases paired, one case decoded at a time."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,15 @@ def with_strays(sites: list[RawSite], strays: tuple[tuple[str, str], ...]) -> li
     """The sites, the first of which also tells what is left out of the whole source."""
     first, *others = sites
     return [replace(first, left_out=strays + first.left_out), *others]
+
+
+def by_site(cases: Iterable[tuple[str, RawCase]], left_out: Iterable[tuple[str, str]]) -> list[RawSite]:
+    """(site, case) pairs as sites sorted by name; what is left out of the whole source is told with the first."""
+    sites: dict[str, list[RawCase]] = defaultdict(list)
+    for name, case in cases:
+        sites[name].append(case)
+    names = sorted(sites)
+    return [RawSite(name, tuple(sites[name]), tuple(sorted(left_out)) if name == names[0] else ()) for name in names]
 
 
 def pair(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tuple[str, Path, Path]]:

@@ -16,6 +16,7 @@ from measured import rows
 from typer.testing import CliRunner, Result
 
 from cli.main import app
+from data_prep.preparation import Preparation
 from data_prep.prepare import prepare
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.ledger import Ledger
@@ -29,7 +30,7 @@ ROUNDS = 3
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Site folders of three hospitals, 30 training slices of 32 x 32 pixels each."""
     root = tmp_path_factory.mktemp("data") / "sites"
-    for folder in prepare("synthetic-prostate", root, size=32, patients=5):
+    for folder in prepare(Preparation("synthetic-prostate", size=32, patients=5), root):
         if folder.name not in NAMES:
             shutil.rmtree(folder)
     return root
@@ -39,7 +40,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server_sites_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As `sites`, with images set aside for the server; beside it ``server/site4``, a folder of the server's own."""
     root = tmp_path_factory.mktemp("server_data") / "sites"
-    for folder in prepare("synthetic-prostate", root, size=32, patients=6, server_share=0.2):
+    for folder in prepare(Preparation("synthetic-prostate", size=32, patients=6, server_share=0.2), root):
         if folder.name == "site4":
             (root.parent / "server").mkdir()
             folder.rename(root.parent / "server" / "site4")

@@ -1,11 +1,12 @@
-"""Games of sites: Shapley values, and those whose utility is a validation Dice."""
+"""Games of sites: Shapley values, of any game, of those whose utility is a validation Dice, and of cosines."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Candidates, Reports
+from fedmerit.capabilities.candidates import Candidates
+from fedmerit.core import Reports
 from fedmerit.vectors import to_sites, trained_models
 
 
@@ -39,6 +40,13 @@ def require_coalitions(num_sites: int) -> None:
         )
 
 
+def trained_candidates(models: Tensor, updates: Tensor, reports: Reports) -> Candidates:
+    """What each of the k present sites trained, with its own BatchNorm statistics; ``models`` (d,) or (n, d)."""
+    trained = trained_models(models, updates, reports.present)
+    own = torch.eye(len(updates), dtype=torch.float64)[reports.present]
+    return Candidates(trained, torch.eye(len(trained), dtype=torch.float64), own)
+
+
 def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports) -> Candidates:
     """All 2^k coalitions of the k present sites: ``model`` (d,) plus the mean of its members' updates by images.
 
@@ -57,7 +65,7 @@ def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports) -> Ca
 
 
 def coalition_values(reports: Reports, truncation: float) -> Tensor:
-    """(n,) exact Shapley values of the candidates of `coalition_trials`, NaN for absent sites.
+    """(n,) exact Shapley values of the candidates of `coalition_candidates`, NaN for absent sites.
 
     All are 0 where the grand coalition's utility and that of nobody differ by ``truncation`` or less.
     """
@@ -67,3 +75,90 @@ def coalition_values(reports: Reports, truncation: float) -> Tensor:
     if abs(float(utilities[-1] - utilities[0])) <= truncation:
         values = torch.zeros_like(values)
     return to_sites(values, reports.present)
+
+
+# The cosine game: v(S) = cos(Σ_{i∈S} r_i u_i, u_N), whose utilities cost nothing that depends on d
+
+EXACT_SITES = 24  # beyond, 2^n coalitions are too many: permutations are sampled
+CANCELLED = 1e-14  # a squared norm this small beside its terms' is rounding: those updates cancel
+
+
+def cosine_values(products: Tensor, weights: Tensor, permutations: int, seed: int) -> tuple[Tensor, Tensor]:
+    """(n,) Shapley values of `cosine_game`, exact or by `sampled_shapley`, and (n,) their standard errors, 0 if exact.
+
+    Args:
+        products: (n, n) as in `cosine_game`.
+        weights: (n,) likewise.
+        permutations: to sample of more than 24 sites.
+        seed: of these.
+    """
+    if len(weights) > EXACT_SITES:
+        return sampled_shapley(products, weights, permutations, torch.Generator().manual_seed(seed))
+    values = shapley(cosine_game(products, weights))
+    return values, torch.zeros_like(values)
+
+
+def cosine_game(products: Tensor, weights: Tensor) -> Tensor:
+    """(2^n,) v(S) = cos(Σ_{i∈S} r_i u_i, u_N) of every coalition (Sec. 3.2, Xu et al. 2021), -1 to 1, for `shapley`.
+
+    0 where either sum is zero. Each site doubles the coalitions, those with it after those without, in O(2^n) in all.
+
+    Args:
+        products: (n, n) Gram matrix of the normalised updates u_i; their common norm Γ does not matter.
+        weights: (n,) r_i, not negative.
+    """
+    weights = weights.double()
+    pairs = weights[:, None] * products * weights  # ⟨r_i u_i, r_j u_j⟩
+    zero = torch.zeros(1, dtype=torch.float64)
+    inner = squared = length = zero  # of each coalition: with u_N, with itself, were its updates parallel
+    lengths = pairs.diagonal().clamp(min=0).sqrt()
+    for i, row in enumerate(pairs):
+        cross = zero  # of each coalition with site i
+        for product in row[:i]:
+            cross = torch.cat([cross, cross + product])
+        squared = torch.cat([squared, squared + 2 * cross + row[i]])
+        inner = torch.cat([inner, inner + row.sum()])
+        length = torch.cat([length, length + lengths[i]])
+    return _cosines(inner, squared, length, pairs)
+
+
+def sampled_shapley(
+    products: Tensor, weights: Tensor, permutations: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(n,) estimates of the Shapley values of `cosine_game` and (n,) their standard errors, in O(permutations n²).
+
+    A site's value is the mean, over random orders of all sites, of what it adds to those before it. The values sum
+    to v of all sites exactly; sites with identical updates get values that agree within their errors.
+
+    Args:
+        products: (n, n) as in `cosine_game`.
+        weights: (n,) likewise.
+        permutations: orders to draw, at least 2.
+        generator: of the orders.
+    """
+    n, weights = len(weights), weights.double()
+    pairs = weights[:, None] * products * weights
+    to_all, lengths = pairs.sum(dim=1), pairs.diagonal().clamp(min=0).sqrt()
+    orders = torch.rand(permutations, n, generator=generator).argsort(dim=1)
+    inner, squared, length, before = torch.zeros(4, permutations, dtype=torch.float64)
+    cross = torch.zeros(permutations, n, dtype=torch.float64)  # of those before with every site
+    marginals = torch.empty(permutations, n, dtype=torch.float64)
+    for joining in orders.T.unsqueeze(2):  # (permutations, 1): who comes next
+        site = joining.squeeze(1)
+        squared = squared + 2 * cross.gather(1, joining).squeeze(1) + pairs.diagonal()[site]
+        inner = inner + to_all[site]
+        length = length + lengths[site]
+        cross += pairs[site]
+        now = _cosines(inner, squared, length, pairs)
+        marginals.scatter_(1, joining, (now - before).unsqueeze(1))
+        before = now
+    return marginals.mean(dim=0), marginals.std(dim=0) / math.sqrt(permutations)
+
+
+def _cosines(inner: Tensor, squared: Tensor, length: Tensor, pairs: Tensor) -> Tensor:
+    """Cosines with u_N; 0 where a coalition's updates, or all, cancel to rounding."""
+    total = pairs.sum()
+    if total <= CANCELLED * pairs.diagonal().clamp(min=0).sqrt().sum() ** 2:
+        return torch.zeros_like(inner)
+    cosines = inner / (squared.clamp(min=0) * total).sqrt()
+    return cosines.where(squared > CANCELLED * length**2, 0.0).clamp(-1, 1)

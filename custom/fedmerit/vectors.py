@@ -85,6 +85,34 @@ def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
     return result
 
 
+def average_held(
+    model: Tensor, models: Tensor, updates: Tensor, held: Tensor, amounts: Tensor, normalised: bool = True
+) -> tuple[Tensor, Tensor]:
+    """(d,) every parameter averaged over the sites that hold it, as in ``model`` where none does, and (n,) their parts.
+
+    A site's part is the sum over the parameters that it holds of its share in them.
+
+    Args:
+        model: (d,).
+        models: (n, d) where the sites trained from.
+        updates: (n, d).
+        held: (n, d) bool.
+        amounts: (n,) what a site counts.
+        normalised: divide by the holders' amounts; if not, by 1, though the holders' may sum to less.
+    """
+    model, parts = model.clone(), torch.zeros(len(amounts), dtype=torch.float64)
+    for start in range(0, len(model), BLOCK):
+        part = slice(start, start + BLOCK)
+        masks = held[:, part].double() * amounts[:, None]
+        total = masks.sum(dim=0)
+        parts += (masks / total.where(total > 0, 1.0)).sum(dim=1)
+        divisor = total if normalised else torch.ones_like(total)
+        trained = (models[:, part].double() + updates[:, part].double()).where(held[:, part], 0.0)
+        mean = (masks * trained).sum(dim=0) / divisor.where(total > 0, 1.0)
+        model[part] = mean.to(model.dtype).where(total > 0, model[part])
+    return model, parts
+
+
 def quota_counts(quotas: Tensor, size: int) -> list[int]:
     """floor(size * quota) entries for each quota in [0, 1]; the 1e-9 keeps 0.3 * 10 at 3 whatever rounding does."""
     return [min(size, math.floor(size * max(0.0, float(quota)) + 1e-9)) for quota in quotas]

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from data_prep.photographs import decoded, halved, load, load_mask, one_site
+from data_prep.images.photographs import decoded, halved, load, load_mask, one_site
 from data_prep.raw import Decoded, RawCase, RawSite
+from data_prep.readers.kind import disc_kind
 
 ROLES = {"image": "image", "groundtruth": "mask"}
 
@@ -31,3 +32,13 @@ def decode(case: RawCase) -> Decoded:
     """
     image = load(case.image, "RGB")
     return decoded(image, halved(case.label, load_mask(case, case.label, image)))
+
+
+KIND = disc_kind(
+    description="DRIONS-DB, disc alone: {train,test}/{image,groundtruth}/image_NNN.jpg",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use",
+    citation="Carmona et al., Identification of the optic nerve head with genetic algorithms, Artificial Intelligence "
+    "in Medicine 2008",
+)

@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
-from data_prep.photographs import decoded, halved, load, load_mask, one_site
+from data_prep.images.photographs import decoded, halved, load, load_mask, one_site
 from data_prep.raw import Decoded, RawCase, RawSite
+from data_prep.readers.kind import fundus_kind
 
 EXPECTED = (
     "{Training,Test}/Images/drishtiGS_NNN.png and "
@@ -39,3 +40,13 @@ def decode(case: RawCase) -> Decoded:
     image = load(case.image, "RGB")
     disc, cup = (halved(path, load_mask(case, path, image)) for path in (case.label, *case.more))
     return decoded(image, disc, cup)
+
+
+KIND = fundus_kind(
+    description="Drishti-GS1: {Training,Test}/Images/*.png + {GT,Test_GT}/*/SoftMap; at least half of the experts",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use",
+    citation="Sivaswamy et al., Drishti-GS: retinal image dataset for optic nerve head (ONH) segmentation, IEEE ISBI "
+    "2014",
+)

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from data_prep.photographs import EYE, decoded, load, load_rings
+from data_prep.images.photographs import EYE, decoded, load, load_rings
 from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, site_folders, visible, with_strays
+from data_prep.readers.kind import fundus_kind
 
 
 def find_sites(source: Path) -> list[RawSite]:
@@ -50,3 +51,14 @@ def decode(case: RawCase) -> Decoded:
     """
     image = load(case.image, "RGB")
     return decoded(image, *load_rings(case, image))
+
+
+KIND = fundus_kind(
+    description="DoFE/FedDG fundus layout: <site>/{train,test}/ROIs/{image,mask}/*.png",
+    find_sites=find_sites,
+    decode=decode,
+    crops=("whole", "disc"),
+    licence="research use; the terms of the data set that each site's images come from hold",
+    citation="Wang et al., DoFE: domain-oriented feature embedding for generalizable fundus image segmentation on "
+    "unseen datasets, IEEE TMI 2020",
+)

@@ -1,26 +1,22 @@
-"""Reader of anyone's own images: site folders, a Decathlon ``dataset.json`` or a table ``pairs.csv``.
-
-A label map says which values of a mask make up each label, ``{"disc": (1, 2), "cup": (2,)}``; a label without
-values is every value above 0. The values of ``ignore`` are background, as 0 always is; any other value in a mask is an
-error.
-"""
+"""Reader of anyone's own images: site folders, a Decathlon ``dataset.json`` or a table ``pairs.csv``."""
 
 import csv
 import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
-from numpy.typing import NDArray
 
-from data_prep import volumes
-from data_prep.photographs import HALF, load
+from data_prep.images.geometry import axial
+from data_prep.images.photographs import HALF, load
+from data_prep.images.preprocessing import normalise_mri, normalise_photo
+from data_prep.images.volumes import Volume, read_itk, read_nifti
 from data_prep.raw import (
     Decoded,
     RawCase,
@@ -28,21 +24,16 @@ from data_prep.raw import (
     files_below,
     pair,
     remember,
-    require_few_labels,
     require_file,
     require_same_shape,
     site_folders,
     visible,
     with_strays,
 )
+from data_prep.readers.kind import Kind
+from data_prep.readers.label_map import ANY, IGNORE, LabelMap, ignored_in, masks_of, require_labels
 from fedmerit.errors import BadInput
 
-LabelMap = Mapping[str, tuple[int, ...]]
-
-ANY: LabelMap = {"mask": ()}
-IGNORE = "ignore"  # in a label map: the values that are background
-LABEL = re.compile(r"[^\W\d_][\w-]*")
-VALUES = re.compile(r"\d{1,9}(\+\d{1,9})*")
 EXPECTED = "folders <site>/{images,masks}, a Decathlon dataset.json, or pairs.csv with site,patient,image,label"
 COLUMNS = ("site", "patient", "image", "label")
 NIFTI, ITK = (".nii", ".nii.gz"), (".mhd", ".nrrd")
@@ -51,52 +42,6 @@ PHOTOGRAPHS = (*JPEG, ".png", ".tif", ".tiff", ".bmp")
 DETACHED = (".raw", ".zraw")  # voxels that a .mhd file of the same name reads
 FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
 MASK = re.compile(r"[_-](mask|segmentation|seg|label)$", re.IGNORECASE)
-
-
-def parse_labels(text: str) -> LabelMap:
-    """The label map that ``disc=1+2,cup=2`` stands for; ``NAME=any`` is every value above 0.
-
-    Raises:
-        BadInput: the text is of another form, or the map is none that `require_labels` takes.
-    """
-    labels: dict[str, tuple[int, ...]] = {}
-    for part in text.split(","):
-        name, equals, values = (word.strip() for word in part.partition("="))
-        if not equals or not (values == "any" or VALUES.fullmatch(values)):
-            raise BadInput(f"labels {text}: {part.strip()!r} is not NAME=VALUE; expected such as disc=1+2,cup=2")
-        if name in labels:
-            raise BadInput(f"labels {text}: {name} stands in it twice; name all its values at once, {name}=1+2")
-        labels[name] = () if values == "any" else tuple(int(value) for value in values.split("+"))
-    require_labels(labels)
-    return labels
-
-
-def require_labels(labels: LabelMap) -> None:
-    """`BadInput` unless ``labels`` is a label map that can be meant: plain names, values above 0, no two alike."""
-    names = [name for name in labels if name != IGNORE]
-    if not names:
-        raise BadInput("labels: none; expected at least one, such as mask=any or disc=1+2,cup=2")
-    seen: dict[frozenset[int], str] = {}
-    for name, values in labels.items():
-        if not LABEL.fullmatch(name):
-            raise BadInput(f"labels: {name!r} is no name; expected a letter, then letters, digits, _ or -")
-        if min(values, default=1) < 1:
-            raise BadInput(f"labels: {name} has the value {min(values)}; 0 is the background, labels are 1 and above")
-        if len(set(values)) < len(values):
-            raise BadInput(f"labels: {name} has a value twice; keep one of the two")
-        if name == IGNORE:
-            continue
-        if frozenset(values) in seen:
-            raise BadInput(f"labels: {name} and {seen[frozenset(values)]} are the same values; leave one of them out")
-        seen[frozenset(values)] = name
-    ignored = labels.get(IGNORE)
-    if ignored is None:
-        return
-    if not ignored or not all(labels[name] for name in names):
-        raise BadInput(f"labels: {IGNORE} takes values, and makes no sense beside a label that is any value")
-    for name in names:
-        if both := sorted(set(labels[name]) & set(ignored)):
-            raise BadInput(f"labels: {both[0]} is a value of {name} and of {IGNORE}; leave it out of one")
 
 
 def find_sites(source: Path) -> list[RawSite]:
@@ -253,11 +198,11 @@ def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
     if _split(case.label)[1] in JPEG:
         index = np.where(index > HALF, 255, 0).astype(np.uint8)
         remarks.append("JPEG mask: levels above 127 taken as 255, others as 0")
-    masks = _masks(case, index, labels)
+    masks = masks_of(case.label, index, labels)
     return Decoded(
         image.transpose(2, 0, 1)[None].astype(np.float32),
-        np.stack(list(masks.values())).astype(np.uint8)[None],
-        remarks=(*remarks, *_ignored(index, labels)),
+        np.stack(masks).astype(np.uint8)[None],
+        remarks=(*remarks, *ignored_in(index, labels)),
     )
 
 
@@ -265,50 +210,56 @@ def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
     images = _read_channels(case.image, channels)
     mask = _read(case.label)
     # Each label on its own: what `axial` turns and checks is a mask of 0 and 1.
-    masks = [replace(mask, voxels=part.astype(np.float32)) for part in _masks(case, mask.voxels, labels).values()]
-    sliced = [volumes.axial(case, image, masks[0]) for image in images]
-    label = [sliced[0].label, *(volumes.axial(case, images[0], part).label for part in masks[1:])]
+    masks = [replace(mask, voxels=part.astype(np.float32)) for part in masks_of(case.label, mask.voxels, labels)]
+    sliced = [axial(case, image, masks[0]) for image in images]
+    label = [sliced[0].label, *(axial(case, images[0], part).label for part in masks[1:])]
     return Decoded(
         np.concatenate([part.image for part in sliced], axis=1),
         np.concatenate(label, axis=1),
         sliced[0].spacing,
-        (*sliced[0].remarks, *_ignored(mask.voxels, labels)),
+        (*sliced[0].remarks, *ignored_in(mask.voxels, labels)),
         sliced[0].slice_distance,
     )
 
 
-def _read(path: Path) -> volumes.Volume:
-    return volumes.read_nifti(path) if _split(path)[1] in NIFTI else volumes.read_itk(path)
+def _read(path: Path) -> Volume:
+    return read_nifti(path) if _split(path)[1] in NIFTI else read_itk(path)
 
 
-def _read_channels(path: Path, channels: int) -> list[volumes.Volume]:
+def _read_channels(path: Path, channels: int) -> list[Volume]:
     if channels == 1:
         return [_read(path)]
     if _split(path)[1] not in NIFTI:
         raise BadInput(f"{path}: {channels} channels are read from NIfTI files alone; use one, or export it as such")
-    first = volumes.read_nifti(path, 0)
+    first = read_nifti(path, 0)
     header: Any = nib.load(path)
     if header.shape[3:] != (channels,):
         raise BadInput(f"{path}: of shape {header.shape}; expected {channels} channels as its fourth axis, or use one")
-    return [first, *(volumes.read_nifti(path, channel) for channel in range(1, channels))]
+    return [first, *(read_nifti(path, channel) for channel in range(1, channels))]
 
 
-def _masks(case: RawCase, index: NDArray[Any], labels: LabelMap) -> dict[str, NDArray[np.bool_]]:
-    require_few_labels(case.label, index)
-    whole = np.rint(index)
-    if not (np.isfinite(index).all() and np.abs(index - whole).max(initial=0) < 1e-3 and whole.min(initial=0) >= 0):
-        raise BadInput(f"{case.label}: holds values other than 0, 1, 2, ...; expected a mask")
-    if all(labels.values()):
-        known = {value for values in labels.values() for value in values}
-        if others := sorted({int(value) for value in np.unique(whole)} - known - {0}):
-            few = [str(value) for value in others[:10]]
-            raise BadInput(
-                f"{case.label}: holds {', '.join(few)}{', ...' if len(others) > len(few) else ''}, which no label "
-                f"names; add them to the labels (NAME={'+'.join(few)}), or have them ignored ({IGNORE}={'+'.join(few)})"
-            )
-    return {name: np.isin(whole, values) if values else whole > 0 for name, values in labels.items() if name != IGNORE}
+def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic") -> Kind:
+    """The kind of anyone's own images, with a label map: name and mask values of each label.
 
+    Photographs have 1 (grey) or 3 channels, volumes the numbers of each voxel.
 
-def _ignored(index: NDArray[Any], labels: LabelMap) -> list[str]:
-    there = sorted({int(value) for value in np.unique(np.rint(index))} & set(labels.get(IGNORE, ())))
-    return [f"values {', '.join(map(str, there))} ignored: background"] if there else []
+    Raises:
+        BadInput: the map, the number of channels or the name of the task is none that can be used.
+    """
+    require_labels(labels)
+    if not 1 <= channels <= 64:
+        raise BadInput(f"channels {channels}: expected 1 (grey), 3 (colours) or the numbers of each voxel, up to 64")
+    if not re.fullmatch(r"[A-Za-z][\w-]*", task):
+        raise BadInput(f"task {task!r}: expected a letter, then letters, digits, _ or -")
+    return Kind(
+        description="your own images: <site>/{images,masks}, a Decathlon dataset.json, or pairs.csv",
+        task=task,
+        labels=tuple(name for name in labels if name != IGNORE),
+        channels=channels,
+        find_sites=find_sites,
+        decode=partial(decode, labels=labels, channels=channels),
+        normalise=normalise_photo if channels == 3 else normalise_mri,
+        field_of_view=None,
+        licence="as the data's owner states",
+        crops=("whole", "disc") if "disc" in labels else ("whole",),
+    )

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from data_prep.images.dicom import read_series
+from data_prep.images.geometry import axial
 from data_prep.raw import (
     Decoded,
     RawCase,
@@ -14,7 +16,7 @@ from data_prep.raw import (
     visible,
     with_strays,
 )
-from data_prep.volumes import axial, read_series
+from data_prep.readers.kind import prostate_kind
 from fedmerit.errors import BadInput
 
 SITES = ("GE", "Siemens")
@@ -71,3 +73,13 @@ def decode(case: RawCase) -> Decoded:
     label = read_series(case.label)
     require_few_labels(case.label, label.voxels)
     return axial(case, read_series(case.image), replace(label, voxels=(label.voxels > 0).astype("float32")))
+
+
+KIND = prostate_kind(
+    description="I2CVB as published: DICOM {GE,Siemens}/<patient>/{T2W,GT/prostate}",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use; the terms of I2CVB hold",
+    citation="Lemaitre et al., Computer-aided detection and diagnosis for prostate cancer based on mono and "
+    "multi-parametric MRI: a review, Computers in Biology and Medicine 2015",
+)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.photographs import decoded, load, one_site
+from data_prep.images.photographs import decoded, load, one_site
 from data_prep.raw import Decoded, RawCase, RawSite, require_same_shape
+from data_prep.readers.kind import disc_kind
 from fedmerit.errors import BadInput
 
 ROLES = {("JPEGImages", ".jpg"): "image", ("Annotations", ".png"): "mask"}
@@ -37,3 +38,11 @@ def decode(case: RawCase) -> Decoded:
     if values.size > 2 or (values.size == 2 and values[0] != 0):
         raise BadInput(f"{case.label}: holds the values {values[:4].tolist()}; expected 0 and one other, the disc")
     return decoded(image, index != 0)
+
+
+KIND = disc_kind(
+    description="iChallenge, disc alone: JPEGImages/*.jpg + Annotations/*.png",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use",
+)

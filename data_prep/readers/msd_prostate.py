@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from data_prep.images.geometry import axial
+from data_prep.images.volumes import read_nifti
 from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, require_folder
-from data_prep.volumes import axial, read_nifti
+from data_prep.readers.kind import prostate_kind
 
 SITE = "MSD"
 T2 = 0  # the channel
@@ -44,3 +46,12 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is not 0 to 2.
     """
     return axial(case, read_nifti(case.image, channel=T2), read_nifti(case.label), zones=2)
+
+
+KIND = prostate_kind(
+    description="Medical Segmentation Decathlon Task05: {imagesTr,labelsTr}/prostate_NN.nii.gz",
+    find_sites=find_sites,
+    decode=decode,
+    licence="CC BY-SA 4.0",
+    citation="Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 2022",
+)

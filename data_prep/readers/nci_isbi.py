@@ -4,8 +4,12 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, require_folder
-from data_prep.volumes import axial, by_site, is_slice, one_series, outside, read_itk, read_series
+from data_prep.images.dicom import is_slice, read_series
+from data_prep.images.geometry import axial
+from data_prep.images.volumes import read_itk
+from data_prep.raw import Decoded, RawCase, RawSite, by_site, files_below, pair, remember, require_folder
+from data_prep.readers.kind import prostate_kind
+from data_prep.readers.series import one_series, outside
 
 SITES = ("PROSTATE-DIAGNOSIS", "Prostate-3T")
 DROPPED = {"ProstateDx-01-0055": "its mask has 23 slices, its image 34"}
@@ -67,3 +71,13 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is not 0 to 2.
     """
     return axial(case, read_series(case.image), read_itk(case.label), zones=2)
+
+
+KIND = prostate_kind(
+    description="NCI-ISBI 2013: DICOM {Prostate-3T,PROSTATE-DIAGNOSIS}/<ID>/*/* + <ID>.nrrd",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use; the terms of The Cancer Imaging Archive hold",
+    citation="Bloch et al., NCI-ISBI 2013 challenge: automated segmentation of prostate structures, The Cancer "
+    "Imaging Archive 2015, doi:10.7937/K9/TCIA.2015.zF0vlOPv",
+)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.photographs import halved, load
+from data_prep.images.photographs import halved, load
 from data_prep.raw import Decoded, RawCase, RawSite, pair, remember, require_file, site_folders, visible, with_strays
+from data_prep.readers.kind import prostate_kind
 from fedmerit.errors import BadInput
 
 EXPECTED = "dataset_2D/<site>/{Image,Mask}/<case>/<slice>.png and datalist_2D/client_<site>.json"
@@ -99,3 +100,12 @@ def _stack(slices: list[tuple[Path, NDArray[Any]]]) -> NDArray[Any]:
         if pixels.shape != first.shape:
             raise BadInput(f"{path}: of shape {pixels.shape}, but {name} has {first.shape}; keep slices of one scan")
     return np.stack([pixels for _, pixels in slices])
+
+
+KIND = prostate_kind(
+    description="NVFlare's prostate example: dataset_2D/<site>/{Image,Mask}/<case>/*.png + datalist_2D",
+    find_sites=find_sites,
+    decode=decode,
+    field_of_view=None,
+    licence="the terms of the data set that each site's images come from hold",
+)

@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
-from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, require_folder
-from data_prep.volumes import axial, by_site, read_itk
+from data_prep.images.geometry import axial
+from data_prep.images.volumes import read_itk
+from data_prep.raw import Decoded, RawCase, RawSite, by_site, files_below, pair, remember, require_folder
+from data_prep.readers.kind import prostate_kind
 from fedmerit.errors import BadInput
 
 # As the multi-site release lists the cases; those it does not list, of 00 to 49, are RUNMC's.
@@ -56,3 +58,13 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is no label.
     """
     return axial(case, read_itk(case.image), read_itk(case.label))
+
+
+KIND = prostate_kind(
+    description="PROMISE12, split into its hospitals: CaseNN.mhd/.raw + CaseNN_segmentation.mhd/.raw",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use; cite the challenge",
+    citation="Litjens et al., Evaluation of prostate segmentation algorithms for MRI: the PROMISE12 challenge, "
+    "Medical Image Analysis 2014",
+)

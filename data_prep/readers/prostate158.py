@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from data_prep.images.geometry import axial
+from data_prep.images.volumes import read_nifti
 from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, require_folder
-from data_prep.volumes import axial, read_nifti
+from data_prep.readers.kind import prostate_kind
 
 SITE = "Prostate158"
 FILE = re.compile(r"(?P<case>\d+)/t2(?P<mask>_anatomy_reader1)?\.nii(\.gz)?")
@@ -38,3 +40,13 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is not 0 to 2.
     """
     return axial(case, read_nifti(case.image), read_nifti(case.label), zones=2)
+
+
+KIND = prostate_kind(
+    description="Prostate158: {train,valid,test}/NNN/t2.nii.gz + t2_anatomy_reader1.nii.gz",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use",
+    citation="Adams et al., Prostate158: an expert-annotated 3T MRI dataset and algorithm for prostate cancer "
+    "detection, Computers in Biology and Medicine 2022",
+)

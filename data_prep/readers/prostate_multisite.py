@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from data_prep.images.geometry import axial
+from data_prep.images.volumes import read_nifti
 from data_prep.raw import Decoded, RawCase, RawSite, pair, remember, site_folders, visible, with_strays
-from data_prep.volumes import axial, read_nifti
+from data_prep.readers.kind import prostate_kind
 from fedmerit.errors import BadInput
 
 SITES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
@@ -51,3 +53,13 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is no label.
     """
     return axial(case, read_nifti(case.image), read_nifti(case.label))
+
+
+KIND = prostate_kind(
+    description="multi-site prostate MRI release: <site>/CaseNN.nii.gz + CaseNN_segmentation.nii.gz",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use; the terms of PROMISE12, NCI-ISBI 2013 and I2CVB hold for their cases",
+    citation="Liu et al., MS-Net: multi-site network for improving prostate segmentation with heterogeneous MRI "
+    "data, IEEE TMI 2020",
+)

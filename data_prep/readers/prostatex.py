@@ -4,18 +4,12 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from data_prep.images.dicom import is_slice, read_segmentation, read_series, referenced_series
+from data_prep.images.geometry import axial, onto
+from data_prep.images.volumes import read_itk
 from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, require_folder
-from data_prep.volumes import (
-    axial,
-    is_slice,
-    one_series,
-    onto,
-    outside,
-    read_itk,
-    read_segmentation,
-    read_series,
-    referenced_series,
-)
+from data_prep.readers.kind import prostate_kind
+from data_prep.readers.series import one_series, outside
 
 SITE = "PROSTATEx"
 ZONES = 4  # of the NRRD files: all of them are gland
@@ -72,3 +66,13 @@ def decode(case: RawCase) -> Decoded:
     else:
         label, remarks = onto(image, read_segmentation(case.label, SEGMENTS))
     return axial(case, image, label, zones=ZONES, remarks=remarks)
+
+
+KIND = prostate_kind(
+    description="PROSTATEx: DICOM Image/<ID>/<series> + zones Mask/<ID>.nrrd or DICOM-SEG",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use; the terms of The Cancer Imaging Archive hold",
+    citation="Litjens et al., Computer-aided detection of prostate cancer in MRI, IEEE TMI 2014; zones: Meyer et "
+    "al., Towards patient-individual PI-RADS v2 sector map, IEEE ISBI 2019",
+)

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from data_prep.photographs import decoded, load, load_rings, one_site
+from data_prep.images.photographs import decoded, load, load_rings, one_site
 from data_prep.raw import Decoded, RawCase, RawSite
+from data_prep.readers.kind import fundus_kind
 
 EXPECTED = (
     "Training400/{Glaucoma,Non-Glaucoma}/*.jpg, REFUGE-Validation400/*.jpg or Test400/*.jpg, and their masks in "
@@ -35,3 +36,13 @@ def decode(case: RawCase) -> Decoded:
     """
     image = load(case.image, "RGB")
     return decoded(image, *load_rings(case, image))
+
+
+KIND = fundus_kind(
+    description="REFUGE: Training400, Validation400 and Test400 + Disc_Cup_Masks, as one site",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use",
+    citation="Orlando et al., REFUGE challenge: a unified framework for evaluating automated methods for glaucoma "
+    "assessment from fundus photographs, Medical Image Analysis 2020",
+)

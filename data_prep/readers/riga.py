@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from skimage.filters import threshold_otsu
 from skimage.measure import label, regionprops
 from skimage.morphology import closing, disk
 
-from data_prep.photographs import decoded, load
+from data_prep.images.photographs import decoded, load
 from data_prep.raw import Decoded, RawCase, RawSite, files_below, remember, require_folder, require_same_shape
+from data_prep.readers.kind import Kind, fundus_kind
 from fedmerit.errors import BadInput
 
 Mask = NDArray[np.bool_]
@@ -200,3 +202,19 @@ def _to_middle(inside: Mask, line: Mask, outside: Mask) -> Mask:
 def _grown(disc: Mask) -> Mask:
     """The disc and the other half of a line of ordinary thickness around it."""
     return np.asarray(distance_transform_edt(~disc) <= 8)
+
+
+def _kind(part: str, find_sites: Callable[[Path], list[RawSite]]) -> Kind:
+    return fundus_kind(
+        description=f"RIGA, {part}: imageKprime.* and six experts' contours drawn on imageK-1.* to -6.*; majority",
+        find_sites=find_sites,
+        decode=decode,
+        licence="the terms of the RIGA release hold",
+        citation="Almazroa et al., Retinal fundus images for glaucoma analysis: the RIGA dataset, SPIE Medical Imaging "
+        "2018",
+    )
+
+
+BINRUSHED = _kind("BinRushed", find_binrushed)
+MAGRABIA = _kind("Magrabia", find_magrabia)
+MESSIDOR = _kind("MESSIDOR", find_messidor)

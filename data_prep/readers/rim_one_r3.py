@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.photographs import EYE, decoded, halved, load, load_mask, one_site
+from data_prep.images.photographs import EYE, decoded, halved, load, load_mask, one_site
 from data_prep.raw import Decoded, RawCase, RawSite
+from data_prep.readers.kind import fundus_kind
 from fedmerit.errors import BadInput
 
 EXPECTED = (
@@ -50,3 +51,13 @@ def decode(case: RawCase) -> Decoded:
 
 def _left(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return pixels[:, : pixels.shape[1] // 2]
+
+
+KIND = fundus_kind(
+    description="RIM-ONE r3: {Healthy,Glaucoma and suspects}/Stereo Images + Average_masks; left halves",
+    find_sites=find_sites,
+    decode=decode,
+    licence="the terms of the RIM-ONE r3 release hold",
+    citation="Fumero et al., Interactive tool and database for optic disc and cup segmentation of stereo and "
+    "monocular retinal fundus images, WSCG 2015",
+)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.partition import link_or_copy
+from data_prep.folders import link_or_copy
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.training.data import SiteFolder, Slices, open_sites

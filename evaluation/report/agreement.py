@@ -9,14 +9,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from evaluation.bootstrap import DRAWS
-from evaluation.fairness import fairness
-from evaluation.fairness.fairness_tables import estimates_of, measure
-from evaluation.formats import Table
-from evaluation.runs import Run
-from evaluation.truth import games, values
-from evaluation.truth.games import FloatArray
-from evaluation.truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, Truth, open_truths
+from evaluation.display.table import Table
+from evaluation.fairness.measurement import measure
+from evaluation.fairness.measures import CORRELATIONS
+from evaluation.fairness.pairs import Estimates, Key
+from evaluation.papers.fedce_artefacts import LEAVE_ONE_OUT
+from evaluation.results.bootstrap import USUAL, Resampling
+from evaluation.results.run_folders import Run
+from evaluation.results.views import Results
+from evaluation.truth import values
+from evaluation.truth.ground_truths import SHAPLEY, Truth, open_truths
+from evaluation.truth.semivalues import FloatArray
+from evaluation.truth.utilities import coalition_utilities
 
 MOST_EXACT = 7  # sites whose permutations are all tried
 SAMPLED = 9999  # permutations of more sites
@@ -37,25 +41,26 @@ class Agreement:
 
 
 def agreements(
-    runs: Sequence[Run], results: pd.DataFrame, folder: Path, *, draws: int = DRAWS
+    runs: Sequence[Run], results: Results, folder: Path, resampling: Resampling = USUAL
 ) -> tuple[list[Agreement], list[str]]:
     """Agreement with every ground truth that a folder holds, and notes on what it lacks.
 
     Args:
         runs: with labels, as in ``results``.
-        results: rows of all runs.
+        results: of all runs.
         folder: what `fedmerit loo` or `fedmerit shapley` wrote.
-        draws: of the bootstrap.
+        resampling: of the intervals.
 
     Raises:
         BadInput: the folder holds no coalition, they are of other sites, or none of the truths is complete.
     """
-    rows, truths, notes = open_truths(folder, runs[0].sites, sorted({run.seed for run in runs}))
+    ground = open_truths(folder, runs[0].sites, sorted({run.seed for run in runs}))
     if not any(run.tested for run in runs):
         return [], ["the runs have no test Dice yet, so nothing is compared with the ground truth"]
     methods = {run.label: str(run.info["method"]) for run in runs}
-    figures = measure(results, methods, truth=rows, truths=truths, draws=draws).figures
-    return [_agreement(truth, rows, figures, _said(results, methods), runs[0].sites) for truth in truths], notes
+    found = measure(results, methods, truth=ground, resampling=resampling)
+    said = _said(found.estimates)
+    return [_agreement(truth, ground.trained, found.measured, said) for truth in ground.truths], ground.notes
 
 
 def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:
@@ -70,7 +75,7 @@ def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:
     Returns:
         In (0, 1]; NaN where the correlation is undefined in every seed.
     """
-    of = fairness.CORRELATIONS[correlation].of
+    of = CORRELATIONS[correlation].of
     n = x.shape[-1]
     known = np.isfinite(of(x, y))
     if not known.any():
@@ -85,29 +90,23 @@ def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:
     return float((means >= means[0] - 1e-9 * max(means[0], 1.0)).mean())
 
 
-def _said(results: pd.DataFrame, methods: Mapping[str, str]) -> dict[tuple[str, str], pd.DataFrame]:
+def _said(estimates: Estimates) -> dict[tuple[str, str], pd.DataFrame]:
     """What methods say, by (method, estimate); the share of training images once, as it is the same for all."""
     said: dict[tuple[str, str], pd.DataFrame] = {}
-    for label, estimates in estimates_of(results, methods).items():
-        for name, frame in estimates.items():
+    for label, of_label in estimates.items():
+        for name, frame in of_label.items():
             said.setdefault(("any" if name == "sample share" else label, name), frame)
     return said
 
 
 def _agreement(
-    truth: Truth,
-    rows: pd.DataFrame,
-    figures: pd.DataFrame,
-    said: Mapping[tuple[str, str], pd.DataFrame],
-    sites: Sequence[str],
+    truth: Truth, trained: Results, measured: pd.DataFrame, said: Mapping[tuple[str, str], pd.DataFrame]
 ) -> Agreement:
-    coalitions = games.coalition_utilities(rows)
-    valued = pd.DataFrame(
-        {seed: 100 * truth.values(seed, coalitions[seed]) for seed in truth.parts}, index=list(sites)
-    ).T
+    coalitions, sites = coalition_utilities(trained), trained.sites
+    valued = pd.DataFrame({seed: 100 * truth.values(seed, coalitions[seed]) for seed in truth.parts}, index=sites).T
     of_values = {LEAVE_ONE_OUT: values.leave_one_out_tables, SHAPLEY: values.shapley_tables}[truth.name]
-    shown = values.sampled_tables(sites, truth.estimates) if truth.estimates else of_values(rows)
-    table, caveats = _compared(truth.name, valued, figures, said)
+    shown = values.sampled_tables(sites, truth.estimates) if truth.estimates else of_values(trained)
+    table, caveats = _compared(truth.name, valued, measured, said)
     if truth.sampled:
         caveats.append(
             f"{truth.sampled}: sites whose values differ by less than twice that are not distinguishable, and no "
@@ -121,10 +120,10 @@ def _agreement(
 
 
 def _compared(
-    truth: str, valued: pd.DataFrame, figures: pd.DataFrame, said: Mapping[tuple[str, str], pd.DataFrame]
+    truth: str, valued: pd.DataFrame, measured: pd.DataFrame, said: Mapping[tuple[str, str], pd.DataFrame]
 ) -> tuple[Table, list[str]]:
     """A row per method and estimate: correlations with their intervals, p and n."""
-    known = {(row["table"], row["method"], row["estimate"], row["figure"]): row for row in figures.to_dict("records")}
+    known = {tuple(row[name] for name in Key._fields): row for row in measured.to_dict("records")}
     rows, lows, highs, undefined = [], [], [], dict[str, list[str]]()
     sites = list(valued.columns)
     for (method, estimate), frame in said.items():

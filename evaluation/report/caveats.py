@@ -5,23 +5,23 @@ from itertools import pairwise
 
 import pandas as pd
 
-from evaluation import tables
-from evaluation.bootstrap import LEVEL
-from evaluation.report.intervals import alike, by_rank, chains, of_methods, of_sites
 from evaluation.report.words import listed
-from evaluation.runs import Run
+from evaluation.results.bootstrap import LEVEL
+from evaluation.results.intervals import alike, by_rank, chains, of_methods, of_sites
+from evaluation.results.run_folders import Run
+from evaluation.results.views import Results
 from fedmerit.configuration.filters import HE
 
 FEWEST_SEEDS = 3
 FEWEST_CASES = 5  # test cases of a site
 
 
-def of_runs(runs: Sequence[Run], results: pd.DataFrame, *, sites_named: bool = True) -> list[str]:
+def of_runs(runs: Sequence[Run], results: Results, *, sites_named: bool = True) -> list[str]:
     """Incomplete runs, missing tests, encrypted updates, too few seeds, runs that are not alike.
 
     Args:
         runs: with labels.
-        results: rows of all runs.
+        results: of all runs.
         sites_named: whether sites may be named; else they are counted.
     """
     said = []
@@ -60,17 +60,17 @@ def of_runs(runs: Sequence[Run], results: pd.DataFrame, *, sites_named: bool = T
     return said
 
 
-def of_cases(results: pd.DataFrame, own: str | None = None) -> Iterator[str]:
+def of_cases(results: Results, own: str | None = None) -> Iterator[str]:
     """Too few test cases, and cases that are empty in the reference.
 
     Args:
-        results: rows of all runs.
+        results: of all runs.
         own: the site to speak of; None: all, by name.
     """
-    dice = tables.site_dice(results)
+    dice, rows = results.dice.sites, results.rows
     if own is not None:
         dice = dice[dice.index.get_level_values("site") == own]
-        results = results[results["site"] == own]
+        rows = rows[rows["site"] == own]
     if dice.empty:
         return
     cases = dice["cases"].groupby(level="site").max()
@@ -87,12 +87,13 @@ def of_cases(results: pd.DataFrame, own: str | None = None) -> Iterator[str]:
     if empty := int(dice["both_empty"].sum()):
         pairs = "1 pair" if empty == 1 else f"{empty} pairs"
         yield f"{pairs} of test case and label, empty in reference and prediction, left out of the means."
-    if false := _false_alarms(results):
+    if false := _false_alarms(rows):
         yield f"{false} test cases whose reference is empty were given a segmentation: they count as Dice 0."
 
 
-def of_ranks(intervals: pd.DataFrame) -> Iterator[str]:
+def of_ranks(results: Results) -> Iterator[str]:
     """Methods whose neighbour in rank by mean Dice cannot be told from them."""
+    intervals = results.dice.intervals
     order = by_rank(of_methods(intervals, "mean"))
     together = alike(of_sites(intervals, "difference"))
     hang = [bool(together.get((one, other), False)) for one, other in pairwise(order)]
@@ -103,14 +104,9 @@ def of_ranks(intervals: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def of_contributions(results: pd.DataFrame, intervals: pd.DataFrame) -> Iterator[str]:
-    """Sites whose neighbours in contribution cannot be told from them; negative sums; one seed.
-
-    Args:
-        results: rows of all runs.
-        intervals: of `evaluation.report.intervals.contribution_intervals`.
-    """
-    said = tables.contributions(results)
+def of_contributions(results: Results) -> Iterator[str]:
+    """Sites whose neighbours in contribution cannot be told from them; negative sums; one seed."""
+    said, intervals = results.rounds.contributions, results.rounds.intervals
     if intervals.empty:
         return
     found = []
@@ -141,10 +137,10 @@ def _ranks(first: int, names: Sequence[str]) -> str:
     return f"ranks {numbers} ({', '.join(names)})"
 
 
-def _false_alarms(results: pd.DataFrame) -> int:
+def _false_alarms(rows: pd.DataFrame) -> int:
     """Test cases and labels of the final models with an empty reference and a prediction."""
     keys = ["method", "seed", "site", "case", "label"]
-    tested = results[results["split"] == "testing"]
+    tested = rows[rows["split"] == "testing"]
     counts = {name: tested[tested["quantity"] == name].set_index(keys)["value"] for name in
               ("true_positives", "false_negatives", "false_positives")}  # fmt: skip
     if any(count.empty for count in counts.values()):
@@ -153,9 +149,8 @@ def _false_alarms(results: pd.DataFrame) -> int:
     return int(((reference == 0) & (counts["false_positives"] > 0)).sum())
 
 
-def _cases_differ(results: pd.DataFrame) -> bool:
-    tested = results[(results["split"] == "testing") & (results["quantity"] == "dice")]
+def _cases_differ(results: Results) -> bool:
     cases: dict[object, set[frozenset[tuple[str, str]]]] = {}
-    for (_, seed), rows in tested.groupby(["method", "seed"], observed=True):
+    for (_, seed), rows in results.dice.rows.groupby(["method", "seed"], observed=True):
         cases.setdefault(seed, set()).add(frozenset(zip(rows["site"], rows["case"], strict=True)))
     return any(len(sets) > 1 for sets in cases.values())

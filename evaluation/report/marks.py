@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from evaluation.formats import DASH, Table
-from evaluation.freeriders.detection import DETECTORS, Detector, flags
-from evaluation.runs import Run
+from evaluation.display.table import DASH, Table
+from evaluation.freeriders.detection import flags
+from evaluation.freeriders.detectors import DETECTORS, Detector
+from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
 from fedmerit.methods.fedce import CLAIM_TOLERANCE
 from fedmerit.records.ledger import Ledger
@@ -20,7 +21,8 @@ def marked(runs: Sequence[Run]) -> pd.DataFrame:
     columns = ["site", "quantity", "split", "round"]
     rows = []
     for run in runs:
-        found = run.results[run.results["quantity"].isin(MARKS) & (run.results["value"] > 0)]
+        found = run.results.rows
+        found = found[found["quantity"].isin(MARKS) & (found["value"] > 0)]
         reasons = _rejections(run)
         rows += [
             (run.label, run.seed, site, what, number, _reason(run, str(site), str(what), int(number), split, reasons))
@@ -98,7 +100,7 @@ def _by(detector: Detector, run: Run) -> tuple[bool, list[tuple[str, int, int, f
         return False, []
     if suspicion.isna().all(axis=None):
         return False, []
-    found = flags(detector, run.results)
+    found = flags(detector, suspicion)
     rounds = found.index.get_level_values("round")
     return True, [
         (str(site), int(rounds[mask].min()), int(mask.sum()), float(suspicion[str(site)][mask].max()))

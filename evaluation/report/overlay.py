@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from evaluation.figures import STYLE
-from evaluation.models import final_models
-from evaluation.runs import Run
-from evaluation.tables import case_dice
+from evaluation.display.drawing import STYLE
+from evaluation.results.final_models import final_models
+from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
 from fedmerit.training.data import Case, SiteFolder, open_sites
 from fedmerit.training.prediction import predict
@@ -105,7 +104,7 @@ def draw(shown: Sequence[Overlay]) -> Figure:
     kinds = [which for which in WHICH if any(overlay.which == which for overlay in shown)]
     kinds = [which for which in kinds if which != "only"] or kinds  # an only case stands in the first column
     columns = len(kinds) * len(methods)
-    with matplotlib.rc_context(STYLE):
+    with style.context(STYLE):
         size = (max(4.8, 2.2 * columns), 2.6 * len(sites) + 0.55)
         figure = Figure(figsize=size, dpi=130, layout="constrained")
         panels = figure.subplots(len(sites), columns, squeeze=False)
@@ -131,7 +130,7 @@ def draw(shown: Sequence[Overlay]) -> Figure:
 
 
 def _chosen(run: Run, site: SiteFolder) -> dict[str, Case]:
-    dice = case_dice(run.results).mean(axis=1)
+    dice = run.results.dice.cases
     here = dice[dice.index.get_level_values("site") == site.name].droplevel(["method", "seed", "site"])
     cases = site.cases("testing")
     if len(here) != len(cases):

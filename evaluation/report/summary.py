@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from evaluation.bootstrap import LEVEL
-from evaluation.report.intervals import alike, by_rank, of_methods, of_sites
 from evaluation.report.words import between, listed, percent, points
-from evaluation.tables import by_site, comparison, contribution_ranks, contributions, gains, over_sites
+from evaluation.results.bootstrap import LEVEL
+from evaluation.results.dice import over_sites
+from evaluation.results.intervals import alike, by_rank, of_methods, of_sites
+from evaluation.results.views import Results
 
 TINY = 1e-9
 
@@ -22,7 +23,7 @@ class Fact:
     note: str
 
 
-def facts(results: pd.DataFrame) -> list[Fact]:
+def facts(results: Results) -> list[Fact]:
     """The few numbers at the top."""
     dice, weights = _dice(results), _mean(results, "weight")
     return [
@@ -36,7 +37,7 @@ def facts(results: pd.DataFrame) -> list[Fact]:
     ]
 
 
-def _facts_of_one(results: pd.DataFrame, dice: pd.DataFrame) -> Iterator[Fact]:
+def _facts_of_one(results: Results, dice: pd.DataFrame) -> Iterator[Fact]:
     _, row = next(_over_sites(results).iterrows())
     yield Fact("Mean test Dice", percent(row["mean"]), "mean of sites")
     yield Fact("Worst-served site", percent(dice.iloc[0].min()), _top(-dice.iloc[0]))
@@ -44,7 +45,7 @@ def _facts_of_one(results: pd.DataFrame, dice: pd.DataFrame) -> Iterator[Fact]:
         yield Fact("Spread over sites", f"{100 * row['std']:.1f}", "points of Dice, standard deviation")
 
 
-def _facts_of_several(results: pd.DataFrame) -> Iterator[Fact]:
+def _facts_of_several(results: Results) -> Iterator[Fact]:
     overall = _over_sites(results)
     yield Fact("Highest mean Dice", percent(overall["mean"].max()), _top(overall["mean"]))
     yield Fact("Highest worst-site Dice", percent(overall["worst"].max()), _top(overall["worst"]))
@@ -59,14 +60,9 @@ def _fact_of_weights(weights: pd.Series) -> Iterator[Fact]:
         yield Fact("Largest weight", f"{known.max():.3f}", f"{_top(known)}; an equal share is {1 / len(known):.3f}")
 
 
-def sentences(results: pd.DataFrame, intervals: pd.DataFrame) -> list[str]:
-    """The findings over all methods: which is highest and whether that can be told, who gained, lost or was flagged.
-
-    Args:
-        results: rows of all runs.
-        intervals: of `evaluation.report.intervals.dice_intervals`.
-    """
-    said = []
+def sentences(results: Results) -> list[str]:
+    """The findings over all methods: which is highest and whether that can be told, who gained, lost or was flagged."""
+    said, intervals = list[str](), results.dice.intervals
     if len(_dice(results)) > 1:
         said.append(_headline(_over_sites(results)))
         said += _told_apart(intervals)
@@ -74,16 +70,16 @@ def sentences(results: pd.DataFrame, intervals: pd.DataFrame) -> list[str]:
     return [*said, _marks(results)]
 
 
-def method_by_method(results: pd.DataFrame) -> list[tuple[str, str]]:
+def method_by_method(results: Results) -> list[tuple[str, str]]:
     """The findings of each method as (method, text); of one method, each finding in a sentence without its name."""
-    methods = results["method"].unique()
+    methods = results.methods
     said: list[tuple[str, str]] = []
     for method in methods:
-        found = list(_findings(results[results["method"] == method], gains(results), str(method)))
+        found = list(_findings(results, method))
         if len(methods) == 1:
             said += [("", f"{part[0].upper()}{part[1:]}.") for part in found]
         elif found:
-            said.append((str(method), f"{'; '.join(found)}."))
+            said.append((method, f"{'; '.join(found)}."))
     return said
 
 
@@ -147,21 +143,21 @@ def _sure(count: int) -> str:
     return f" ({count or 'none'} with an interval that leaves out 0)"
 
 
-def _findings(results: pd.DataFrame, gained: pd.DataFrame, method: str) -> Iterator[str]:
-    """What there is to say of one method, given its results and every method's gains."""
-    for _, row in over_sites(_dice(results)).iterrows():
+def _findings(results: Results, method: str) -> Iterator[str]:
+    """What there is to say of one method."""
+    for _, row in _of(over_sites(_dice(results)), method).iterrows():
         yield (
             f"the mean test Dice is {percent(row['mean'])}, highest at {row['best_site']} ({percent(row['best'])}) "
             f"and lowest at {row['worst_site']} ({percent(row['worst'])})"
         )
-    if method in gained.index:
-        line: pd.Series[float] = pd.Series(gained.loc[method]).dropna()
-        lost = [f"{site} ({points(value)})" for site, value in line.items() if value < 0]
+    for _, line in _of(results.dice.gains, method).iterrows():
+        known = line.dropna()
+        lost = [f"{site} ({points(value)})" for site, value in known.items() if value < 0]
         yield (
-            f"taking part changes Dice by {points(line.mean())} points on average against training alone, and "
+            f"taking part changes Dice by {points(known.mean())} points on average against training alone, and "
             + (f"{listed(lost)} would do better alone" if lost else "no site loses by it")
         )
-    for _, line in _mean(results, "weight").iterrows():
+    for _, line in _of(_mean(results, "weight"), method).iterrows():
         if (known := line.dropna()).size:
             yield (
                 f"all sites ended with the weight {known.max():.3f}"
@@ -169,13 +165,14 @@ def _findings(results: pd.DataFrame, gained: pd.DataFrame, method: str) -> Itera
                 else f"the largest weight in the end is {_top(known)}'s, {known.max():.3f}, and the smallest "
                 f"{_top(-known)}'s, {known.min():.3f} (an equal share is {1 / len(known):.3f})"
             )
-    for _, line in _mean(results, "mean_contribution").iterrows():
+    for _, line in _of(_mean(results, "mean_contribution"), method).iterrows():
         if (known := line.dropna()).size and not _equal(known):
             text = f"by the method's own estimate {_top(known)} contributed most"
             if below := [str(site) for site, value in known.items() if value < 0]:
                 text += f", and the estimate is negative for {listed(below)}"
             yield text
-    ranks = contribution_ranks(results)
+    ranks = results.rounds.ranks
+    ranks = ranks[ranks.index.get_level_values("method") == method]
     if not ranks.empty:
         yield (
             "the sites rank alike by contribution in every seed"
@@ -184,7 +181,12 @@ def _findings(results: pd.DataFrame, gained: pd.DataFrame, method: str) -> Itera
         )
 
 
-def _marks(results: pd.DataFrame) -> str:
+def _of(table: pd.DataFrame, method: str) -> pd.DataFrame:
+    """The row of one method, where it has any."""
+    return table[table.index == method]
+
+
+def _marks(results: Results) -> str:
     flagged, rejected = _marked(results, "flagged"), _marked(results, "rejected")
     if not flagged and not rejected:
         return "No site was flagged and no reply was rejected."
@@ -196,24 +198,24 @@ def _marks(results: pd.DataFrame) -> str:
     return f"Look at these first: {'; '.join(parts)}."
 
 
-def _marked(results: pd.DataFrame, quantity: str) -> list[str]:
-    rows = results[(results["quantity"] == quantity) & (results["value"] > 0)]
-    return sorted(rows["site"].unique())
+def _marked(results: Results, quantity: str) -> list[str]:
+    marked = (results.rows["quantity"] == quantity) & (results.rows["value"] > 0)
+    return sorted(results.rows.loc[marked, "site"].unique())
 
 
-def _dice(results: pd.DataFrame) -> pd.DataFrame:
+def _dice(results: Results) -> pd.DataFrame:
     """Methods x sites, mean over seeds."""
-    return by_site(results).groupby(level="method").mean()
+    return results.dice.by_site.groupby(level="method").mean()
 
 
-def _over_sites(results: pd.DataFrame) -> pd.DataFrame:
+def _over_sites(results: Results) -> pd.DataFrame:
     """Methods x ``mean, std, worst`` over sites, each the mean over seeds, as the table of methods prints them."""
-    return pd.DataFrame(comparison(results)[0]["sites"])
+    return pd.DataFrame(results.dice.comparison[0]["sites"])
 
 
-def _mean(results: pd.DataFrame, name: str) -> pd.DataFrame:
-    """One column of `contributions`, methods x sites, mean over seeds; empty where there is none."""
-    table = contributions(results)
+def _mean(results: Results, name: str) -> pd.DataFrame:
+    """One column of contributions, methods x sites, mean over seeds; empty where there is none."""
+    table = results.rounds.contributions
     return table[name].unstack("site").groupby(level="method").mean() if name in table else pd.DataFrame()
 
 

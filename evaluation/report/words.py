@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from evaluation.formats import MINUS
+from evaluation.display.table import MINUS
 
 
 def listed(words: Sequence[str]) -> str:

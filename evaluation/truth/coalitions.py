@@ -16,10 +16,11 @@ from typing import Any
 import pandas as pd
 import torch
 
-from evaluation.comparison_runs import require_same, require_unchanged, scratch
-from evaluation.evaluate import evaluate
-from evaluation.pool import execute_all, images_of
-from evaluation.truth.games import Coalition, text_of
+from evaluation.results.evaluate import evaluate
+from evaluation.results.views import Results
+from evaluation.studies.pool import execute_all, images_of
+from evaluation.studies.study_folders import require_same, require_unchanged, scratch
+from evaluation.truth.semivalues import Coalition, text_of
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.core import Layout
 from fedmerit.engines import runs
@@ -131,8 +132,7 @@ def require_one_model(config: RunConfiguration) -> None:
 def _options(coalition: Coalition, method: str, settings: Mapping[str, str]) -> dict[str, Any]:
     if len(coalition) > 1:
         return {"method": method, "settings": dict(settings)}
-    kind: Any = METHODS[method].method
-    own = {field.name for field in fields(kind)}
+    own = {field.name for field in fields(METHODS[method])}
     return {"method": "standalone", "settings": {name: value for name, value in settings.items() if name not in own}}
 
 
@@ -197,7 +197,7 @@ def _tests(folder: Path) -> Path:
     return folder / "evaluation" / "testing-everywhere.csv"
 
 
-def results_of(trainings: Sequence[Training]) -> pd.DataFrame:
+def results_of(trainings: Sequence[Training]) -> Results:
     """Test Dice and numbers of training images of the finished trainings, with their coalitions."""
     tables = []
     for training in trainings:
@@ -207,11 +207,11 @@ def results_of(trainings: Sequence[Training]) -> pd.DataFrame:
             first = trained[(trained["quantity"] == "num_samples") & (trained["round"] == 0)]
             rows = pd.concat([tested[tested["quantity"] == "dice"], first])
             tables.append(rows.assign(coalition=text_of(training.coalition)))
-    return pd.concat(tables, ignore_index=True)[COLUMNS] if tables else pd.DataFrame(columns=COLUMNS)
+    return Results(pd.concat(tables, ignore_index=True)[COLUMNS] if tables else pd.DataFrame(columns=COLUMNS))
 
 
 def write_results(out: Path) -> None:
     """Write ``OUT/results.csv`` of all finished trainings in the study's folder, whichever command asked for them."""
     infos = {file.parent: read_run(file.parent) for file in sorted((out / "runs").glob("*/run.json"))}
     trainings = [Training(frozenset(info["sites"]), int(info["seed"]), folder) for folder, info in infos.items()]
-    write_text(out / "results.csv", results_of(trainings).to_csv(index=False, lineterminator="\n"))
+    write_text(out / "results.csv", results_of(trainings).rows.to_csv(index=False, lineterminator="\n"))

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
-from evaluation.truth.games import (
+from evaluation.results.views import Results
+from evaluation.truth.sampling import Estimate, Sampling
+from evaluation.truth.semivalues import (
     NOBODY,
     Coalition,
-    Estimate,
     FloatArray,
-    Sampling,
     Weights,
-    coalition_utilities,
     coefficients,
     combined,
     leave_one_out_weights,
@@ -29,6 +27,7 @@ from evaluation.truth.games import (
     required,
     shapley_weights,
 )
+from evaluation.truth.utilities import coalition_utilities
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.records.results import read_results
@@ -66,15 +65,22 @@ class Truth:
         )
 
 
+@dataclass(frozen=True)
+class GroundTruth:
+    """Trained coalitions of sites, and what they make the sites worth."""
+
+    trained: Results
+    truths: list[Truth]
+    notes: list[str]  # on what those lack that are not complete
+
+
 def write_sampling(folder: Path, rule: Sampling) -> None:
     """Write down the rule by which a study samples permutations, whatever the seed."""
     write_json(folder / SAMPLING, {name: value for name, value in vars(rule).items() if name not in ("sites", "seed")})
 
 
-def open_truths(
-    folder: Path, sites: Sequence[str], seeds: Sequence[int]
-) -> tuple[pd.DataFrame, list[Truth], list[str]]:
-    """The rows of a folder of trained coalitions, the truths they hold, and notes on what others lack.
+def open_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int]) -> GroundTruth:
+    """A folder of trained coalitions.
 
     Args:
         folder: what `fedmerit loo` or `fedmerit shapley` wrote.
@@ -98,10 +104,10 @@ def open_truths(
     sampling = read_json(folder / SAMPLING) if (folder / SAMPLING).exists() else None
     try:
         _require_sites(set(rows["site"]), sites)
-        truths, notes = complete_truths(coalition_utilities(rows), sites, seeds, sampling)
+        trained = Results(rows)
+        return GroundTruth(trained, *complete_truths(coalition_utilities(trained), sites, seeds, sampling))
     except BadInput as error:
         raise BadInput(f"--truth {folder}: {error}") from None
-    return rows, truths, notes
 
 
 def complete_truths(
@@ -110,7 +116,7 @@ def complete_truths(
     """The truths that have all their coalitions for one seed at least, and notes on what others lack.
 
     Args:
-        games: as `evaluation.truth.games.coalition_utilities`.
+        games: as `evaluation.truth.utilities.coalition_utilities`.
         sites: those of the runs.
         seeds: those of the runs.
         sampling: the fields of `Sampling` that Shapley values were sampled by; None: they are exact, or nobody asked.

@@ -1,6 +1,6 @@
 """Tables of what each site is worth, from the results of trained coalitions: functions, no files.
 
-A site's value goes by the utility of `evaluation.truth.games.coalition_utilities`: test Dice, mean over all sites,
+A site's value goes by the utility of `evaluation.truth.utilities.coalition_utilities`: test Dice, mean over all sites,
 also over those that took no part. Values stand in points of Dice (1/100), signed: negative where a site does harm.
 """
 
@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from evaluation.formats import Table
-from evaluation.truth import games
-from evaluation.truth.games import Game, Weights
+from evaluation.display.table import Table
+from evaluation.results.views import Results
+from evaluation.truth import semivalues
+from evaluation.truth.sampling import Estimate
+from evaluation.truth.semivalues import Game, Weights
+from evaluation.truth.utilities import coalition_utilities
 from fedmerit.errors import BadInput
 
 PAPER = "Jiang et al. 2023"
@@ -22,7 +25,7 @@ EVERYONE = "(nobody left out)"
 DROP, IMAGES = "Drop [points]", "Training images"
 
 
-def leave_one_out_tables(results: pd.DataFrame) -> list[Table]:
+def leave_one_out_tables(results: Results) -> list[Table]:
     """Tables 4 and 5 of the FedCE paper, and who loses by whose absence.
 
     Args:
@@ -31,13 +34,13 @@ def leave_one_out_tables(results: pd.DataFrame) -> list[Table]:
     Raises:
         BadInput: no seed has all of these coalitions.
     """
-    utilities, labels = _whole(games.coalition_utilities(results, per_label=True), games.leave_one_out_weights, results)
-    sites = games.sites_of(next(iter(utilities.values())))
+    utilities, labels = _whole(coalition_utilities(results, per_label=True), semivalues.leave_one_out_weights, results)
+    sites = semivalues.sites_of(next(iter(utilities.values())))
     frames = []
     for seed, game in utilities.items():
         grand = frozenset(sites)
         dice = 100 * np.stack([np.asarray(game[grand - {site}]) for site in sites] + [np.asarray(game[grand])])
-        drops = 100 * games.leave_one_out(game)
+        drops = 100 * semivalues.leave_one_out(game)
         frame = pd.DataFrame(index=[*sites, EVERYONE])
         for place, label in enumerate(labels):
             of = f", {label}" * (len(labels) > 1)
@@ -55,7 +58,7 @@ def leave_one_out_tables(results: pd.DataFrame) -> list[Table]:
     return [_table("leave-one-out", caption, frames, "Site", shares), _who_loses(results, list(utilities), sites)]
 
 
-def shapley_tables(results: pd.DataFrame) -> list[Table]:
+def shapley_tables(results: Results) -> list[Table]:
     """Shapley, Banzhaf, Beta-Shapley and leave-one-out values side by side, and the utilities they come from.
 
     Args:
@@ -64,17 +67,17 @@ def shapley_tables(results: pd.DataFrame) -> list[Table]:
     Raises:
         BadInput: no seed has all coalitions.
     """
-    utilities, _ = _whole(games.coalition_utilities(results), games.shapley_weights, results)
+    utilities, _ = _whole(coalition_utilities(results), semivalues.shapley_weights, results)
     frames = []
     for seed, game in utilities.items():
         values = {
-            "Shapley": games.shapley(game),
-            "Banzhaf": games.banzhaf(game),
-            f"Beta-Shapley({BETA[0]:g}, {BETA[1]:g})": games.beta_shapley(game, *BETA),
-            "Leave-one-out": games.leave_one_out(game),
+            "Shapley": semivalues.shapley(game),
+            "Banzhaf": semivalues.banzhaf(game),
+            f"Beta-Shapley({BETA[0]:g}, {BETA[1]:g})": semivalues.beta_shapley(game, *BETA),
+            "Leave-one-out": semivalues.leave_one_out(game),
         }
         columns = {f"{name} [points]": 100 * value for name, value in values.items()}
-        frames.append(pd.DataFrame(columns, index=games.sites_of(game)).assign(**{IMAGES: _images(results, seed)}))
+        frames.append(pd.DataFrame(columns, index=semivalues.sites_of(game)).assign(**{IMAGES: _images(results, seed)}))
     caption = (
         f"Values of test Dice, mean over all sites, from {len(next(iter(utilities.values()))) - 1} coalitions; the "
         f"utility of nobody is 0; a share is a value's {SHARE}"
@@ -84,7 +87,7 @@ def shapley_tables(results: pd.DataFrame) -> list[Table]:
     return [_table("shapley", caption, frames, "Site", shares), _coalitions(utilities)]
 
 
-def sampled_tables(sites: Sequence[str], estimates: Mapping[int, games.Estimate]) -> list[Table]:
+def sampled_tables(sites: Sequence[str], estimates: Mapping[int, Estimate]) -> list[Table]:
     """Shapley values from sampled permutations, by seed, with their standard errors."""
     frames = [
         pd.DataFrame(
@@ -98,33 +101,33 @@ def sampled_tables(sites: Sequence[str], estimates: Mapping[int, games.Estimate]
     return [_table("shapley", caption, frames, "Site", {"Shapley share [%]": "Shapley [points]"})]
 
 
-def _whole(utilities: Mapping[int, Game], weights: Weights, results: pd.DataFrame) -> tuple[dict[int, Game], list[str]]:
+def _whole(utilities: Mapping[int, Game], weights: Weights, results: Results) -> tuple[dict[int, Game], list[str]]:
     """The seeds that have every coalition the values take, and the labels."""
-    sites = sorted(set(results["site"]))
-    whole = {seed: game for seed, game in utilities.items() if not games.missing(game, sites, weights)}
+    sites = results.sites
+    whole = {seed: game for seed, game in utilities.items() if not semivalues.missing(game, sites, weights)}
     if not whole:
-        lacking = {seed: games.missing(game, sites, weights) for seed, game in utilities.items()}
-        told = "; ".join(f"seed {seed}: {games.named(coalitions)}" for seed, coalitions in lacking.items())
+        lacking = {seed: semivalues.missing(game, sites, weights) for seed, game in utilities.items()}
+        told = "; ".join(f"seed {seed}: {semivalues.named(coalitions)}" for seed, coalitions in lacking.items())
         raise BadInput(
             f"no seed has all coalitions ({told or 'none is trained'}); the same command trains what is missing"
         )
-    labels = results.loc[results["quantity"] == "dice", "label"]
+    labels = results.rows.loc[results.rows["quantity"] == "dice", "label"]
     return whole, list(dict.fromkeys(labels))
 
 
-def _images(results: pd.DataFrame, seed: int) -> "pd.Series[float]":
+def _images(results: Results, seed: int) -> "pd.Series[float]":
     """Training images of each site, as its coalitions recorded them."""
-    rows = results[(results["quantity"] == "num_samples") & (results["seed"] == seed)]
+    rows = results.rows[(results.rows["quantity"] == "num_samples") & (results.rows["seed"] == seed)]
     return rows.groupby("site")["value"].max()
 
 
-def _who_loses(results: pd.DataFrame, seeds: Sequence[int], sites: list[str]) -> Table:
+def _who_loses(results: Results, seeds: Sequence[int], sites: list[str]) -> Table:
     """Left out (rows) x tested (columns): the drop of Dice there."""
-    dice = games.coalition_dice(results).mean(axis=1).groupby(level=["seed", "method", "site"]).mean()
+    dice = results.of_coalitions.dice.cases.groupby(level=["seed", "method", "site"]).mean()
     frames = []
     for seed in seeds:
-        grand = dice.loc[seed, games.text_of(sites)]
-        rows = {site: grand - dice.loc[seed, games.text_of(set(sites) - {site})] for site in sites}
+        grand = dice.loc[seed, semivalues.text_of(sites)]
+        rows = {site: grand - dice.loc[seed, semivalues.text_of(set(sites) - {site})] for site in sites}
         frames.append(100 * pd.DataFrame(rows).T.reindex(index=sites, columns=sites))
     caption = "Who loses by whose absence: drop of test Dice [points] of the site in the column without that in the row"
     return _table("leave-one-out-by-site", caption, frames, "Without")
@@ -133,8 +136,8 @@ def _who_loses(results: pd.DataFrame, seeds: Sequence[int], sites: list[str]) ->
 def _coalitions(utilities: Mapping[int, Game]) -> Table:
     """Utility of each coalition."""
     first = next(iter(utilities.values()))
-    ordered = sorted((one for one in first if one), key=lambda one: (-len(one), games.text_of(one)))
-    names = [games.text_of(one) for one in ordered]
+    ordered = sorted((one for one in first if one), key=lambda one: (-len(one), semivalues.text_of(one)))
+    names = [semivalues.text_of(one) for one in ordered]
     frames = [
         pd.DataFrame({"Dice [%]": [100 * float(np.asarray(game[one])) for one in ordered]}, index=names)
         for game in utilities.values()
@@ -151,7 +154,7 @@ def _table(
     mean, spread = seeds.mean(), seeds.std(ddof=1)
     for share, column in (shares or {}).items():
         known = mean[column].dropna()
-        mean[share] = pd.Series(100 * games.normalised(known), known.index)
+        mean[share] = pd.Series(100 * semivalues.normalised(known), known.index)
         spread[share] = math.nan
     spread = spread.mask(spread == 0)  # such as of numbers of images: they are not measured
     if len(frames) > 1:

@@ -12,7 +12,7 @@ from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_server, prepare_site
 from fedmerit.flare.deploy.poc import free_port
 from fedmerit.flare.deploy.preflight import preflight
-from fedmerit.flare.deploy.provision import PROJECT_FILE
+from fedmerit.flare.deploy.project import PROJECT_FILE
 from fedmerit.flare.recipe import site_policy
 
 CLASSES = site_policy()["class_allow_list"]

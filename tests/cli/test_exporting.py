@@ -1,21 +1,47 @@
 """`fedmerit methods` and `fedmerit export`; the jobs themselves are tested with `fedmerit.flare`."""
 
+from pathlib import Path
+
 import pytest
 
 from fedmerit.methods.registry import METHODS
+from fedmerit.parameters import rules
 
 
 def test_methods_prints_the_table(fedmerit, monkeypatch):
     monkeypatch.setattr("cli.app.console.width", 400)
     result = fedmerit("methods")
     assert result.exit_code == 0
-    for name, entry in METHODS.items():
+    for name, kind in METHODS.items():
         row = next(line for line in result.output.splitlines() if f" {name} " in line)
-        for told in (entry.contribution, entry.weights, entry.download, entry.site_work, entry.paper):
+        for told in vars(kind.about).values():
             assert told in row
-        for parameter, value in vars(entry.method()).items():
+        for parameter, value in vars(kind()).items():
             shown = f"{value:g}" if isinstance(value, float) else value
             assert f"{parameter}={shown}" in result.output
+
+
+@pytest.mark.parametrize("method", ["standalone", "cffl", "fedsac"])
+def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeypatch, method):
+    monkeypatch.setattr("cli.app.console.width", 400)
+    result = fedmerit("methods", method)
+    assert result.exit_code == 0
+    for name, rule in rules(METHODS[method]).items():
+        row = next(line for line in result.output.splitlines() if f" {name} " in line)
+        assert rule.text in row
+    shown = {"cffl": ("above 0, at most 1", "one of sparse, global", "true or false", "0.166667")}
+    assert all(told in result.output for told in shown.get(method, ()))
+
+
+def test_methods_of_an_unknown_one_lists_them(fedmerit):
+    result = fedmerit("methods", "fedec")
+    assert result.exit_code == 2
+    assert all(name in result.stderr for name in ("fedec", *METHODS))
+
+
+def test_methods_prints_the_table_of_the_readme(fedmerit):
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    assert fedmerit("methods", "--markdown").output.strip() in readme
 
 
 @pytest.mark.parametrize("options", [("--min-sites", 0), ("--rounds", 0), ("--set", "depth=1")])

@@ -1,15 +1,17 @@
 """`fedmerit compare` with tiny real runs: what is done stays, what is missing is run, whatever interrupted it."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 
 import pandas as pd
 import pytest
+from gate import Gate
 
-from evaluation import comparison_runs
-from evaluation.tables import site_dice
+from evaluation.results.dice import Dice
+from evaluation.studies import comparison, requests
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results, read_run
@@ -56,7 +58,7 @@ def test_tables_are_printed_and_written(whole):
     out, printed = whole
     for heading in ("Table 1", "Table 6", "union of the test splits", "Avg.", "Std."):
         assert heading in printed
-    both = {seed: site_dice(read_results(out / f"fedavg_seed{seed}"))["dice"] for seed in (0, 1)}
+    both = {seed: Dice(read_results(out / f"fedavg_seed{seed}")).sites["dice"] for seed in (0, 1)}
     dice = 100 * pd.concat([table.droplevel(["method", "seed"]) for table in both.values()], axis=1)
     means, deviations = dice.mean(axis=1), dice.std(axis=1, ddof=1)
     cells = [f"{mean:.2f} ± {deviation:.2f}" for mean, deviation in zip(means, deviations, strict=True)]
@@ -93,9 +95,10 @@ def test_a_killed_comparison_goes_on_to_the_same_end(
     fedmerit, arguments, scripts, whole, tmp_path, kill, wait_for, assert_same_run
 ):
     out = tmp_path / "out"
+    gate = Gate(tmp_path / "gate", out / FOLDERS[1], records=1)
     with (tmp_path / "output.txt").open("wb") as output:
         command = [str(part) for part in (scripts / "fedmerit", *arguments(out, jobs=1))]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, env=os.environ | gate.environment, stdout=output, stderr=subprocess.STDOUT)
 
     def in_the_middle_of_the_second_run():
         assert process.poll() is None, (tmp_path / "output.txt").read_text()
@@ -139,7 +142,7 @@ def test_changed_sites_are_refused(fedmerit, arguments, small, own_sites, tmp_pa
     out = tmp_path / "out"
     options = {"sites": own_sites, "rounds": ROUNDS, "engine": "local"}
     settings = dict(setting.split("=") for setting in small[1::2])
-    comparison_runs.prepare(out, comparison_runs.parse_methods("fedavg"), [0], settings, options)
+    comparison.prepare(out, requests.parse_methods("fedavg"), [0], settings, options)
     shutil.rmtree(own_sites / "site3")
     result = fedmerit(*arguments(out, methods="fedavg", seeds="0", sites=own_sites))
     assert result.exit_code == 2

@@ -10,8 +10,12 @@ import time
 import pandas as pd
 import psutil
 import pytest
+from gate import Gate
 
-from evaluation.truth.games import NOBODY, Sampling, coalition_utilities
+from evaluation.results.views import Results
+from evaluation.truth.sampling import Sampling
+from evaluation.truth.semivalues import NOBODY
+from evaluation.truth.utilities import coalition_utilities
 from evaluation.truth.values import leave_one_out_tables, sampled_tables, shapley_tables
 from fedmerit.records.results import read_run, read_table
 
@@ -79,7 +83,7 @@ def test_loo_says_the_cost_then_prints_and_writes_the_tables(whole):
     assert "over the sites' own time" in plain(printed)
     assert printed.index("trainings to do") < printed.index("Leave-one-out")
     assert "Who loses by whose absence" in plain(printed)
-    tables = leave_one_out_tables(read_table(out / "results.csv"))
+    tables = leave_one_out_tables(Results(read_table(out / "results.csv")))
     assert_written(out, tables)
     for row in range(3):
         assert tables[0].cell(row, 1) in printed
@@ -93,7 +97,7 @@ def test_shapley_trains_only_what_loo_did_not(whole):
     assert sorted({path.relative_to(out / "runs").parts[0] for path in between}) == sorted(f"{c}_seed0" for c in LOO)
     after = contents(out)
     assert {path: after[path] for path in between} == between
-    tables = shapley_tables(read_table(out / "results.csv"))
+    tables = shapley_tables(Results(read_table(out / "results.csv")))
     assert_written(out, tables)
     assert set(tables[1].frame["Coalition"]) == {*LOO, *ALONE}
     assert "Test Dice of each coalition's model" in plain(printed)
@@ -125,7 +129,7 @@ def test_sampled_values(fedmerit, arguments, own):
     assert "20 permutations, the most allowed" in plain(result.output)
     assert "trainings to do" not in result.output
     assert contents(own) == before
-    game = coalition_utilities(read_table(own / "results.csv"))[0]
+    game = coalition_utilities(Results(read_table(own / "results.csv")))[0]
     rule = Sampling(tuple(ALONE), seed=0, truncation=0, precision=0, most=20)
     estimate = rule.estimate(game)
     assert not estimate.needed
@@ -158,6 +162,7 @@ def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_
     words = [str(part) for part in (scripts / "fedmerit", *arguments("shapley", out))]
     process = psutil.Popen(
         words,
+        env=os.environ | Gate(tmp_path / "gate", out, records=1).environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

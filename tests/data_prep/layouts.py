@@ -6,6 +6,14 @@ import nibabel as nib
 import numpy as np
 from PIL import Image
 
+from data_prep import prepare as preparing
+from data_prep.preparation import Preparation
+
+
+def prepare(kind, out, *, jobs=1, progress=None, **description):
+    return preparing.prepare(Preparation(kind, **description), out, jobs=jobs, progress=progress)
+
+
 AXIAL = np.diag([-1.0, -1.0, 3.0, 1.0])  # axes towards left, back, head, as the public release stores them
 SHAPE = (24, 20, 4)
 

@@ -9,6 +9,8 @@ from PIL import Image
 from scipy.ndimage import binary_dilation, binary_erosion, gaussian_filter
 from skimage.draw import ellipse
 
+from data_prep.kinds import KINDS
+
 SHAPE = (90, 120)
 SOFT = np.array([0, 64, 128, 191, 255], np.uint8)  # of none to all of four experts
 BLACK, BLUE, GREEN, WHITE = (0, 0, 0), (0, 0, 255), (0, 255, 0), (255, 255, 255)
@@ -151,3 +153,21 @@ def write_datalist(folder, site, entries):
     splits = {"training": entries[::3], "validation": entries[1::3], "testing": entries[2::3]}
     (folder / "datalist_2D").mkdir(exist_ok=True)
     (folder / "datalist_2D" / f"client_{site}.json").write_text(json.dumps(splits))
+
+
+WRITE = {
+    "drishti-gs1": drishti,
+    "refuge": refuge,
+    "rim-one-r3": rim_one,
+    "drions-db": drions,
+    "ichallenge": ichallenge,
+}
+
+
+def only(kind, source):
+    (site,) = KINDS[kind].find_sites(source)
+    return site
+
+
+def decoded(kind, source):
+    return {case.name: KINDS[kind].decode(case) for case in only(kind, source).cases}

@@ -10,6 +10,8 @@ from layouts import SHAPE, box, save_nifti, volume
 from pydicom.sr.codedict import codes
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, generate_uid
 
+from data_prep.kinds import KINDS
+
 TILT = np.deg2rad(14)
 # Towards left, back and head as scanners store slices, tilted about the left-right axis, 0.5 x 0.75 x 4 mm.
 OBLIQUE = np.array(
@@ -20,6 +22,8 @@ OBLIQUE = np.array(
         [0, 0, 0, 1],
     ]
 )
+
+
 LPS = np.diag([-1.0, -1, 1, 1])
 
 
@@ -162,3 +166,16 @@ def prostate158(folder: Path):
         save_nifti(place / "t2.nii.gz", volume(int(case[-3:])), OBLIQUE)
         save_nifti(place / "t2_anatomy_reader1.nii.gz", np.minimum(zones(), 2).astype(np.uint16), OBLIQUE)
         save_nifti(place / "t2_anatomy_reader2.nii.gz", box() * 0, OBLIQUE)
+
+
+def found(kind, source):
+    return {site.name: site for site in KINDS[kind].find_sites(source)}
+
+
+def require_drawn(kind, case, image, label):
+    """The decoded case is what was drawn: slices from foot to head, rows to the back, columns to the left."""
+    decoded = KINDS[kind].decode(case)
+    np.testing.assert_array_equal(decoded.label[:, 0], label.transpose(2, 1, 0))
+    np.testing.assert_array_equal(decoded.image[:, 0], image.transpose(2, 1, 0))
+    np.testing.assert_allclose(decoded.spacing, (0.75, 0.5), atol=1e-6)
+    return decoded.remarks

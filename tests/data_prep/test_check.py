@@ -3,10 +3,9 @@ import shutil
 
 import numpy as np
 import pytest
-from layouts import prostate_site
+from layouts import prepare, prostate_site
 
 from data_prep.check import check
-from data_prep.prepare import prepare
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 

@@ -6,16 +6,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from layouts import prostate_site, save_nifti, volume
+from layouts import prepare, prostate_site, save_nifti, volume
 from typer.testing import CliRunner
 
 from cli.main import app
-from data_prep import partition as module
+from data_prep import folders
 from data_prep.check import check
 from data_prep.dealing import Scheme
-from data_prep.label_noise import RULES
 from data_prep.partition import partition
-from data_prep.prepare import prepare
+from data_prep.partitioning import dealt_site
+from data_prep.partitioning.label_noise import RULES
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, open_sites
@@ -170,7 +170,7 @@ def test_without_links_arrays_are_copied(sources, tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(module.os, "link", refuse)
+    monkeypatch.setattr(folders.os, "link", refuse)
     partition(sources, tmp_path / "copied", UNIFORM)
     assert checksums(tmp_path / "copied") == checksums(tmp_path / "linked")
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "copied").rglob("*.npy"))
@@ -367,7 +367,7 @@ def test_a_full_disk_leaves_nothing(sources, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "write_json", fail)
+    monkeypatch.setattr(dealt_site, "write_json", fail)
     with pytest.raises(BadInput, match=r"out: cannot be written \(.*No space left on device\); make room"):
         partition(sources, tmp_path / "out", UNIFORM)
     assert list(tmp_path.iterdir()) == []

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
-from layouts import fundus_site, prostate_site
+from layouts import fundus_site, prepare, prostate_site
 from PIL import Image
 
 from data_prep.pictures import density, draw, intensities, largest, montage, sample, spread
-from data_prep.prepare import prepare
 from fedmerit.training.data import Case, open_sites
 
 

@@ -1,15 +1,17 @@
 import json
-import pickle
 from dataclasses import replace
 
+import nibabel as nib
 import numpy as np
 import pytest
-from layouts import SHAPE, box, fundus_site, prostate_site, rings, save_nifti, save_png, volume
+from layouts import SHAPE, box, fundus_site, prepare, prostate_site, rings, save_nifti, save_png, volume
 from typer.testing import CliRunner
 
 from cli.main import app
 from data_prep.check import check, examine
-from data_prep.prepare import KINDS, finished_cases, prepare
+from data_prep.kinds import KINDS
+from data_prep.preparing.interruption import finished_cases
+from data_prep.synthetic import prostate as synthetic_prostate
 from fedmerit.errors import BadInput
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, SiteFolder, Slices, open_sites
 
@@ -299,59 +301,12 @@ def test_a_crop_about_the_disc_is_recorded(tmp_path):
     assert {entry["case"] for entry in site.info["remarks"]} == {"b"}
 
 
-def test_kinds_that_crop_know_a_disc():
-    for kind in KINDS.values():
-        assert set(kind.crops) <= {"whole", "disc"}
-        assert "disc" not in kind.crops or "disc" in kind.labels
-        pickle.loads(pickle.dumps(kind))  # as the processes of a preparation get it
-
-
 def test_no_organ_to_train_on(tmp_path):
     for case in range(3):
         save_nifti(tmp_path / "raw" / "UCL" / f"Case0{case}.nii.gz", volume(case))
         save_nifti(tmp_path / "raw" / "UCL" / f"Case0{case}_segmentation.nii.gz", np.zeros(SHAPE, np.uint8))
     with pytest.raises(BadInput, match="site UCL: no training slice shows the organ"):
         prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", slices="organ", **FIELD)
-
-
-BAD_OPTIONS = {
-    "ratios .5,.5": ({"ratios": (0.5, 0.5)}, "ratios 0.5,0.5: expected three"),
-    "ratios sum": ({"ratios": (0.5, 0.5, 0.5)}, "ratios 0.5,0.5,0.5: expected three shares with sum 1"),
-    "ratios negative": ({"ratios": (1.5, -0.5, 0.0)}, "ratios 1.5,-0.5,0: expected three shares"),
-    "ratios nan": ({"ratios": (0.5, 0.5, float("nan"))}, "ratios"),
-    "size": ({"size": 0}, "size 0: expected"),
-    "seed": ({"seed": -1}, "seed -1: expected"),
-    "slices": ({"slices": "some"}, "slices 'some': expected all or organ"),
-    "field": ({"field_of_view": -5.0}, "field of view -5 mm: expected"),
-    "server share": ({"server_share": 0.6}, "server share 0.6: expected a share"),
-    "server share nan": ({"server_share": float("nan")}, "server share nan: expected"),
-    "server share negative": ({"server_share": -0.1}, "server share -0.1: expected"),
-    "jobs": ({"jobs": 0}, "jobs 0: expected 1 or more"),
-    "crop": ({"crop": "disc"}, "crop 'disc': kind prostate-multisite allows whole$"),
-    "crop multiple": ({"crop_multiple": 3.0}, "crop multiple 3: says how large a disc crop is, but the crop is whole"),
-    "patients": ({"patients": 9}, "only synthetic kinds take it"),
-    "source": ({"source": None}, "kind prostate-multisite: needs --source"),
-}
-
-
-@pytest.mark.parametrize("option", BAD_OPTIONS)
-def test_bad_options(source, tmp_path, option):
-    options, message = BAD_OPTIONS[option]
-    with pytest.raises(BadInput, match=message):
-        prepare("prostate-multisite", tmp_path / "sites", **{"source": source, **options})
-    assert not (tmp_path / "sites").exists()
-
-
-def test_unknown_kind_and_millimetres_of_photographs(tmp_path):
-    with pytest.raises(BadInput, match="kind 'cardiac': expected one of prostate-multisite, "):
-        prepare("cardiac", tmp_path / "sites")
-    fundus_site(tmp_path / "raw" / "Domain1")
-    with pytest.raises(BadInput, match="fundus images know no millimetres"):
-        prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", field_of_view=100)
-    with pytest.raises(BadInput, match=r"crop multiple 0\.5: expected 1 to 20"):
-        prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", crop="disc", crop_multiple=0.5)
-    with pytest.raises(BadInput, match="patients 3: expected at least 5"):
-        prepare("synthetic-fundus", tmp_path / "sites", patients=3)
 
 
 def test_an_occupied_folder_is_refused_and_an_empty_one_filled(source, tmp_path):
@@ -490,12 +445,6 @@ def test_a_label_map_that_does_not_fit(own, tmp_path):
     assert {entry["remark"] for entry in site.info["remarks"]} == {"values 2 ignored: background"}
 
 
-@pytest.mark.parametrize("option", [{"labels": {"prostate": ()}}, {"channels": 1}, {"task": "prostate"}])
-def test_other_kinds_have_their_labels(source, tmp_path, option):
-    with pytest.raises(BadInput, match=f"^{next(iter(option))}: kind prostate-multisite has its own"):
-        prepare("prostate-multisite", tmp_path / "sites", source=source, **option)
-
-
 def test_another_label_map_does_not_go_on_where_one_stopped(own, tmp_path):
     def stop(site, done, total):
         if done == 2:
@@ -518,3 +467,40 @@ def test_another_label_map_does_not_go_on_where_one_stopped(own, tmp_path):
     asked(MAP)
     prepare("generic", tmp_path / "undisturbed", source=own, size=32, labels=MAP)
     assert snapshot(tmp_path / "sites") == snapshot(tmp_path / "undisturbed")
+
+
+def test_generation_repeats_for_a_seed_and_moves_with_it(tmp_path):
+    def voxels(seed, name):
+        prepare("synthetic-prostate", tmp_path / name, size=32, seed=seed, patients=5, source=tmp_path / f"{name}-kept")
+        assert not (tmp_path / f"{name}-raw").exists()
+        return np.asarray(nib.load(tmp_path / f"{name}-kept" / "site1" / "Case00.nii.gz").dataobj)
+
+    first = voxels(0, "a")
+    np.testing.assert_array_equal(voxels(0, "b"), first)
+    moved, _ = synthetic_prostate.acquire(synthetic_prostate.SITES["site1"], np.random.default_rng([1, 0, 0]))
+    assert (moved != first).any()
+    assert (tmp_path / "a/site1/datalist.json").read_bytes() == (tmp_path / "b/site1/datalist.json").read_bytes()
+    assert (tmp_path / "a/site1/site.json").read_bytes() == (tmp_path / "b/site1/site.json").read_bytes()
+
+
+def test_raw_files_that_are_there_are_never_overwritten(tmp_path):
+    (tmp_path / "sites-raw").mkdir()
+    (tmp_path / "sites-raw" / "mine.txt").write_text("mine")
+    with pytest.raises(BadInput, match="sites-raw: already holds something"):
+        prepare("synthetic-prostate", tmp_path / "sites")
+
+
+def test_a_failure_leaves_neither_sites_nor_raw_files(tmp_path):
+    def interrupt(site, done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare("synthetic-prostate", tmp_path / "sites", size=32, patients=5, progress=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", ["sites", "sites/raw", "."])
+def test_raw_files_and_sites_need_folders_apart(tmp_path, source):
+    with pytest.raises(BadInput, match="need folders apart"):
+        prepare("synthetic-prostate", tmp_path / "sites", source=tmp_path / source)
+    assert list(tmp_path.iterdir()) == []

@@ -1,35 +1,60 @@
-"""Options of the form KIND or KIND:NAME=VALUE,NAME=VALUE, each kind a frozen dataclass of its parameters."""
+"""Specs: KIND or KIND:NAME=VALUE,NAME=VALUE, each kind a frozen dataclass of numbers and words.
 
+Parameters are parted by commas or colons: by colons where commas part specs, as in ``zero,noise:from=3:times=2``.
+A field ``from_`` is the parameter "from", which is a word of Python's.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from fedmerit.configuration.run import build
 from fedmerit.errors import BadInput
 
+EXPECTED: Mapping[type, str] = {int: "a whole number", float: "a number"}
 
-def parse(spec: str, kinds: Mapping[str, type[Any]], option: str) -> Any:
+
+def take_apart(spec: str) -> tuple[str, list[str]]:
+    """The kind of a spec, and what is said of its parameters, one by one."""
+    kind, _, rest = spec.partition(":")
+    return kind, re.split(r"[,:](?=\w+=)", rest) if rest else []  # a value may hold both, as an address does
+
+
+def parse(spec: str, kinds: Mapping[str, type[Any]], what: str) -> Any:
     """The dataclass that a spec describes, complete with its defaults.
+
+    Args:
+        spec: the spec.
+        kinds: the dataclasses by kind; every field has a default, a value is converted to its type.
+        what: is described, for error messages: an option, or a noun.
 
     Raises:
         BadInput: the kind or a parameter is unknown, or a value is none for it.
     """
-    kind, _, rest = spec.partition(":")
+    kind, parts = take_apart(spec)
     if kind not in kinds:
-        raise BadInput(f"{option} {spec}: unknown; expected one of {', '.join(kinds)}")
+        raise BadInput(f"{what} {kind!r}: unknown; expected one of {', '.join(kinds)}")
+    known = {one.name.removesuffix("_"): one for one in fields(kinds[kind])}
     values = {}
-    for part in filter(None, rest.split(",")):
-        name, equals, value = part.partition("=")
-        known = [one.name for one in fields(kinds[kind])]
-        if not equals or name not in known or name in values:
+    for part in parts:
+        name, equals, text = part.partition("=")
+        if not equals or name not in known or known[name].name in values:
             raise BadInput(
-                f"{option} {spec}: {part!r}: expected NAME=VALUE, each once, of {', '.join(known) or 'no parameters'}"
+                f"{what} {spec!r}: {part!r}: expected NAME=VALUE, each once, of {', '.join(known) or 'no parameters'}"
             )
-        values[name] = value
-    return build(kinds[kind], values, f"{option} {spec}")
+        default: Any = known[name].default
+        try:
+            values[known[name].name] = type(default)(text)
+        except ValueError:
+            raise BadInput(f"{what} {spec!r}: {name}={text!r}: expected {EXPECTED[type(default)]}") from None
+    try:
+        return kinds[kind](**values)
+    except ValueError as error:
+        raise BadInput(f"{what} {spec!r}: {error}") from None
 
 
-def text_of(one: Any, kinds: Mapping[str, type[Any]]) -> str:
+def text_of(one: Any, kinds: Mapping[str, type[Any]], separator: str = ",") -> str:
     """The spec of such a dataclass; `parse` gives it back."""
     kind = next(name for name, known in kinds.items() if known is type(one))
-    return ":".join(filter(None, [kind, ",".join(f"{name}={value}" for name, value in vars(one).items())]))
+    values = (f"{name.removesuffix('_')}={value}" for name, value in vars(one).items())
+    return ":".join(filter(None, [kind, separator.join(values)]))

@@ -1,15 +1,18 @@
 """What a run is: method, parameters, network, training, rounds, seed. Made once, sent to server and sites."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedmerit.core import Method, require_choice
+from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.core import Method
 from fedmerit.errors import BadInput
-from fedmerit.methods.registry import METHODS
+from fedmerit.methods.registry import METHODS, build_method, method_class
+from fedmerit.parameters import Checked, parameter
 
+OPTIMIZERS = ("adam", "sgd")
 STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 
 TASKS: Mapping[str, Mapping[str, Any]] = {
@@ -20,66 +23,58 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Network:
+class Network(Checked):
     """MONAI's 2D U-Net."""
 
     __pydantic_config__ = STRICT_NAMES
-    in_channels: int
-    labels: tuple[str, ...]  # one sigmoid output channel each
-    width: int = 16  # channels of the first level; each further level doubles them
-    depth: int = 5  # levels; the default gives 16, 32, 64, 128, 256
-    norm: str = "batch"  # "batch", "instance" or "group": one group, which any number of channels allows
-    residual_units: int = 2  # convolutions of each level's residual unit; 0: plain convolutions
-
-    def __post_init__(self) -> None:
-        require_choice("norm", self.norm, ("batch", "instance", "group"))
-        for name, least, most in (("in_channels", 1, 64), ("width", 1, 512), ("depth", 2, 9), ("residual_units", 0, 8)):
-            _between(name, getattr(self, name), least, most)
+    in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
+    labels: tuple[str, ...] = parameter(MISSING, "one sigmoid output channel each")
+    width: int = parameter(16, "channels of the first level; each further level doubles them", low=1, high=512)
+    depth: int = parameter(5, "levels; 5 of width 16 give 16, 32, 64, 128, 256", low=2, high=9)
+    norm: str = parameter(
+        "batch", "group: one group, which any number of channels allows", choices=("batch", "instance", "group")
+    )
+    residual_units: int = parameter(2, "convolutions of each level's residual unit; 0: plain ones", low=0, high=8)
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Checked):
     """One site's round. Optimiser, batch and epochs are those of Jiang et al. 2023."""
 
     __pydantic_config__ = STRICT_NAMES
-    loss: str = "dice_ce"  # "dice_ce": soft Dice + cross-entropy; "dice": soft Dice alone, as in that paper
-    lr: float = 1e-3  # Adam's, with betas (0.9, 0.99), made anew each round
-    batch_size: int = 8
-    epochs: int = 1  # local epochs per round
-    augment: bool = True  # random flips, rotation, scaling, noise and contrast
-    amp: bool = False  # mixed precision
-    cpu_threads: int = 1  # of one site; another number is another order of summation
-    validate_trained: bool = False  # also test what a site trained on its validation split: evidence of free riders
-
-    def __post_init__(self) -> None:
-        require_choice("loss", self.loss, ("dice_ce", "dice"))
-        for name, most in (("batch_size", 4096), ("epochs", 1000), ("cpu_threads", 256)):
-            _between(name, getattr(self, name), 1, most)
-        if not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr={self.lr}: expected a positive number")
-
-
-def _between(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"{name}={value}: expected {least} to {most}")
+    loss: str = parameter(
+        "dice_ce", "soft Dice + cross-entropy; dice: soft Dice alone, as in that paper", choices=("dice_ce", "dice")
+    )
+    optimizer: str = parameter(
+        "adam", "made anew each round; adam: betas (0.9, 0.99); sgd: no momentum", choices=OPTIMIZERS
+    )
+    lr: float = parameter(1e-3, "learning rate", above=0)
+    batch_size: int = parameter(8, "slices of a step", low=1, high=4096)
+    epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
+    augment: bool = parameter(True, "random flips, rotation, scaling, noise and contrast")
+    amp: bool = parameter(False, "mixed precision")
+    cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
+    validate_trained: bool = parameter(
+        False, "also test what a site trained on its validation split: evidence of free riders"
+    )
 
 
 @dataclass(frozen=True)
-class RunConfiguration:
+class RunConfiguration(Checked):
     """One run, whatever the engine."""
 
     __pydantic_config__ = STRICT_NAMES
     method: str
     task: str
-    rounds: int
-    seed: int
-    network: Network
-    training: Training = Training()
+    rounds: int = parameter(MISSING, "to train", low=1)
+    seed: int = parameter(MISSING, "of the first model and all that is drawn", low=0)
+    network: Network = parameter(MISSING, "that is trained")
+    training: Training = field(default_factory=Training)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
 
     def build_method(self) -> Method:
         """The method with its parameters."""
-        return METHODS[self.method].method(**self.parameters)
+        return build_method(self.method, self.parameters)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -95,21 +90,22 @@ class RunConfiguration:
         """The same configuration with the method's parameters complete and of their types, or `BadInput`."""
         if self.method not in METHODS:
             raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
-        if self.rounds < 1:
-            raise BadInput(f"rounds={self.rounds}: expected 1 or more")
-        if self.seed < 0:
-            raise BadInput(f"seed={self.seed}: expected 0 or more")
-        method = build(METHODS[self.method].method, self.parameters, f"method {self.method}")
-        if self.rounds < method.least_rounds:
+        method = build(method_class(self.method, self.parameters), self.parameters, f"method {self.method}")
+        if self.rounds < method.needs.rounds:
             raise BadInput(
-                f"rounds={self.rounds}: method {self.method} with these parameters needs {method.least_rounds} or more"
+                f"rounds={self.rounds}: method {self.method} with these parameters needs {method.needs.rounds} or more"
+            )
+        if isinstance(method, TrainsLocally) and self.training.optimizer not in (method.optimizers or OPTIMIZERS):
+            raise BadInput(
+                f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(method.optimizers)}; "
+                f"add --set optimizer={method.optimizers[0]}"
             )
         return RunConfiguration(**vars(self) | {"parameters": asdict(method)})
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:
     """What can be set, by group: of the method, the training, the network."""
-    groups: dict[str, type[Any]] = {"parameters": METHODS[method].method, "training": Training, "network": Network}
+    groups: dict[str, type[Any]] = {"parameters": METHODS[method], "training": Training, "network": Network}
     fixed = {"in_channels", "labels"}  # by the sites
     return {group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()}
 

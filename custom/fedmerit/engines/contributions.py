@@ -27,7 +27,7 @@ def contributions_of(run: Path, sites: Sequence[str]) -> dict[str, float]:
         raise BadInput(
             f"{run}: not finished; contributions are taken from a whole run, of standalone or another method"
         )
-    if method not in METHODS or (method != "standalone" and METHODS[method].contribution == "none"):
+    if method not in METHODS or (method != "standalone" and METHODS[method].about.contribution == "none"):
         raise BadInput(
             f"{run}: method {method} says nothing of contributions; take a run of standalone, or another one"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedmerit.attacks.catalogue import AttackingSite, attacking
+from fedmerit.attacks.attacking_site import attacking
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
@@ -52,12 +52,12 @@ def run_local(
     device, (of_sites, of_server) = devices.get(SERVER, "auto"), contexts or (None, None)
     federation = Federation(config, names, run, on_round, server_sites, device, min_sites, context=of_server)
     attacks = attacks or {}
-    sites: dict[str, Site | AttackingSite] = {}
+    sites: dict[str, Site] = {}
     for folder in folders:
         name = folder.name
 
         def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
-            return sites[peer].lend(name, round)
+            return sites[peer].give_model(name, round)
 
         key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
         site = Site(folder, config, run / "sites" / name, devices.get(name, "auto"), ask_peer, key)
@@ -73,7 +73,7 @@ def run_local(
         return answer
 
     with ThreadPoolExecutor(threads) as pool:
-        while federation.work:
-            tasks = federation.tasks()
-            answers = pool.map(answer, tasks.keys(), tasks.values())
-            federation.take(dict(zip(tasks, answers, strict=True)))
+        for exchange in federation.exchanges():
+            answers = pool.map(answer, exchange.tasks.keys(), exchange.tasks.values())
+            for name, one in zip(exchange.tasks, answers, strict=True):
+                exchange.take(name, one)

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 
 from fedmerit.attacks.catalogue import require_possible
+from fedmerit.capabilities.candidates import EvaluatesCandidates
+from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.local import run_local
 from fedmerit.errors import BadInput
-from fedmerit.federation.server import require_patience, require_sites
+from fedmerit.federation.requirements import require_patience, require_sites
 from fedmerit.files import held, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
@@ -114,7 +116,8 @@ def create(
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
     """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
-    if config.build_method().models_stay and engine == "sim" and threads is not None and threads < len(sites):
+    at_sites = from_site_to_site(config.build_method())
+    if at_sites and engine == "sim" and threads is not None and threads < len(sites):
         raise BadInput(
             f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
             f"give --threads {len(sites)}, or let the server pass the models on with --set exchange=relay"
@@ -138,7 +141,7 @@ def _require_server_set(
             folder.require_arrays()
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
-    if lacking and METHODS[config.method].needs_server_set:
+    if lacking and issubclass(METHODS[config.method], EvaluatesCandidates):
         raise BadInput(
             f"method {config.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
             "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"

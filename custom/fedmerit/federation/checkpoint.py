@@ -1,11 +1,13 @@
 """The checkpoint of a run folder: the server's state after its last complete round."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedmerit.errors import BadInput
+from fedmerit.files import write_atomically
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -32,3 +34,19 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
     except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
         raise BadInput(f"{path}: not readable as a checkpoint ({type(error).__name__}); start another run") from error
     return content
+
+
+def write_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
+    """The checkpoint of a run folder from now on."""
+    write_atomically(run / CHECKPOINT, lambda file: torch.save(dict(content), file))
+
+
+def known_sites(checkpoint: Mapping[str, Any], sites: Sequence[str], run: Path) -> list[str]:
+    """The sites of a run that goes on with ``sites``, or some of them; `BadInput` where one is none of its own."""
+    known: list[str] = checkpoint["sites"]
+    if unknown := sorted(set(sites) - set(known)):
+        raise BadInput(
+            f"{run}: its sites are {', '.join(known)}, and {', '.join(unknown)} is none of them; "
+            "continue with the same sites or start another run"
+        )
+    return known

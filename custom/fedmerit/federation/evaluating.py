@@ -9,13 +9,11 @@ from torch.utils.data import Subset
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.errors import BadInput
-from fedmerit.training.data import Case, SiteFolder, Slices
-from fedmerit.training.networks import check_image_size
+from fedmerit.training.data import Case, Slices
 from fedmerit.training.neurons import loss_increases
 from fedmerit.training.prediction import evaluate, image_losses
 from fedmerit.vectors import histogram
-from fedmerit.wire.messages import Evaluated, Evaluation, Weighed, Weighing
+from fedmerit.wire.messages import Evaluated, Evaluation, Importance, ImportanceTask
 
 
 def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation, config: RunConfiguration) -> Evaluated:
@@ -31,7 +29,7 @@ def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation,
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
 
 
-def weigh_neurons(network: nn.Module, cases: Sequence[Case], task: Weighing) -> Weighed:
+def measure_importance(network: nn.Module, cases: Sequence[Case], task: ImportanceTask) -> Importance:
     """The neurons of the model of ``task`` on images evenly spaced over ``cases``."""
     started = time.perf_counter()
     flat.load(network, task.model, task.buffers)
@@ -39,15 +37,4 @@ def weigh_neurons(network: nn.Module, cases: Sequence[Case], task: Weighing) -> 
     number = min(task.images, len(slices))
     chosen = Subset(slices, [place * len(slices) // number for place in range(number)])
     increases = loss_increases(network, chosen, task.order)
-    return Weighed(task.round, increases, number, time.perf_counter() - started)
-
-
-def require_fit(config: RunConfiguration, folder: SiteFolder) -> None:
-    """`BadInput` where the images of ``folder`` do not fit the plan's network."""
-    expected = (config.task, config.network.in_channels, config.network.labels)
-    if (folder.task, folder.channels, folder.labels) != expected:
-        raise BadInput(
-            f"site {folder.name}: task, channels and labels are {(folder.task, folder.channels, folder.labels)}, "
-            f"the run expects {expected}"
-        )
-    check_image_size(config.network, folder.image_size)
+    return Importance(task.round, increases, number, time.perf_counter() - started)

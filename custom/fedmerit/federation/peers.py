@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat
+from fedmerit.capabilities.peer_learning import Sharing
 from fedmerit.configuration.run import Network
-from fedmerit.core import Sharing
 from fedmerit.seeds import random_seed
 from fedmerit.training.networks import build_network
 from fedmerit.wire.inspection import fault_of_model

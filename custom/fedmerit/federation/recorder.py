@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ from fedmerit.wire.messages import Evaluated, Reply, payload
 
 CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
 Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What counts of a round, and what does not."""
+
+    replies: Replies
+    rejected: Mapping[str, str]  # the reason for every other site, and by the name it came under for other messages
+    received: Sequence[int]  # bytes sent to each site
 
 
 class Recorder:
@@ -47,9 +57,7 @@ class Recorder:
     def training_round(
         self,
         round: int,
-        replies: Replies,
-        rejected: Mapping[str, str],
-        received: Sequence[int],
+        admitted: Admitted,
         began: Sequence[str],
         ended: str,
         updates: Tensor,
@@ -59,19 +67,18 @@ class Recorder:
 
         Args:
             round: its number.
-            replies: those that counted.
-            rejected: the reason for every other site, and by the name it came under for any other message.
-            received: bytes sent to each site.
+            admitted: what counts of it.
             began: digest of the model each site began the round with.
             ended: digest of what the method gave: the global model, or those of all sites.
             updates: (n, d).
             outcome: of the method.
         """
+        replies, received, rejected = admitted.replies, admitted.received, admitted.rejected
         sent = {site: (updates[row], reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True))}
         digests = {  # none where models stay at the sites
-            site: digest(reply.sealed or update)
+            site: digest(reply.ciphertexts or update)
             for site, (update, reply) in sent.items()
-            if reply and (reply.sealed or len(update))
+            if reply and (reply.ciphertexts or len(update))
         }
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
         self.ledger.append(self._record(round, replies, rejected, began, ended, digests, outcome))

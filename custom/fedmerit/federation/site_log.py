@@ -10,12 +10,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedmerit.records.ciphertexts import Sealed
+from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import Ledger, digest
-from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluation, PeerModel, Task, Weighing
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluation, ImportanceTask, PeerModel, Task
 
 SITE_LOG = "site_log.jsonl"
-LEND, BORROW = "lend", "borrow"  # the work of the records of peers' models
+GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models
 
 
 class SiteLog:
@@ -29,24 +29,24 @@ class SiteLog:
     def __init__(self, folder: Path, site: str):
         self.site, self._chain = site, Ledger(folder / SITE_LOG)
 
-    def trained(self, task: Task, received: Tensor | Sealed, update: Tensor | Sealed) -> None:
+    def trained(self, task: Task, received: Tensor | Ciphertexts, update: Tensor | Ciphertexts) -> None:
         """Write down a round's training: digests of the model (d,) it began with and of the update (d,) that leaves.
 
         Under encryption, of the ciphertexts: those of the model as they came, those of the update as they leave.
         """
         self._append(TRAIN, task.round, received=digest(received), update=digest(update), ledger=task.ledger)
 
-    def evaluated(self, task: Evaluation | Weighing, models: Tensor | Sealed) -> None:
+    def evaluated(self, task: Evaluation | ImportanceTask, models: Tensor | Ciphertexts) -> None:
         """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated, or their neurons weighed."""
         self._append(EVALUATE, task.round, received=digest(models), split=task.split, ledger=task.ledger)
 
-    def lent(self, round: int, peer: str, model: str) -> None:
+    def gave_model(self, round: int, peer: str, model: str) -> None:
         """Write down that the model with this `digest_of_peer` leaves for ``peer``, to learn from in ``round``."""
-        self._append(LEND, round, peer=peer, model=model)
+        self._append(GAVE, round, peer=peer, model=model)
 
-    def borrowed(self, task: Task, peer: str, model: str | None) -> None:
+    def got_model(self, task: Task, peer: str, model: str | None) -> None:
         """Write down the `digest_of_peer` of what came of ``peer`` for a round's training; None: no answer did."""
-        self._append(BORROW, task.round, peer=peer, model=model, ledger=task.ledger)
+        self._append(GOT, task.round, peer=peer, model=model, ledger=task.ledger)
 
     def _append(self, work: str, round: int, **more: str | None) -> None:
         self._chain.path.parent.mkdir(parents=True, exist_ok=True)

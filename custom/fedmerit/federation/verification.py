@@ -13,7 +13,7 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds
-from fedmerit.federation.site_log import BORROW, LEND
+from fedmerit.federation.site_log import GAVE, GOT
 from fedmerit.records.ledger import GENESIS, verified_records
 from fedmerit.records.signing import CERTIFICATE, read_certificate, require_vouched, subject
 from fedmerit.wire.messages import TRAIN
@@ -30,7 +30,7 @@ class _Log:
     entries: Sequence[Record]
 
     def of(self, work: str, peer: str) -> list[tuple[int, Record]]:
-        """The records of peers' models, ``work`` is `LEND` or `BORROW`, that name ``peer``; with their lines."""
+        """The records of peers' models, ``work`` is `GAVE` or `GOT`, that name ``peer``; with their lines."""
         return [
             (line, entry)
             for line, entry in enumerate(self.entries, start=1)
@@ -39,7 +39,7 @@ class _Log:
 
 
 @dataclass(frozen=True)
-class Lent:
+class PeerModels:
     """What one site lent another, by the logs of both."""
 
     lender: str
@@ -55,7 +55,7 @@ class Verified:
     records: int  # of the ledger
     signer: str | None  # whose certificate signed them; None: they are not signed
     updates: Mapping[str, int] = field(default_factory=dict)  # by site whose log agrees: how many stand in both
-    lent: tuple[Lent, ...] = ()  # between those sites
+    peer_models: tuple[PeerModels, ...] = ()  # between those sites
 
 
 def verify_run(run: Path, site_logs: Sequence[Path] = (), trusted: Path | None = None) -> Verified:
@@ -92,8 +92,8 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trusted: Path | None =
         if one.site in updates:
             raise BadInput(f"{one.path}: is a second log of {one.site}; give one of each site")
         updates[one.site] = _compare(ledger, records, one)
-    lent = [_lent(lender, borrower) for lender, borrower in permutations(logs, 2)]
-    return Verified(len(records), signer, updates, tuple(one for one in lent if one.models or one.lost))
+    between = [_peer_models(lender, borrower) for lender, borrower in permutations(logs, 2)]
+    return Verified(len(records), signer, updates, tuple(one for one in between if one.models or one.lost))
 
 
 def _certificate(run: Path, records: Sequence[Record], trusted: Path | None) -> Certificate | None:
@@ -122,9 +122,9 @@ def _compare(ledger: Path, records: Sequence[Record], own: _Log) -> int:
     log, site = own.path, own.site
     sent: dict[int, list[tuple[int, Record]]] = {}
     for line, entry in enumerate(own.entries, start=1):
-        if entry.get("work") in (LEND, BORROW) and not {"round", "peer", "model"} <= set(entry):
+        if entry.get("work") in (GAVE, GOT) and not {"round", "peer", "model"} <= set(entry):
             raise BadInput(f"{log}, line {line}: not a record of a site's log")
-        if entry.get("work") != LEND:  # the server has no part in that
+        if entry.get("work") != GAVE:  # the server has no part in that
             _require_told(ledger, records, log, line, entry)
         if entry.get("work") == TRAIN:
             sent.setdefault(entry["round"], []).append((line, entry))
@@ -144,13 +144,13 @@ def _compare(ledger: Path, records: Sequence[Record], own: _Log) -> int:
     return len(taken)
 
 
-def _lent(lender: _Log, borrower: _Log) -> Lent:
+def _peer_models(lender: _Log, borrower: _Log) -> PeerModels:
     """What the first site lent the second; `BadInput` where one log lacks what stands in the other.
 
     A round may stand in either more than once: a process that was killed asks again. That no answer came is no
     contradiction to what was sent.
     """
-    gave, got = lender.of(LEND, borrower.site), borrower.of(BORROW, lender.site)
+    gave, got = lender.of(GAVE, borrower.site), borrower.of(GOT, lender.site)
     lost = set()
     for line, entry in got:
         if entry["model"] is not None:
@@ -165,7 +165,7 @@ def _lent(lender: _Log, borrower: _Log) -> Lent:
             _require_among(got, entry, said, borrower.path)
         lost.add(entry["round"])
     shared = {entry["round"] for _, entry in got if entry["model"] is not None}
-    return Lent(lender.site, borrower.site, len(shared), tuple(sorted(lost - shared)))
+    return PeerModels(lender.site, borrower.site, len(shared), tuple(sorted(lost - shared)))
 
 
 def _require_among(others: Sequence[tuple[int, Record]], entry: Record, said: str, path: Path) -> None:

@@ -9,13 +9,12 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation
 from fedmerit.flare.translation import model_to_evaluated, model_to_reply, task_to_model
 from fedmerit.records.signing import Signer
 from fedmerit.training.place import SERVER, device_of, server_sites
-from fedmerit.wire.messages import TRAIN, Answer
-
-LONGEST_NAME = 100  # characters
+from fedmerit.wire.messages import TRAIN
 
 
 class MeritAggregator(ModelAggregator):
@@ -29,7 +28,6 @@ class MeritAggregator(ModelAggregator):
     def __init__(self, plan: dict[str, Any], encrypted: bool = False):
         super().__init__()
         self.plan, self.encrypted = plan, encrypted
-        self.reset_stats()
 
     def open(
         self,
@@ -65,46 +63,25 @@ class MeritAggregator(ModelAggregator):
         )
         return self.federation
 
+    def hold(self, exchange: Exchange) -> None:
+        """From now on, answers are those of ``exchange``."""
+        self.exchange = exchange
+
     def models(self) -> dict[str, FLModel]:
         """What each site receives now."""
-        federation = self.federation
-        return {
-            site: task_to_model(task, federation.network, federation.config.rounds)
-            for site, task in federation.tasks().items()
-        }
+        network, rounds = self.federation.network, self.federation.config.rounds
+        return {site: task_to_model(task, network, rounds) for site, task in self.exchange.tasks.items()}
 
     def accept_model(self, model: FLModel) -> None:
-        """Keep one site's answer, if it can be used; if not, why: an unusable message takes no usable one's place."""
+        """Hand over one site's answer."""
         named = model.meta.get("client_name") if isinstance(model.meta, dict) else None
         site = named if isinstance(named, str) else f"({type(named).__name__} for a name)"
-        read = model_to_reply if self.federation.work == TRAIN else model_to_evaluated
-        answer = read(model, self.federation.network)
-        fault = self.federation.fault_of(site, answer)
-        if site in self._answers:
-            fault = fault or "a second answer"
-        if fault:
-            self.refuse(site, fault)
-        else:
-            self._answers[site] = answer
-
-    def refuse(self, site: str, reason: str) -> None:
-        """Note that a message under the name of ``site`` cannot be used; of several, the first reason."""
-        self._refused.setdefault(site[:LONGEST_NAME], reason)
-
-    def heard(self, site: str) -> bool:
-        """Whether ``site`` sent anything in this exchange, usable or not."""
-        return site in self._answers or site in self._refused
-
-    def enough(self) -> bool:
-        """Whether the exchange may end with the answers that are in."""
-        return self.federation.enough(len(self._answers))
+        read = model_to_reply if self.exchange.work == TRAIN else model_to_evaluated
+        self.exchange.take(site, read(model, self.federation.network))
 
     def aggregate_model(self) -> FLModel:
-        """End the exchange: aggregate after training, record test Dice after the last round."""
-        self.federation.take(self._answers, self._refused)
+        """Nothing: a round goes on in `Federation.exchanges`."""
         return FLModel(params_type=ParamsType.FULL, params={}, current_round=self.federation.round)
 
     def reset_stats(self) -> None:
-        """Forget the answers of the last exchange."""
-        self._answers: dict[str, Answer] = {}
-        self._refused: dict[str, str] = {}
+        """Nothing: every exchange has answers of its own."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
@@ -15,6 +16,7 @@ from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE
+from fedmerit.federation.exchange import Exchange
 from fedmerit.files import held, write_json
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.scalars import track
@@ -60,6 +62,7 @@ class MeritController(ModelController):
         self.round_timeout = round_timeout
         self.min_sites = min_sites
         self.task_check_period = task_check_period
+        self.taken = False  # whether a site has asked for work
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
@@ -67,6 +70,8 @@ class MeritController(ModelController):
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
         run = run_folder(workspace)
+        if not run.exists():  # a job that no site takes leaves none
+            self._wait_for_a_site()
         run.mkdir(parents=True, exist_ok=True)
         with held(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
             self._work(run, workspace)
@@ -81,8 +86,8 @@ class MeritController(ModelController):
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
         self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config.rounds))
         try:
-            while work := federation.work:
-                self._exchange(work)
+            for exchange in federation.exchanges():
+                self._carry(exchange)
         finally:
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
@@ -92,36 +97,44 @@ class MeritController(ModelController):
         track(self.engine, record)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Note the sites whose answer NVFlare itself did not let through, such as the news of an error there."""
+        """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
         super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
+            self.taken = True
         if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT and not fl_ctx.get_prop(
             AppConstants.AGGREGATION_ACCEPTED
         ):
             site = fl_ctx.get_peer_context().get_identity_name()
-            if not self.aggregator.heard(site):
+            if not self.aggregator.exchange.heard(site):
                 result = fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
-                self.aggregator.refuse(site, f"an error in place of an answer ({result and result.get_return_code()})")
+                self.aggregator.exchange.refuse(
+                    site, f"an error in place of an answer ({result and result.get_return_code()})"
+                )
 
-    def _exchange(self, task: str) -> None:
-        """One message to every site that is asked, its answer to the aggregator, and the end of the exchange."""
-        aggregator, started = self.aggregator, time.monotonic()
-        aggregator.reset_stats()
-        models = aggregator.models()
+    def _carry(self, exchange: Exchange) -> None:
+        """One message to every site that is asked, and its answer to the exchange, until that may end."""
+        self.aggregator.hold(exchange)
+        models, started = self.aggregator.models(), time.monotonic()
         while True:
             for site in self.sample_clients():
-                if site in models and not aggregator.heard(site):
-                    self.send_model(task, models[site], targets=[site], callback=aggregator.accept_model)
+                if site in models and not exchange.heard(site):
+                    accept = self.aggregator.accept_model
+                    self.send_model(exchange.work, models[site], targets=[site], callback=accept)
             while self.get_num_standing_tasks():
                 self._require_running()
                 late = self.round_timeout and time.monotonic() - started > self.round_timeout
-                if late and aggregator.enough():
+                if late and exchange.enough():
                     self.cancel_all_tasks()
                 time.sleep(self.task_check_period)
-            if aggregator.enough() or all(aggregator.heard(site) for site in models):
+            if exchange.enough() or all(exchange.heard(site) for site in models):
                 break
-            self.warning(f"waiting for sites: {', '.join(site for site in models if not aggregator.heard(site))}")
+            self.warning(f"waiting for sites: {', '.join(site for site in models if not exchange.heard(site))}")
             self._pause(ASK_AGAIN)
-        aggregator.aggregate_model()
+
+    def _wait_for_a_site(self) -> None:
+        """Until one asks for work: its process has built every part of the job, so that it may run there."""
+        while not self.taken:
+            self._pause(self.task_check_period)
 
     def _require_running(self) -> None:
         if self.abort_signal.triggered:

@@ -22,7 +22,8 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit.attacks.catalogue import AttackingSite, attacking
+from fedmerit.attacks.attacking_site import attacking
+from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.site import Site
 from fedmerit.flare.translation import (
@@ -58,7 +59,7 @@ class MeritExecutor(Executor):
     def __init__(self, plan: dict[str, Any], encrypted: bool = False):
         super().__init__()
         self.plan, self.encrypted = plan, encrypted
-        self._site: Site | AttackingSite | None = None
+        self._site: Site | None = None
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
         self._opening = threading.Lock()  # a peer may ask while the site is being opened
 
@@ -66,14 +67,14 @@ class MeritExecutor(Executor):
     def _network(self) -> torch.nn.Module:
         return build_network(RunConfiguration.from_dict(self.plan).network)
 
-    def _open(self, fl_ctx: FLContext) -> Site | AttackingSite:
+    def _open(self, fl_ctx: FLContext) -> Site:
         """The site, opened once per process."""
         with self._opening:
             if self._site is None:
                 self._site = self._opened(fl_ctx)
             return self._site
 
-    def _opened(self, fl_ctx: FLContext) -> Site | AttackingSite:
+    def _opened(self, fl_ctx: FLContext) -> Site:
         plan, name = RunConfiguration.from_dict(self.plan), fl_ctx.get_identity_name()
         torch.set_num_threads(plan.training.cpu_threads)
         engine = fl_ctx.get_engine()
@@ -96,19 +97,21 @@ class MeritExecutor(Executor):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Lend the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
         super().handle_event(event_type, fl_ctx)
-        if event_type == EventType.START_RUN and RunConfiguration.from_dict(self.plan).build_method().models_stay:
-            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._lend)
+        if event_type == EventType.START_RUN and from_site_to_site(
+            RunConfiguration.from_dict(self.plan).build_method()
+        ):
+            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
         if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
             (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
             if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
                 self._site.sent(task, left.update)
 
-    def _lend(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+    def _give_model(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """A peer's answer. It, too, learns of an error that there was one."""
         try:
             receiver = fl_ctx.get_peer_context().get_identity_name()
-            return peer_to_shareable(self._open(fl_ctx).lend(receiver, int(request["round"])), self._network)
+            return peer_to_shareable(self._open(fl_ctx).give_model(receiver, int(request["round"])), self._network)
         except Exception as error:
             self._tell(error, "no model lent", fl_ctx)
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)

@@ -15,7 +15,7 @@ import fedmerit
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
-from fedmerit.federation.server import require_patience
+from fedmerit.federation.requirements import require_patience
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import MeritController
 from fedmerit.flare.egress import EgressFilter

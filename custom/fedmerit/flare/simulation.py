@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 from nvflare.recipe.sim_env import SimEnv
@@ -23,6 +25,7 @@ from fedmerit.records.ledger import Ledger
 from fedmerit.training import place
 
 POLL = 0.3  # seconds
+MARK = "FEDMERIT_SIMULATION"  # variable by which all processes of one simulation are known
 
 
 def run_simulator(
@@ -58,7 +61,9 @@ def run_simulator(
     follow = Ledger(run / "ledger.jsonl").follower(on_round)
     if not is_finished(run, config.rounds):
         log, workspace = run / "nvflare.log", run / "nvflare"
+        mark = uuid4().hex
         here = {
+            MARK: mark,
             place.SITES: str(root),
             place.RUN: str(run.resolve()),
             place.DEVICES: devices,
@@ -75,23 +80,24 @@ def run_simulator(
                 follow()
                 time.sleep(POLL)
         finally:
-            _end(process)
+            _end(mark)
+            process.wait()
         if not is_finished(run, config.rounds):
             raise RunFailed(_what_happened(log, workspace))
     follow()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all it started: NVFlare puts its children into sessions of their own."""
-    try:
-        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    except psutil.NoSuchProcess:
-        return
-    for member in family:
-        if member.is_running():
-            member.terminate()
-    for member in psutil.wait_procs(family, timeout=10)[1]:
-        member.kill()
+def _end(mark: str) -> None:
+    """End every process of a simulation: NVFlare's are in sessions of their own, and may outlive the one we started."""
+    family = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                process.terminate()
+                family.append(process)
+    for process in psutil.wait_procs(family, timeout=10)[1]:
+        process.kill()
+    psutil.wait_procs(family, timeout=10)
 
 
 def _what_happened(log: Path, workspace: Path) -> str:

@@ -17,19 +17,19 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.records.ciphertexts import Sealed
+from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.messages import (
     Answer,
     Evaluated,
     Evaluation,
     Failure,
-    Patch,
+    Importance,
+    ImportanceTask,
     PeerModel,
     Reply,
+    SparseUpdate,
     Task,
-    Weighed,
-    Weighing,
     Work,
 )
 
@@ -56,12 +56,16 @@ def _vector(params: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     return flat.flatten(params, names) if params else torch.empty(0)
 
 
-def _ciphertexts(sealed: Sealed | None) -> dict[str, list[bytes]] | None:
-    return None if sealed is None else {name: list(pieces) for name, pieces in vars(sealed).items()}
+def _vectors(value: Mapping[str, Arrays], names: Sequence[str]) -> dict[str, Tensor]:
+    return {str(name): flat.flatten(_tensors(arrays), names) for name, arrays in value.items()}
 
 
-def _sealed(value: Mapping[str, Sequence[bytes]] | None) -> Sealed | None:
-    return None if value is None else Sealed(**{name: tuple(pieces) for name, pieces in value.items()})
+def _pieces(ciphertexts: Ciphertexts | None) -> dict[str, list[bytes]] | None:
+    return None if ciphertexts is None else {name: list(pieces) for name, pieces in vars(ciphertexts).items()}
+
+
+def _ciphertexts(value: Mapping[str, Sequence[bytes]] | None) -> Ciphertexts | None:
+    return None if value is None else Ciphertexts(**{name: tuple(pieces) for name, pieces in value.items()})
 
 
 def peer_to_shareable(model: PeerModel | None, network: nn.Module) -> Shareable:
@@ -85,7 +89,7 @@ def shareable_to_peer(reply: Shareable, network: nn.Module) -> PeerModel | None:
 
 def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
     """What the server sends one site."""
-    if isinstance(task, Weighing):
+    if isinstance(task, ImportanceTask):
         return FLModel(
             params_type=ParamsType.FULL,
             params=_arrays(flat.named(network, task.model)),
@@ -116,11 +120,11 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
                 "buffers": [_arrays(buffers) for buffers in task.buffers],
                 "bins": task.bins,
                 "ledger": task.ledger,
-                "sealed": _ciphertexts(task.sealed),
+                "ciphertexts": _pieces(task.ciphertexts),
             },
         )
-    patched = isinstance(task.parameters, Patch)
-    params = vars(task.parameters) if isinstance(task.parameters, Patch) else _named(network, task.parameters)
+    is_sparse = isinstance(task.parameters, SparseUpdate)
+    params = vars(task.parameters) if isinstance(task.parameters, SparseUpdate) else _named(network, task.parameters)
     of_peers = {
         f"{peer}/{name}": array
         for peer, model in task.peers.items()
@@ -128,7 +132,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
     }
     peers = {peer: {"buffers": _arrays(model.buffers), "weight": model.weight} for peer, model in task.peers.items()}
     return FLModel(
-        params_type=ParamsType.DIFF if patched else ParamsType.FULL,
+        params_type=ParamsType.DIFF if is_sparse else ParamsType.FULL,
         params=_arrays(params) | of_peers,
         current_round=task.round,
         total_rounds=rounds,
@@ -140,7 +144,8 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
             "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
             "peers": peers,
             "others": dict(task.others),
-            "sealed": _ciphertexts(task.sealed),
+            "vectors": {name: _arrays(flat.named(network, vector)) for name, vector in task.vectors.items()},
+            "ciphertexts": _pieces(task.ciphertexts),
         },
     )
 
@@ -161,7 +166,7 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
         neurons = torch.from_numpy(np.unpackbits(bits, count=count).astype(bool))
     return Task(
         round=model.current_round,
-        parameters=_vector(params, names) if whole else Patch(params["indices"], params["values"]),
+        parameters=_vector(params, names) if whole else SparseUpdate(params["indices"], params["values"]),
         buffers=_tensors(model.meta["buffers"]),
         weight=model.meta["weight"],
         data_share=model.meta["data_share"],
@@ -169,15 +174,16 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
         neurons=neurons,
         peers=peers,
         others=model.meta["others"],
-        sealed=_sealed(model.meta["sealed"]),
+        vectors=_vectors(model.meta["vectors"], names),
+        ciphertexts=_ciphertexts(model.meta["ciphertexts"]),
     )
 
 
-def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Weighing:
+def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | ImportanceTask:
     """What the site makes of an evaluation, of models or of neurons."""
     params, names = _tensors(model.params), list(flat.trainable(network))
     if "order" in model.meta:
-        return Weighing(
+        return ImportanceTask(
             round=model.current_round,
             split=model.meta["split"],
             model=flat.flatten(params, names),
@@ -196,7 +202,7 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Weig
         shares=torch.from_numpy(np.array(model.meta["shares"])),
         bins=model.meta["bins"],
         ledger=model.meta["ledger"],
-        sealed=_sealed(model.meta["sealed"]),
+        ciphertexts=_ciphertexts(model.meta["ciphertexts"]),
     )
 
 
@@ -204,7 +210,7 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     """What a site sends back."""
     if isinstance(answer, Failure):
         return FLModel(params_type=ParamsType.DIFF, params={}, meta={"failure": answer.reason})
-    if isinstance(answer, Weighed):
+    if isinstance(answer, Importance):
         meta = {"increases": answer.increases.numpy(), "images": answer.images, "seconds": answer.seconds}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     if isinstance(answer, Evaluated):
@@ -213,12 +219,16 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     parts = ("num_samples", "values", "train_loss", "seconds", "pairs")
     tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
-    sealed = {} if answer.sealed is None else {"sealed": _ciphertexts(answer.sealed)}
+    ciphertexts = {} if answer.ciphertexts is None else {"ciphertexts": _pieces(answer.ciphertexts)}
     return FLModel(
         params_type=ParamsType.DIFF,
         params=_arrays(_named(network, answer.update)),
         current_round=answer.round,
-        meta={name: getattr(answer, name) for name in parts} | {"buffers": _arrays(answer.buffers)} | tested | sealed,
+        meta={name: getattr(answer, name) for name in parts}
+        | {"buffers": _arrays(answer.buffers)}
+        | tested
+        | ciphertexts
+        | {"vectors": {name: _arrays(flat.named(network, vector)) for name, vector in answer.vectors.items()}},
     )
 
 
@@ -275,20 +285,21 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             seconds=_number(meta["seconds"]),
             trained_overlaps=_overlaps(meta["trained_overlaps"]),
             pairs={str(name): _numbers(values) for name, values in meta["pairs"].items()},
-            sealed=_sealed(meta.get("sealed")),
+            vectors=_vectors(meta.get("vectors", {}), list(parts)),
+            ciphertexts=_ciphertexts(meta.get("ciphertexts")),
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
 
 
-def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Weighed | Failure:
+def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Importance | Failure:
     """What the server makes of an evaluation, likewise."""
     try:
         meta = model.meta
         if "failure" in meta:
             return Failure(str(meta["failure"]))
         if "increases" in meta:
-            return Weighed(
+            return Importance(
                 round=_round(model),
                 increases=torch.from_numpy(np.array(meta["increases"], dtype=np.float64)),
                 images=meta["images"],

@@ -4,14 +4,15 @@ A site contributes as much as its update points where the reputation-weighted su
 approximates the site's Shapley value). The better its reputation, the more entries of that sum it downloads.
 """
 
-import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, inner_products, require_choice
-from fedmerit.games import shapley
+from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
+from fedmerit.games import cosine_values
+from fedmerit.parameters import parameter
 from fedmerit.vectors import (
     add_masked,
     aggregate,
@@ -24,9 +25,6 @@ from fedmerit.vectors import (
     reshare,
     share,
 )
-
-EXACT_SITES = 24  # beyond, 2^n coalitions are too many: permutations are sampled
-CANCELLED = 1e-14  # a squared norm this small beside its terms' is rounding: those updates cancel
 
 
 @dataclass(frozen=True)
@@ -46,34 +44,34 @@ class CGSV(Method):
 
     The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero counts as no
     direction: its cosine is 0. Sums, maxima and N go over the sites present; absent ones keep reputation and model.
-
-    Raises:
-        ValueError: a parameter is none of its choices or out of its range.
     """
 
-    alpha: float = 0.95  # weight of the past in the reputation, 0 to 1
-    beta: float = 1.0  # altruism of Eq. 5: the larger, the more alike the downloads
-    gamma: float | None = None  # Γ, the norm of every normalised update; None: Σ p_i ||Δ_i|| of the round
-    floor: float = 1e-3  # of the reputation before it is normalised, so that weights stay positive
-    contribution: str = "cosine"  # ψ (Eq. 3), or "exact": the Shapley value φ that it approximates
-    permutations: int = 1000  # sampled for contribution="exact" where more than 24 sites are present
-    reward: str = "sparse"  # one model per site; or "global": reputations weigh one model for all
-    mask: str = "global"  # the largest entries of all (Eq. 5), or "per_tensor": of each tensor, the released rule
+    alpha: float = parameter(0.95, "weight of the past in the reputation", low=0, high=1)
+    beta: float = parameter(1.0, "altruism of Eq. 5: the larger, the more alike the downloads", above=0)
+    gamma: float | None = parameter(
+        None, "Γ, norm of every normalised update; None: Σ p_i ||Δ_i|| of the round", above=0
+    )
+    floor: float = parameter(1e-3, "of the reputation before it is normalised, so that weights stay positive", low=0)
+    contribution: str = parameter(
+        "cosine", "ψ (Eq. 3), or exact: the Shapley value φ that it approximates", choices=("cosine", "exact")
+    )
+    permutations: int = parameter(1000, "sampled for contribution=exact where more than 24 sites are present", low=2)
+    reward: str = parameter(
+        "sparse", "one model per site; or global: reputations weigh one model for all", choices=("sparse", "global")
+    )
+    mask: str = parameter(
+        "global",
+        "the largest entries of all (Eq. 5); per_tensor: of each tensor, as released",
+        choices=("global", "per_tensor"),
+    )
 
-    def __post_init__(self) -> None:
-        require_choice("contribution", self.contribution, ("cosine", "exact"))
-        require_choice("reward", self.reward, ("sparse", "global"))
-        require_choice("mask", self.mask, ("global", "per_tensor"))
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha={self.alpha}: expected 0 to 1")
-        if not 0 < self.beta < math.inf:
-            raise ValueError(f"beta={self.beta}: expected a positive number")
-        if self.gamma is not None and not 0 < self.gamma < math.inf:
-            raise ValueError(f"gamma={self.gamma}: expected a positive number")
-        if not 0 <= self.floor < math.inf:
-            raise ValueError(f"floor={self.floor}: expected a number that is not negative")
-        if self.permutations < 2:
-            raise ValueError(f"permutations={self.permutations}: expected at least 2")
+    about: ClassVar[About] = About(
+        contribution="cosine of its update to the weighted sum, or its Shapley value",
+        weights="reputation",
+        download="own model, plus the largest entries its reputation earns; or one global model",
+        site_work="training",
+        paper="Xu et al. 2021",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
         """The state before round 0; ``model`` is (d,)."""
@@ -100,7 +98,10 @@ class CGSV(Method):
         psi = cosine_to_sum(cosines, weights)  # Eq. 3
         contribution, quantities = psi, {"cosine": psi.where(present, torch.nan)}
         if self.contribution == "exact":
-            contribution, quantities["standard_error"] = self._exact(state, cosines, weights, present)
+            game = cosines[present][:, present], weights[present]  # among the sites present
+            values, errors = cosine_values(*game, self.permutations, seed=int(state.round))
+            contribution = torch.zeros_like(weights).masked_scatter(present, values)
+            quantities["standard_error"] = torch.zeros_like(weights).masked_scatter(present, errors)
 
         memory = remember(state.reputation, contribution, self.alpha, present)  # Eq. 4
         reputation = reshare(state.reputation, memory.clamp(min=self.floor), present)
@@ -118,81 +119,3 @@ class CGSV(Method):
             quantities["model_distance"] = distances(models, server)
         state = CGSVState(models, reputation, state.round + 1, state.tensor_sizes, server)
         return state, Outcome(contribution.where(present, torch.nan), reputation, weights, models, quantities)
-
-    def _exact(self, state: CGSVState, cosines: Tensor, weights: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-        """(n,) Shapley values of the game among the present sites and (n,) their standard errors."""
-        products, players = cosines[present][:, present], weights[present]
-        if len(players) <= EXACT_SITES:
-            values = shapley(cosine_game(products, players))
-            errors = torch.zeros_like(values)
-        else:
-            generator = torch.Generator().manual_seed(int(state.round))
-            values, errors = sampled_shapley(products, players, self.permutations, generator)
-        nothing = torch.zeros_like(weights)
-        return nothing.masked_scatter(present, values), nothing.masked_scatter(present, errors)
-
-
-def cosine_game(products: Tensor, weights: Tensor) -> Tensor:
-    """(2^n,) v(S) = cos(Σ_{i∈S} r_i u_i, u_N) of every coalition (Sec. 3.2, Xu et al. 2021), -1 to 1, for `shapley`.
-
-    0 where either sum is zero. Each site doubles the coalitions, those with it after those without, in O(2^n) in all.
-
-    Args:
-        products: (n, n) Gram matrix of the normalised updates u_i; their common norm Γ does not matter.
-        weights: (n,) r_i, not negative.
-    """
-    weights = weights.double()
-    pairs = weights[:, None] * products * weights  # ⟨r_i u_i, r_j u_j⟩
-    zero = torch.zeros(1, dtype=torch.float64)
-    inner = squared = length = zero  # of each coalition: with u_N, with itself, were its updates parallel
-    lengths = pairs.diagonal().clamp(min=0).sqrt()
-    for i, row in enumerate(pairs):
-        cross = zero  # of each coalition with site i
-        for product in row[:i]:
-            cross = torch.cat([cross, cross + product])
-        squared = torch.cat([squared, squared + 2 * cross + row[i]])
-        inner = torch.cat([inner, inner + row.sum()])
-        length = torch.cat([length, length + lengths[i]])
-    return _cosines(inner, squared, length, pairs)
-
-
-def sampled_shapley(
-    products: Tensor, weights: Tensor, permutations: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """(n,) estimates of the Shapley values of `cosine_game` and (n,) their standard errors, in O(permutations n²).
-
-    A site's value is the mean, over random orders of all sites, of what it adds to those before it. The values sum
-    to v of all sites exactly; sites with identical updates get values that agree within their errors.
-
-    Args:
-        products: (n, n) as in `cosine_game`.
-        weights: (n,) likewise.
-        permutations: orders to draw, at least 2.
-        generator: of the orders.
-    """
-    n, weights = len(weights), weights.double()
-    pairs = weights[:, None] * products * weights
-    to_all, lengths = pairs.sum(dim=1), pairs.diagonal().clamp(min=0).sqrt()
-    orders = torch.rand(permutations, n, generator=generator).argsort(dim=1)
-    inner, squared, length, before = torch.zeros(4, permutations, dtype=torch.float64)
-    cross = torch.zeros(permutations, n, dtype=torch.float64)  # of those before with every site
-    marginals = torch.empty(permutations, n, dtype=torch.float64)
-    for joining in orders.T.unsqueeze(2):  # (permutations, 1): who comes next
-        site = joining.squeeze(1)
-        squared = squared + 2 * cross.gather(1, joining).squeeze(1) + pairs.diagonal()[site]
-        inner = inner + to_all[site]
-        length = length + lengths[site]
-        cross += pairs[site]
-        now = _cosines(inner, squared, length, pairs)
-        marginals.scatter_(1, joining, (now - before).unsqueeze(1))
-        before = now
-    return marginals.mean(dim=0), marginals.std(dim=0) / math.sqrt(permutations)
-
-
-def _cosines(inner: Tensor, squared: Tensor, length: Tensor, pairs: Tensor) -> Tensor:
-    """Cosines with u_N; 0 where a coalition's updates, or all, cancel to rounding."""
-    total = pairs.sum()
-    if total <= CANCELLED * pairs.diagonal().clamp(min=0).sqrt().sum() ** 2:
-        return torch.zeros_like(inner)
-    cosines = inner / (squared.clamp(min=0) * total).sqrt()
-    return cosines.where(squared > CANCELLED * length**2, 0.0).clamp(-1, 1)

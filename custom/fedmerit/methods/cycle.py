@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-from fedmerit.core import DECIMALS, Layout, Lesson, Method, Outcome, PeerView, Reports, Sharing, require_choice
+from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView, Sharing
+from fedmerit.core import DECIMALS, About, Layout, Method, Outcome, Reports
 from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation, divergence
+from fedmerit.parameters import parameter
 
-SCORE_LOSSES = ("ce", "training")  # of which the gradient is compared: cross-entropy, or the loss a site trains with
 ROUNDING = 1e-6  # of a distillation gradient, relative to that of the site's own loss
 
 
@@ -31,52 +32,41 @@ class CYCleState:
 
 
 @dataclass(frozen=True)
-class CYCle(Method):
+class CYCle(Method, LearnsFromPeers):
     """CYCle, of which a site does `learn_from` and the one that keeps the reputations the rest.
 
     Scoring is due in the first collaborative round and every R rounds after it. Everybody shares for it, and so does
     whoever holds no reputation of a peer yet, with that peer.
 
     Raises:
-        ValueError: a parameter is out of its range.
+        ValueError: a parameter does not follow its rule, or ``tau_opt`` is not below ``tau_max``.
     """
 
-    alpha: float = 0.5  # of r = α r + (1-α) r̃
-    tau_opt: float = 0.25  # misalignment up to which r̃ is 1
-    tau_max: float = 0.75  # misalignment from which r̃ is 0
-    R: int = 5  # collaborative rounds from one scoring to the next; not given in the paper
-    lambda0: float = 1.0  # λ0, tuned on validation Dice (docs/cycle.md); the paper: 50, of images of one class
-    T: float = 5.0  # temperature, of CaPriDe; not given in the paper
-    warmup: int = 8  # rounds of local training before; a quarter of 30, as the paper's 25 of 100
-    kl: str = "own_peer"  # KL(own || peer), or "peer_own": KL(peer || own)
-    exchange: str = "relay"  # of models: by the server, or from site to site ("peer"), of which the server sees none
-    score_batches: int = 8  # batches of training images to score on
-    score_loss: str = "ce"  # the site's own part of Eq. 4: cross-entropy, or "training": the loss it trains with
+    alpha: float = parameter(0.5, "weight of the past in a reputation r", low=0, below=1)
+    tau_opt: float = parameter(0.25, "misalignment up to which r̃ is 1", low=0, below=1)
+    tau_max: float = parameter(0.75, "misalignment from which r̃ is 0", above=0, high=1)
+    R: int = parameter(5, "collaborative rounds from one scoring to the next; not given in the paper", low=1)
+    lambda0: float = parameter(1.0, "λ0, tuned on Dice (docs/cycle.md); the paper: 50, of images of one class", low=0)
+    T: float = parameter(5.0, "temperature, of CaPriDe; not given in the paper", above=0)
+    warmup: int = parameter(8, "rounds of local training before; a quarter of 30, as the paper's 25 of 100", low=0)
+    kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
+    exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
+    score_batches: int = parameter(8, "batches of training images to score on", low=1)
+    score_loss: str = parameter("ce", "own loss in Eq. 4: cross-entropy, or the training's", choices=("ce", "training"))
 
     asks_of_peers: ClassVar[tuple[str, ...]] = ("available", "misalignment")
+    about: ClassVar[About] = About(
+        contribution="how learning from its predictions aligns with each peer's own masks",
+        weights="none",
+        download="own model; to learn from, the models of peers that share, as likely as of use to them",
+        site_work="training with distillation from peers, gradients of both losses",
+        paper="Tastan et al. 2025",
+    )
 
     def __post_init__(self) -> None:
-        require_choice("kl", self.kl, DIRECTIONS)
-        require_choice("exchange", self.exchange, EXCHANGES)
-        require_choice("score_loss", self.score_loss, SCORE_LOSSES)
-        if not 0 <= self.alpha < 1:
-            raise ValueError(f"alpha={self.alpha}: expected 0 or more, less than 1")
-        if not 0 <= self.tau_opt < self.tau_max <= 1:
-            raise ValueError(f"tau_opt={self.tau_opt}, tau_max={self.tau_max}: expected 0 <= tau_opt < tau_max <= 1")
-        if not (self.lambda0 >= 0 and self.T > 0 and self.warmup >= 0):
-            raise ValueError("lambda0, T, warmup: expected 0 or more, more than 0, and 0 or more")
-        if self.R < 1 or self.score_batches < 1:
-            raise ValueError(f"R={self.R}, score_batches={self.score_batches}: expected 1 or more")
-
-    @property
-    def models_stay(self) -> bool:
-        """Whether sites ask each other for their models."""
-        return self.exchange == "peer"
-
-    @property
-    def shares_buffers(self) -> bool:
-        """No: a site's statistics belong to its own model."""
-        return False
+        super().__post_init__()
+        if self.tau_opt >= self.tau_max:
+            raise ValueError(f"tau_opt={self.tau_opt}, tau_max={self.tau_max}: expected tau_opt below tau_max")
 
     def scores(self, round: int) -> bool:
         """Whether everybody scores everybody in a round: t mod R = 0, t counted from the end of the warm-up."""
@@ -111,10 +101,11 @@ class CYCle(Method):
             weights=reports.data_share,
             models=models,
             pairs={"peer_reputation": r, "misalignment": s, "available": reports.pairs["available"]},
+            statistics="own",
         )
         return CYCleState(models, r, estimate, state.round + 1), outcome
 
-    def learn_from(self, view: PeerView) -> Lesson:
+    def learn_from(self, view: PeerView) -> PeerTerm:
         """Reputation scoring where it is due (Algorithm 1, lines 2 to 12), then λ0 Σ_k r_(n,k) L_DL(n,k)."""
         before = torch.tensor(list(view.weights.values()), dtype=torch.float64)
         all_due = self.scores(view.round)
@@ -125,7 +116,7 @@ class CYCle(Method):
         r = remembered(before, current_reputation(found, self.tau_opt, self.tau_max), self.alpha).tolist()
         weights = {peer: self.lambda0 * value for peer, value in zip(view.weights, r, strict=True) if value > 0}
         loss = distillation(view.predict, weights, self.T, self.kl)
-        return Lesson(loss, {"misalignment": s}, dict(zip(view.weights, r, strict=True)))
+        return PeerTerm(loss, {"misalignment": s}, dict(zip(view.weights, r, strict=True)))
 
 
 def current_reputation(misalignment: Tensor, tau_opt: float, tau_max: float) -> Tensor:

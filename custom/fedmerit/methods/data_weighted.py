@@ -4,11 +4,13 @@ The global update is FedAvg's; the more training images a site has, the more ent
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, require_choice
+from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, reward
 
 
@@ -23,15 +25,19 @@ class DataWeightedState:
 class DataWeighted(Method):
     """Weights and contribution are sample shares among the sites present, and so are the downloads; absent ones keep
     their model.
-
-    Raises:
-        ValueError: ``ratio`` is none of its choices.
     """
 
-    ratio: str = "max"  # q_i: "max" n_i / max n; or "share" n_i / Σ n, so that nobody downloads all
+    ratio: str = parameter(
+        "max", "q_i = n_i / max n; or share: n_i / Σ n, so that nobody downloads all", choices=("max", "share")
+    )
 
-    def __post_init__(self) -> None:
-        require_choice("ratio", self.ratio, ("max", "share"))
+    about: ClassVar[About] = About(
+        contribution="share of training images",
+        weights="share of training images",
+        download="own model, plus the largest entries its images earn",
+        site_work="training",
+        paper="baseline of Xu et al. 2021",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> DataWeightedState:
         """All sites start from one model (d,)."""

@@ -5,12 +5,15 @@ large a part of the aggregate as its index is of the best site's.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Candidates, Layout, Method, Outcome, Reports
+from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.games import coalition_candidates, coalition_values, require_coalitions
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, reward, share
 
 
@@ -24,20 +27,21 @@ class ECIState:
 
 
 @dataclass(frozen=True)
-class ECI(Method):
+class ECI(Method, EvaluatesCandidates):
     """Sites download by the contribution index so far; everything while no present site's is positive.
 
     Coalitions, weights and maxima are those of the sites present; absent ones keep index and model.
-
-    Raises:
-        ValueError: a parameter is outside its range.
     """
 
-    truncation: float = 0.0  # a round with |U(all) - U(nobody)| up to it counts 0; TMR: 0.01
+    truncation: float = parameter(0.0, "a round with |U(all) - U(nobody)| up to it counts 0; TMR: 0.01", low=0)
 
-    def __post_init__(self) -> None:
-        if not self.truncation >= 0:
-            raise ValueError(f"truncation={self.truncation}: expected 0 or more")
+    about: ClassVar[About] = About(
+        contribution="Shapley value of server validation Dice",
+        weights="share of training images",
+        download="own model, plus the largest entries by contribution",
+        site_work="training, evaluation of the sites' models",
+        paper="Song et al. 2019",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> ECIState:
         """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""

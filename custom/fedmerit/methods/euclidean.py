@@ -4,11 +4,12 @@ The global update is FedAvg's; the closer a site's update is to it, the more ent
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, inner_products
+from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
 from fedmerit.vectors import aggregate, reward, share
 
 COINCIDES = 1e-12  # a squared distance this small beside its terms is rounding
@@ -29,6 +30,14 @@ class Euclidean(Method):
     (1 - d_i / Σ d) / (N - 1), and sums to 1 over the N sites present. A site alone has score 1. Absent ones
     keep their model.
     """
+
+    about: ClassVar[About] = About(
+        contribution="closeness of its update to the mean",
+        weights="share of training images",
+        download="own model, plus the largest entries its closeness earns",
+        site_work="training",
+        paper="baseline of Xu et al. 2021",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> EuclideanState:
         """All sites start from one model (d,)."""

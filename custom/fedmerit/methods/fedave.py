@@ -5,11 +5,14 @@ server's. Its download grows with the reputation that remembers this and with th
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Candidates, Layout, Method, Outcome, Reports, SiteView, inner_products, require_choice
+from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, histogram, norms, remember, reshare, reward, share, to_sites, trained_models
 
 
@@ -23,42 +26,43 @@ class FedAVEState:
 
 
 @dataclass(frozen=True)
-class FedAVE(Method):
+class FedAVE(Method, EvaluatesCandidates):
     """FedAVE's server half, and with `report` its site half.
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
     released code takes it between two lists of batch losses in the order they happen to come, which is not offered:
     ``form="released"`` is its score and its quota alone. The first reputation is the first score, and already rewarded.
     Sums and maxima go over the sites present; absent ones keep reputation and model.
-
-    Raises:
-        ValueError: a parameter is outside its range or none of its choices.
     """
 
-    tau: float | None = None  # norm of every upload; None: Σ p_i ‖Δ_i‖, which keeps the scale of a step
-    alpha: float = 0.95  # memory of the reputation, in [0, 1]
-    beta: float = 1.5  # of the tanh, positive: larger makes quotas more alike
-    bins: int = 10  # of a histogram of losses, on [0, 1]
-    smoothing: float = 1.0  # added to the count of every bin, positive
-    kl_floor: float = 1e-3  # positive
-    floor: float = 1e-3  # of the reputation before it is normalised, positive
-    form: str = "resolved"  # score Acc·K, quota tanh·K; "paper": Acc/KL, tanh/KL; "released": Acc·K², tanh·K
-    mask: str = "global"  # the largest entries of the whole aggregate; or "per_tensor"
-    distributions: str = "both"  # where nearness counts: in "reputation", "quota", both, or "none" (Table 4's ablation)
+    tau: float | None = parameter(
+        None, "norm of every upload; None: Σ p_i ‖Δ_i‖, which keeps the scale of a step", above=0
+    )
+    alpha: float = parameter(0.95, "memory of the reputation", low=0, high=1)
+    beta: float = parameter(1.5, "of the tanh: larger makes quotas more alike", above=0)
+    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1)
+    smoothing: float = parameter(1.0, "added to the count of every bin", above=0)
+    kl_floor: float = parameter(1e-3, "of the divergence", above=0)
+    floor: float = parameter(1e-3, "of the reputation before it is normalised", above=0)
+    form: str = parameter(
+        "resolved",
+        "score Acc·K, quota tanh·K; paper: Acc/KL, tanh/KL; released: Acc·K², tanh·K",
+        choices=("resolved", "paper", "released"),
+    )
+    mask: str = parameter(
+        "global", "the largest entries of the whole aggregate, or of each tensor", choices=("global", "per_tensor")
+    )
+    distributions: str = parameter(
+        "both", "where nearness counts (Table 4's ablation)", choices=("both", "reputation", "quota", "none")
+    )
 
-    def __post_init__(self) -> None:
-        require_choice("form", self.form, ("resolved", "paper", "released"))
-        require_choice("mask", self.mask, ("global", "per_tensor"))
-        require_choice("distributions", self.distributions, ("both", "reputation", "quota", "none"))
-        for name in ("beta", "smoothing", "kl_floor", "floor"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected above 0")
-        if self.tau is not None and not self.tau > 0:
-            raise ValueError(f"tau={self.tau}: expected above 0")
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha={self.alpha}: expected 0 to 1")
-        if self.bins < 1:
-            raise ValueError(f"bins={self.bins}: expected 1 or more")
+    about: ClassVar[About] = About(
+        contribution="server validation Dice, times how alike its losses and the server's are",
+        weights="share of training images",
+        download="own model, plus the largest entries by reputation and likeness",
+        site_work="training, losses of training images, evaluation of the sites' models",
+        paper="Wang et al. 2024",
+    )
 
     @property
     def asks(self) -> tuple[str, ...]:

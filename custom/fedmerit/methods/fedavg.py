@@ -4,10 +4,11 @@ Every site's update is weighted by its share of the training images.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.vectors import aggregate
 
 
@@ -22,10 +23,14 @@ class FedAvgState:
 class FedAvg(Method):
     """Weights are sample shares of the sites present; so is the contribution it credits. Nothing is remembered."""
 
-    @property
-    def sums_only(self) -> bool:
-        """Weights are shares of images."""
-        return True
+    needs: ClassVar[Needs] = Needs(sums_only=True)
+    about: ClassVar[About] = About(
+        contribution="share of training images",
+        weights="share of training images",
+        download="global model",
+        site_work="training",
+        paper="McMahan et al. 2017",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
         """The state before round 0; ``model`` is (d,)."""

@@ -6,13 +6,14 @@ aggregation that made w_t, so a site computes them when it receives w_t.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, inner_products, require_choice
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports, SiteView, inner_products
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_others, share
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
@@ -30,38 +31,37 @@ class FedCEState:
     """What FedCE remembers."""
 
     model: Tensor  # (d,)
-    gamma_accumulated: Tensor  # (n,) Σ_t Γ_i of Eq. 5 (estimate="site")
+    gamma_accumulated: Tensor  # (n,) Σ_t Γ_i of Eq. 5
     weights: Tensor  # (n,) of each site's last aggregation; NaN before its first
     cosine: Tensor  # (n,) of the last round's updates, as the server computes it; NaN where there was none
     cosine_mean: Tensor  # (n,) running means of estimate="server"
     minus_error_mean: Tensor  # (n,)
-    rounds: Tensor  # (n,) rounds a site took part in
+    rounds: Tensor  # (n,) rounds a site took part in, of estimate="server"
 
 
 @dataclass(frozen=True)
 class FedCE(Method):
-    """FedCE's server half, and with `report` its site half.
+    """FedCE's server half, and with `report` its site half: Algorithm 1, its round index made consistent.
 
     Weights are shared among the sites present; absent ones keep what they have accumulated. A site that is back has no
     part in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
-
-    Raises:
-        ValueError: a parameter is none of its choices.
     """
 
-    combine: str = "times"  # Γ of Eq. 4: "times" (Multi.) or "plus" (Sum.); "cosine" or "error": one term alone
-    estimate: str = "site"  # both terms at the site, the cosine checked; or "server": NVFlare 2.9's rule
+    combine: str = parameter("times", "Γ of Eq. 4: Multi., Sum., or one term alone", choices=tuple(COMBINATIONS))
+    estimate: str = parameter(
+        "site", "both terms at the site, the cosine checked; server: NVFlare 2.9's rule", choices=("site", "server")
+    )
 
+    read_by_variant: ClassVar[tuple[str, ...]] = ("estimate",)
     asks: ClassVar[tuple[str, ...]] = ("cosine", "minus_error")
-
-    def __post_init__(self) -> None:
-        require_choice("combine", self.combine, tuple(COMBINATIONS))
-        require_choice("estimate", self.estimate, ("site", "server"))
-
-    @property
-    def sums_only(self) -> bool:
-        """With both terms from the sites, if their claims go unchecked."""
-        return self.estimate == "site"
+    needs: ClassVar[Needs] = Needs(sums_only=True)  # where the sites' claims go unchecked
+    about: ClassVar[About] = About(
+        contribution="novelty of its update's direction, error on its images of the model without it",
+        weights="contribution, accumulated",
+        download="global model",
+        site_work="training, cosine, validation without own model",
+        paper="Jiang et al. 2023",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCEState:
         """The state before round 0; ``model`` is (d,)."""
@@ -71,32 +71,15 @@ class FedCE(Method):
 
     def round(self, state: FedCEState, updates: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
         """``updates`` (n, d); weigh the sites by their accumulated contribution, aggregate (Eqs. 2-6)."""
-        products = inner_products(updates, reports)
-        estimate = self._at_sites if self.estimate == "site" else self._at_server
-        memory, outcome = estimate(state, products, reports)
-        present, weights = reports.present, outcome.weights
-        model = aggregate(state.model, weights, updates)
-        state = FedCEState(
-            model=model,
-            weights=weights.where(present, state.weights),
-            cosine=cosine_to_others(products, weights).where(present, torch.nan),
-            **memory,
-        )
-        return state, Outcome(**(vars(outcome) | {"models": model}))
+        present, products = reports.present, inner_products(updates, reports)
+        state, outcome = self.weigh(state, products, reports)
+        weights, model = outcome.weights, aggregate(state.model, outcome.weights, updates)
+        cosine = cosine_to_others(products, weights).where(present, torch.nan)
+        state = replace(state, model=model, weights=weights.where(present, state.weights), cosine=cosine)
+        return state, replace(outcome, models=model)
 
-    def report(self, view: SiteView) -> dict[str, float]:
-        """What a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
-        own = view.own
-        if own is None:
-            return {}
-        without_own = minus_model(view.received, own.trained, own.weight)
-        return {
-            "cosine": cosine_to_mean_of_others(view.received, own.previous, own.trained, own.weight),
-            "minus_error": 1 - own.validation_dice(without_own),
-        }
-
-    def _at_sites(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[dict[str, Tensor], Outcome]:
-        """Algorithm 1, its round index made consistent: errors of the sites, cosines of the server."""
+    def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
+        """Errors of the sites and cosines of the server, added to what was; ``products`` (n, n) of the updates."""
         present = reports.present
         claim, minus_error = reports.values["cosine"], reports.values["minus_error"]
         if len(state.model):  # the claim is a check of the site; a lie within the tolerance pays nothing
@@ -109,11 +92,10 @@ class FedCE(Method):
         gamma_err = share_known(minus_error, present)  # Eq. 3
         gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
         known = present & cosine.isfinite() & minus_error.isfinite()
-        if known.any():
-            accumulated = state.gamma_accumulated + gamma.where(present, 0.0)
+        accumulated, weights = state.gamma_accumulated, reports.data_share
+        if known.any():  # in round 0 nobody has an own update in w_t yet
+            accumulated = accumulated + gamma.where(present, 0.0)
             weights = share(accumulated, present)  # Eq. 5 without its factor k
-        else:  # nobody has an own update in w_t yet: round 0
-            accumulated, weights = state.gamma_accumulated, reports.data_share
         outcome = Outcome(
             contribution=gamma.where(known, torch.nan),
             reputation=share(accumulated, torch.ones_like(present)) if accumulated.any() else weights,
@@ -121,34 +103,17 @@ class FedCE(Method):
             models=state.model,
             quantities={"cosine": cosine, "minus_error": minus_error, "flagged": flagged.double()},
         )
-        unchanged = {name: getattr(state, name) for name in ("cosine_mean", "minus_error_mean", "rounds")}
-        return {"gamma_accumulated": accumulated, **unchanged}, outcome
+        return replace(state, gamma_accumulated=accumulated), outcome
 
-    def _at_server(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[dict[str, Tensor], Outcome]:
-        """The rule of NVFlare 2.9's aggregator: cosines of this round's updates, running means of both terms."""
-        present = reports.present
-        known = int(state.weights.isfinite().sum())
-        unseen = 1 / (known + 1) if known else 1 / float(present.sum())
-        prior = state.weights.where(state.weights.isfinite(), unseen) * present
-        cosine = cosine_to_others(products, prior)
-        minus_error = reports.values["minus_error"].where(reports.values["minus_error"].isfinite(), 1.0)
-        rounds = state.rounds + present
-        step = present / rounds.clamp(min=1)
-        cosine_mean = state.cosine_mean + step * (cosine - state.cosine_mean)
-        minus_error_mean = state.minus_error_mean + step * (minus_error - state.minus_error_mean)
-
-        gamma_cos = share_floored(1 - cosine_mean, present)
-        gamma_err = share_floored(minus_error_mean, present)
-        weights = share_floored(COMBINATIONS[self.combine](gamma_cos, gamma_err), present)
-        outcome = Outcome(
-            contribution=weights.where(present, torch.nan),
-            reputation=weights,
-            weights=weights,
-            models=state.model,
-            quantities={"cosine": cosine.where(present, torch.nan), "minus_error": minus_error},
-        )
-        memory = {"cosine_mean": cosine_mean, "minus_error_mean": minus_error_mean, "rounds": rounds}
-        return {"gamma_accumulated": state.gamma_accumulated, **memory}, outcome
+    def report(self, view: SiteView) -> dict[str, float]:
+        """What a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
+        own = view.own
+        if own is None:
+            return {}
+        return {
+            "cosine": cosine_to_mean_of_others(view.received, own.previous, own.trained, own.weight),
+            "minus_error": 1 - own.validation_dice(minus_model(view.received, own.trained, own.weight)),
+        }
 
 
 def share_known(amounts: Tensor, present: Tensor) -> Tensor:
@@ -156,11 +121,6 @@ def share_known(amounts: Tensor, present: Tensor) -> Tensor:
     known = present & amounts.isfinite()
     mean = amounts[known].mean() if known.any() else torch.tensor(1.0, dtype=torch.float64)
     return share(amounts.where(known, mean).clamp(min=0), present)
-
-
-def share_floored(amounts: Tensor, present: Tensor) -> Tensor:
-    """(n,) shares of the present sites after raising every amount to `EPSILON`."""
-    return share(amounts.clamp(min=EPSILON), present)
 
 
 # Site half: pure functions of what a site holds at round t, all vectors (d,)

@@ -5,12 +5,15 @@ a coalition's aggregate; as aggregation weights it is a baseline of Jiang et al.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Candidates, Layout, Method, Outcome, Reports
+from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.games import coalition_candidates, coalition_values, require_coalitions
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, share
 
 
@@ -23,20 +26,21 @@ class FedCIState:
 
 
 @dataclass(frozen=True)
-class FedCI(Method):
+class FedCI(Method, EvaluatesCandidates):
     """Weights are the contribution indices so far, this round's included; sample shares while none is positive.
 
     Coalitions and weights are those of the sites present; absent ones keep their index.
-
-    Raises:
-        ValueError: a parameter is outside its range.
     """
 
-    truncation: float = 0.0  # a round with |U(all) - U(nobody)| up to it counts 0; TMR: 0.01
+    truncation: float = parameter(0.0, "a round with |U(all) - U(nobody)| up to it counts 0; TMR: 0.01", low=0)
 
-    def __post_init__(self) -> None:
-        if not self.truncation >= 0:
-            raise ValueError(f"truncation={self.truncation}: expected 0 or more")
+    about: ClassVar[About] = About(
+        contribution="Shapley value of server validation Dice",
+        weights="contribution, accumulated",
+        download="global model",
+        site_work="training, evaluation of the sites' models",
+        paper="Song et al. 2019",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCIState:
         """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""

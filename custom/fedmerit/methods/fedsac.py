@@ -6,12 +6,17 @@ averages every neuron over those sites that hold it.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Candidates, Layout, Method, Outcome, Reports, Survey, require_choice
-from fedmerit.vectors import BLOCK, owned, share, to_sites, trained_models
+from fedmerit.capabilities.allocation import AllocatesNeurons, ImportanceRequest
+from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
+from fedmerit.games import trained_candidates
+from fedmerit.parameters import parameter
+from fedmerit.vectors import average_held, owned, share, to_sites
 
 WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
 TOLERANCE = 1e-9  # percent, of a sum of importances
@@ -31,35 +36,33 @@ class FedSACState:
 
 
 @dataclass(frozen=True)
-class FedSAC(Method):
+class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     """FedSAC's server half.
 
     Without ``contributions`` the sites first train alone for ``standalone_rounds``, each its own model with its own
     BatchNorm statistics; c is what these reach on the server validation set. Then all start anew from the first model.
     A site absent from the last of those rounds counts as the worst of those present.
-
-    Raises:
-        ValueError: a parameter is outside its range or none of its choices, or there is not one contribution per site.
     """
 
-    beta: float = 5.0  # β of the reputations, 0 to 1000: the larger, the less do sites below the best get
-    contributions: tuple[float, ...] = ()  # c, standalone Dice in [0, 1] or the like, in the order of site names
-    standalone_rounds: int = 10  # that find them out, where they are not given
-    importance: str = "exact"  # of a neuron: the loss without it; "taylor": to first order; "equal": all the same
-    importance_interval: int = 10  # rounds from one allocation to the next
-    validation_images: int = 16  # of every site's server split that neurons are weighed on, at most
-    aggregation: str = "count"  # Eq. 9; or "share": by images among the holders; or "plain": by images, as FedAvg
+    beta: float = parameter(5.0, "β: the larger, the less do sites below the best get", low=0, high=1000)
+    contributions: tuple[float, ...] = parameter((), "c: each site's Dice alone, in the order of names", low=0, high=1)
+    standalone_rounds: int = parameter(10, "that find the contributions out, where they are not given", low=1)
+    importance: str = parameter(
+        "exact", "of a neuron: the loss without it; to first order; all alike", choices=("exact", "taylor", "equal")
+    )
+    importance_interval: int = parameter(10, "rounds from one allocation to the next", low=1)
+    validation_images: int = parameter(16, "of every site's server split that neurons are weighed on, at most", low=1)
+    aggregation: str = parameter(
+        "count", "Eq. 9; share: by images among holders; plain: as FedAvg", choices=("count", "share", "plain")
+    )
 
-    def __post_init__(self) -> None:
-        require_choice("importance", self.importance, ("exact", "taylor", "equal"))
-        require_choice("aggregation", self.aggregation, ("count", "share", "plain"))
-        if not 0 <= self.beta <= 1000:
-            raise ValueError(f"beta={self.beta}: expected 0 to 1000")
-        for name in ("standalone_rounds", "importance_interval", "validation_images"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
-        if not all(0 <= c <= 1 for c in self.contributions):
-            raise ValueError(f"contributions={self.contributions}: expected fractions from 0 to 1")
+    about: ClassVar[About] = About(
+        contribution="server validation Dice of a model it trained alone, or given",
+        weights="equal, neuron by neuron, among the sites that hold it",
+        download="global model without its most important neurons, those beyond its reputation",
+        site_work="training of a submodel, importance of neurons",
+        paper="Wang et al. 2024, KDD",
+    )
 
     @property
     def alone(self) -> int:
@@ -67,12 +70,12 @@ class FedSAC(Method):
         return 0 if self.contributions else self.standalone_rounds
 
     @property
-    def least_rounds(self) -> int:
-        """One together."""
-        return self.alone + 1
+    def needs(self) -> Needs:
+        """A round together."""
+        return Needs(rounds=self.alone + 1)
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedSACState:
-        """The state before round 0; ``model`` is (d,)."""
+        """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         if self.contributions and len(self.contributions) != num_sites:
             raise ValueError(f"contributions: {len(self.contributions)} of them for {num_sites} sites")
         count = int(layout.owners.max()) + 1
@@ -87,20 +90,19 @@ class FedSAC(Method):
             allocated=torch.tensor(-1),
         )
 
-    def survey(self, state: FedSACState) -> Survey | None:
+    def importance_request(self, state: FedSACState) -> ImportanceRequest | None:
         """θ_g, every `importance_interval` rounds from the first round together on."""
         together = int(state.round) - self.alone
         if together < 0 or together % self.importance_interval or state.allocated == state.round:
             return None
-        return Survey(state.model, self.importance, 0 if self.importance == "equal" else self.validation_images)
+        images = 0 if self.importance == "equal" else self.validation_images
+        return ImportanceRequest(state.model, self.importance, images)
 
     def allocate(self, state: FedSACState, importance: Tensor) -> tuple[FedSACState, Tensor, Tensor]:
         """Eqs. 4 to 7: what each site's reputation pays for, the least important neurons first."""
-        if self.importance == "equal":  # an order of its own, that says nothing of their place in the network
-            generator = torch.Generator().manual_seed(int(state.round))
-            order = torch.randperm(len(importance), generator=generator)
-        else:
-            order = importance.argsort(stable=True)
+        generator = torch.Generator().manual_seed(int(state.round))
+        shuffled = torch.randperm(len(importance), generator=generator)  # says nothing of their place in the network
+        order = shuffled if self.importance == "equal" else importance.argsort(stable=True)
         neurons = submodels(percentages(importance), order, reputations(state.contribution, self.beta))
         models = state.model.where(owned(neurons, state.owners), 0.0)
         state = replace(state, models=models, neurons=neurons, allocated=state.round)
@@ -108,36 +110,21 @@ class FedSAC(Method):
 
     def candidates(self, state: FedSACState, updates: Tensor, reports: Reports) -> Candidates | None:
         """In the last round alone, what every present site trained, with its own BatchNorm statistics."""
-        if int(state.round) != self.alone - 1:
-            return None
-        own = torch.eye(len(updates), dtype=torch.float64)[reports.present]
-        trained = trained_models(state.models, updates, reports.present)
-        return Candidates(trained, torch.eye(len(trained), dtype=torch.float64), own)
+        return trained_candidates(state.models, updates, reports) if int(state.round) == self.alone - 1 else None
 
     def round(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
         """``updates`` (n, d): the sum over the sites that hold a parameter, by how many they are; then submodels."""
         if int(state.round) < self.alone:
             return self._alone(state, updates, reports)
-        present, n = reports.present, len(updates)
-        held = owned(state.neurons, state.owners) & present[:, None]
+        present, plain = reports.present, self.aggregation == "plain"
+        held = owned(state.neurons, state.owners)
         amounts = present.double() if self.aggregation == "count" else reports.data_share
-        model, weights = state.model.clone(), torch.zeros(n, dtype=torch.float64)
-        for start in range(0, len(model), BLOCK):
-            part = slice(start, start + BLOCK)
-            masks = held[:, part].double() * amounts[:, None]
-            total = masks.sum(dim=0)  # that of Eq. 9's denominator, with "count"
-            weights += (masks / total.where(total > 0, 1.0)).sum(dim=1)
-            divisor = torch.ones_like(total) if self.aggregation == "plain" else total
-            trained = (state.models[:, part].double() + updates[:, part].double()).where(held[:, part], 0.0)
-            mean = (masks * trained).sum(dim=0) / divisor.where(total > 0, 1.0)
-            model[part] = mean.to(model.dtype).where(total > 0, model[part])  # Eq. 9
-
-        if self.aggregation == "plain":
-            weights = amounts
-        models = model.where(owned(state.neurons, state.owners), 0.0)  # θ_i
-        state = replace(state, model=model, models=models, round=state.round + 1)
+        trained = state.models, updates, held & present[:, None]
+        model, parts = average_held(state.model, *trained, amounts, normalised=not plain)  # Eq. 9
+        state = replace(state, model=model, models=model.where(held, 0.0), round=state.round + 1)  # θ_i
         fraction = state.neurons.double().sum(dim=1) / max(state.neurons.shape[1], 1)
-        return state, self._outcome(state, reports, share(weights, present), "shared", {"held": fraction})
+        weights = share(amounts if plain else parts, present)
+        return state, self._outcome(state, reports, weights, "shared", {"held": fraction})
 
     def _alone(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
         """Every site's own; after the last such round what they contribute is known, and all start anew."""
@@ -152,14 +139,9 @@ class FedSAC(Method):
     def _outcome(
         self, state: FedSACState, reports: Reports, weights: Tensor, statistics: str, quantities: dict[str, Tensor]
     ) -> Outcome:
-        return Outcome(
-            contribution=state.contribution.where(reports.present, torch.nan),
-            reputation=reputations(state.contribution.nan_to_num(0.0), self.beta) / WHOLE,
-            weights=weights,
-            models=state.models,
-            quantities=quantities,
-            statistics=statistics,
-        )
+        contribution = state.contribution.where(reports.present, torch.nan)
+        reputation = reputations(state.contribution.nan_to_num(0.0), self.beta) / WHOLE
+        return Outcome(contribution, reputation, weights, state.models, quantities, statistics=statistics)
 
 
 def reputations(contributions: Tensor, beta: float) -> Tensor:

@@ -10,7 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, SiteView, inner_products, require_choice
+from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, share
 
 EPSILON = 1e-10  # added to every loss
@@ -32,23 +33,20 @@ class QFedAvg(Method):
     ``rule="exact"`` divides by Σ h_i, whose term q F^(q-1) ‖LΔ‖² is that of SGD with step 1/L. After Adam on millions
     of parameters ‖Δ‖² is far from the squared step times a gradient's, and L = 1/lr would shrink a round's step some
     10⁵-fold; L is therefore a parameter of its own, and ``rule="weights"`` drops the term.
-
-    Raises:
-        ValueError: a parameter is outside its range or none of its choices.
     """
 
-    q: float = 1.0  # 0: every site alike
-    rule: str = "weights"  # w + Σ (F^q / Σ F^q) Δ; or "exact"
-    L: float = 1e-3  # Lipschitz constant of rule="exact", positive
+    q: float = parameter(1.0, "power of the loss; 0: every site alike", low=0)
+    rule: str = parameter("weights", "w + Σ (F^q / Σ F^q) Δ; or exact: Algorithm 2", choices=("weights", "exact"))
+    L: float = parameter(1e-3, "Lipschitz constant of rule=exact", above=0)
 
     asks: ClassVar[tuple[str, ...]] = ("loss",)
-
-    def __post_init__(self) -> None:
-        require_choice("rule", self.rule, ("weights", "exact"))
-        if not self.q >= 0:
-            raise ValueError(f"q={self.q}: expected 0 or more")
-        if not self.L > 0:
-            raise ValueError(f"L={self.L}: expected above 0")
+    about: ClassVar[About] = About(
+        contribution="training loss to the power q",
+        weights="training loss to the power q",
+        download="global model",
+        site_work="training, losses of training images",
+        paper="Li et al. 2020",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> QFedAvgState:
         """The state before round 0; ``model`` is (d,)."""

@@ -1,10 +1,12 @@
 """Every method by name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import fields
+from typing import Any
 
 from fedmerit.core import Method
 from fedmerit.methods.cffl import CFFL
+from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.data_weighted import DataWeighted
@@ -13,6 +15,7 @@ from fedmerit.methods.euclidean import Euclidean
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE
+from fedmerit.methods.fedce_nvflare import FedCENVFlare
 from fedmerit.methods.fedci import FedCI
 from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.qfedavg import QFedAvg
@@ -20,131 +23,43 @@ from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.round_robin import RoundRobin
 from fedmerit.methods.standalone import Standalone
 from fedmerit.methods.vpdl import VPDL
+from fedmerit.parameters import rules
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A method and what the method table says of it."""
-
-    method: type[Method]
-    contribution: str
-    weights: str
-    download: str
-    site_work: str
-    paper: str
-
-    @property
-    def needs_server_set(self) -> bool:
-        """Whether the method has models evaluated on a server validation set."""
-        return self.method.candidates is not Method.candidates
-
-
-METHODS: Mapping[str, Entry] = {
-    "standalone": Entry(Standalone, "none", "none", "own model", "training", "baseline"),
-    "fedavg": Entry(FedAvg, "sample share", "sample share", "global model", "training", "McMahan et al. 2017"),
-    "fedce": Entry(
-        FedCE,
-        "gradient cosine and leave-self-out error",
-        "accumulated contribution",
-        "global model",
-        "training, cosine, validation without own model",
-        "Jiang et al. 2023",
-    ),
-    "cgsv": Entry(
-        CGSV,
-        "cosine to the weighted sum, or its Shapley value",
-        "reputation",
-        "own model, plus the largest entries its reputation earns",
-        "training",
-        "Xu et al. 2021",
-    ),
-    "rffl": Entry(
-        RFFL,
-        "cosine to the weighted sum",
-        "reputation, 0 once expelled",
-        "own model, plus the largest entries its reputation earns",
-        "training",
-        "Xu and Lyu 2021",
-    ),
-    "dw": Entry(
-        DataWeighted,
-        "sample share",
-        "sample share",
-        "own model, plus the largest entries its data size earns",
-        "training",
-        "baseline of Xu et al. 2021",
-    ),
-    "eu": Entry(
-        Euclidean,
-        "closeness to the global update",
-        "sample share",
-        "own model, plus the largest entries its closeness earns",
-        "training",
-        "baseline of Xu et al. 2021",
-    ),
-    "rr": Entry(RoundRobin, "none", "sample share", "server model, in turns", "training", "baseline of Xu et al. 2021"),
-    "cffl": Entry(
-        CFFL,
-        "server validation Dice of own model",
-        "sample share of those not removed",
-        "own model, plus the largest entries by reputation and samples",
-        "training, evaluation of the sites' models",
-        "Lyu et al. 2020",
-    ),
-    "fedave": Entry(
-        FedAVE,
-        "server validation Dice by nearness of losses",
-        "sample share",
-        "own model, plus the largest entries by reputation and nearness",
-        "training, losses of training images, evaluation of the sites' models",
-        "Wang et al. 2024",
-    ),
-    "fedsac": Entry(
-        FedSAC,
-        "server validation Dice of a model trained alone, or given",
-        "equal, of every neuron among those who hold it",
-        "global model without the most important neurons, beyond its reputation",
-        "training of a submodel, importance of neurons",
-        "Wang et al. 2024 (FedSAC)",
-    ),
-    "qfedavg": Entry(
-        QFedAvg,
-        "training loss to the power q",
-        "training loss to the power q",
-        "global model",
-        "training, losses of training images",
-        "Li et al. 2020",
-    ),
-    "fedci": Entry(
-        FedCI,
-        "Shapley value of server validation Dice",
-        "accumulated contribution",
-        "global model",
-        "training, evaluation of the sites' models",
-        "Song et al. 2019",
-    ),
-    "eci": Entry(
-        ECI,
-        "Shapley value of server validation Dice",
-        "sample share",
-        "own model, plus the largest entries by contribution",
-        "training, evaluation of the sites' models",
-        "Song et al. 2019",
-    ),
-    "cycle": Entry(
-        CYCle,
-        "alignment of cross-entropy and distillation gradients at the peers",
-        "none",
-        "own model, and the models of peers that share by reputation",
-        "training with distillation from peers, gradients of both losses",
-        "Tastan et al. 2025",
-    ),
-    "vpdl": Entry(
-        VPDL,
-        "none",
-        "none",
-        "own model, and the models of all peers",
-        "training with distillation from peers",
-        "baseline of Tastan et al. 2025",
-    ),
+METHODS: Mapping[str, type[Method]] = {
+    "standalone": Standalone,
+    "fedavg": FedAvg,
+    "fedce": FedCE,
+    "cgsv": CGSV,
+    "rffl": RFFL,
+    "dw": DataWeighted,
+    "eu": Euclidean,
+    "rr": RoundRobin,
+    "cffl": CFFL,
+    "fedave": FedAVE,
+    "fedsac": FedSAC,
+    "qfedavg": QFedAvg,
+    "fedci": FedCI,
+    "eci": ECI,
+    "cycle": CYCle,
+    "vpdl": VPDL,
 }
+VARIANTS: Mapping[type[Method], type[Method]] = {FedCE: FedCENVFlare, CFFL: CFFLReleased}  # readings of released code
+
+
+def method_class(name: str, parameters: Mapping[str, Any]) -> type[Method]:
+    """The class of a method with these parameters, numbers or texts: its variant, where one of those that this reads
+    is not at its default.
+    """
+    kind = METHODS[name]
+    for one in fields(kind):
+        value = parameters.get(one.name, one.default)
+        if one.name in kind.read_by_variant and str(value) != str(one.default) and rules(kind)[one.name].allows(value):
+            return VARIANTS[kind]
+    return kind
+
+
+def build_method(name: str, parameters: Mapping[str, Any]) -> Method:
+    """A method with its parameters; ValueError where one does not follow its rule."""
+    kind: Any = method_class(name, parameters)
+    method: Method = kind(**parameters)
+    return method

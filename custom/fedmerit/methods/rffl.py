@@ -7,11 +7,13 @@ whose reputation falls below a fraction of the mean is expelled for good.
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, inner_products, require_choice
+from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_sum, norms, remember, reshare, reward, share
 
 
@@ -36,30 +38,24 @@ class RFFL(Method):
     were removed before, the weights are their sample shares, but nobody downloads anything. The defaults repair the
     released code, which is ``keep_own``, ``clamp=False`` (negative reputations then are negative weights),
     ``boost=False`` and ``mask="per_tensor"``.
-
-    Raises:
-        ValueError: a parameter is none of its choices or out of its range.
     """
 
-    alpha: float = 0.95  # weight of the past in the reputation, 0 to 1
-    gamma: float | None = None  # Γ, the norm that longer updates are clipped to; None: Σ p_i ||Δ_i|| of the round
-    coef: float = 1 / 3  # removed is who falls below coef / |R|, 0 to below 1
-    warmup: int = 10  # rounds a site takes part in before it can be removed
-    boost: bool = True  # quotas tanh(2 r / max r) / tanh(2), which the published numbers need; or r / max r
-    clamp: bool = True  # negative reputations count as 0
-    keep_own: bool = False  # the reward is added to the model after the (clipped) own update, not before training
-    mask: str = "global"  # the largest entries of all, or "per_tensor": of each tensor
+    alpha: float = parameter(0.95, "weight of the past in the reputation", low=0, high=1)
+    gamma: float | None = parameter(None, "Γ, norm that longer updates are clipped to; None: Σ p_i ||Δ_i||", above=0)
+    coef: float = parameter(1 / 3, "removed is who falls below coef / |R|", low=0, below=1)
+    warmup: int = parameter(10, "rounds a site takes part in before it can be removed", low=0)
+    boost: bool = parameter(True, "quotas tanh(2 r / max r) / tanh(2), as the published numbers; false: r / max r")
+    clamp: bool = parameter(True, "negative reputations count as 0")
+    keep_own: bool = parameter(False, "the reward comes after the (clipped) own update, not before training")
+    mask: str = parameter("global", "the largest entries of all, or of each tensor", choices=("global", "per_tensor"))
 
-    def __post_init__(self) -> None:
-        require_choice("mask", self.mask, ("global", "per_tensor"))
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha={self.alpha}: expected 0 to 1")
-        if self.gamma is not None and not 0 < self.gamma < math.inf:
-            raise ValueError(f"gamma={self.gamma}: expected a positive number")
-        if not 0 <= self.coef < 1:
-            raise ValueError(f"coef={self.coef}: expected 0 to below 1")
-        if self.warmup < 0:
-            raise ValueError(f"warmup={self.warmup}: expected a number of rounds")
+    about: ClassVar[About] = About(
+        contribution="cosine of its update to the weighted sum",
+        weights="reputation, 0 once expelled",
+        download="own model, plus the largest entries its reputation earns",
+        site_work="training",
+        paper="Xu and Lyu 2021",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> RFFLState:
         """The state before round 0; ``model`` is (d,)."""

@@ -5,11 +5,13 @@ contribution.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports, require_choice
+from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate
 
 
@@ -24,16 +26,21 @@ class RoundRobinState:
 
 @dataclass(frozen=True)
 class RoundRobin(Method):
-    """Weights are sample shares of the sites present; contributions are zero. Absent ones keep their model and turn.
+    """Weights are sample shares of the sites present; contributions are zero. Absent ones keep their model and turn."""
 
-    Raises:
-        ValueError: ``turns`` is none of its choices.
-    """
+    turns: str = parameter(
+        "pass",
+        "per round, each site adds p_i Δ_i, then downloads; one: all add, one downloads",
+        choices=("pass", "one"),
+    )
 
-    turns: str = "pass"  # per round: "pass" each site adds p_i Δ_i, then downloads; "one" all add, one downloads
-
-    def __post_init__(self) -> None:
-        require_choice("turns", self.turns, ("pass", "one"))
+    about: ClassVar[About] = About(
+        contribution="none",
+        weights="share of training images",
+        download="server model, in turns",
+        site_work="training",
+        paper="baseline of Xu et al. 2021",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> RoundRobinState:
         """All start from one model (d,)."""

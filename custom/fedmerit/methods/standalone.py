@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method, Outcome, Reports
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,16 @@ class Standalone(Method):
     An absent site keeps what it has.
     """
 
-    needs_others: ClassVar[bool] = False
-    unfilterable: ClassVar[str] = "no site gets anything of another's update, so that a filter would only spoil its own"
-
-    @property
-    def shares_buffers(self) -> bool:
-        """No: everything stays at its site."""
-        return False
+    needs: ClassVar[Needs] = Needs(
+        sites=1, unfiltered="no site gets anything of another's update, so that a filter would only spoil its own"
+    )
+    about: ClassVar[About] = About(
+        contribution="none",
+        weights="none",
+        download="own model",
+        site_work="training",
+        paper="baseline",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> StandaloneState:
         """All sites start from one model (d,)."""
@@ -40,4 +43,4 @@ class Standalone(Method):
         models = state.models + updates
         nothing = torch.zeros(len(updates), dtype=torch.float64)
         contribution = nothing.where(reports.present, torch.nan)
-        return StandaloneState(models), Outcome(contribution, nothing, reports.data_share, models)
+        return StandaloneState(models), Outcome(contribution, nothing, reports.data_share, models, statistics="own")

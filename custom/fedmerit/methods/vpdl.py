@@ -10,8 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Lesson, Method, Outcome, PeerView, Reports, Sharing, require_choice
+from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView, Sharing
+from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation
+from fedmerit.parameters import parameter
 
 
 @dataclass(frozen=True)
@@ -23,36 +25,23 @@ class VPDLState:
 
 
 @dataclass(frozen=True)
-class VPDL(Method):
-    """Distillation from all peers, of equal weight.
+class VPDL(Method, LearnsFromPeers):
+    """Distillation from all peers, of equal weight."""
 
-    Raises:
-        ValueError: a parameter is out of its range.
-    """
-
-    lambda0: float = 1.0  # λ0, tuned on validation Dice (docs/cycle.md); the paper: 50, of images of one class
-    T: float = 5.0  # temperature, of CaPriDe
-    warmup: int = 8  # rounds of local training before; a quarter of 30, as the paper's 25 of 100
-    kl: str = "own_peer"  # KL(own || peer), or "peer_own": KL(peer || own)
-    exchange: str = "relay"  # of models: by the server, or from site to site ("peer"), of which the server sees none
+    lambda0: float = parameter(1.0, "λ0, tuned on Dice (docs/cycle.md); the paper: 50, of images of one class", low=0)
+    T: float = parameter(5.0, "temperature, of CaPriDe", above=0)
+    warmup: int = parameter(8, "rounds of local training before; a quarter of 30, as the paper's 25 of 100", low=0)
+    kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
+    exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
 
     asks_of_peers: ClassVar[tuple[str, ...]] = ("available",)
-
-    def __post_init__(self) -> None:
-        require_choice("kl", self.kl, DIRECTIONS)
-        require_choice("exchange", self.exchange, EXCHANGES)
-        if not (self.lambda0 >= 0 and self.T > 0 and self.warmup >= 0):
-            raise ValueError("lambda0, T, warmup: expected 0 or more, more than 0, and 0 or more")
-
-    @property
-    def models_stay(self) -> bool:
-        """Whether sites ask each other for their models."""
-        return self.exchange == "peer"
-
-    @property
-    def shares_buffers(self) -> bool:
-        """No: a site's statistics belong to its own model."""
-        return False
+    about: ClassVar[About] = About(
+        contribution="none",
+        weights="none",
+        download="own model; to learn from, the models of all peers",
+        site_work="training with distillation from peers",
+        paper="baseline of Tastan et al. 2025",
+    )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> VPDLState:
         """All sites start from one model (d,)."""
@@ -75,10 +64,12 @@ class VPDL(Method):
         models = state.models + updates
         nothing = torch.zeros(len(updates), dtype=torch.float64)
         contribution = nothing.where(reports.present, torch.nan)
-        outcome = Outcome(contribution, nothing, reports.data_share, models, pairs=dict(reports.pairs))
+        outcome = Outcome(
+            contribution, nothing, reports.data_share, models, pairs=dict(reports.pairs), statistics="own"
+        )
         return VPDLState(models, state.round + 1), outcome
 
-    def learn_from(self, view: PeerView) -> Lesson:
+    def learn_from(self, view: PeerView) -> PeerTerm:
         """λ0 Σ_k λ_(n,k) L_DL(n,k), to add to the loss (Eqs. 1 and 2)."""
         weights = {peer: self.lambda0 * weight for peer, weight in view.weights.items()}
-        return Lesson(distillation(view.predict, weights, self.T, self.kl))
+        return PeerTerm(distillation(view.predict, weights, self.T, self.kl))

@@ -27,7 +27,7 @@ LEAST_WEIGHT = 1e-9  # below it a weight is 0 at this scale, by which TenSEAL ca
 
 
 @dataclass(frozen=True)
-class Sealed:
+class Ciphertexts:
     """What a site trained, or the sum of what all did, as ciphertexts one after the other."""
 
     update: tuple[bytes, ...]  # of (d,)
@@ -54,7 +54,7 @@ class Sealed:
         }
 
     @classmethod
-    def from_tensors(cls, saved: Mapping[str, Sequence[Tensor]]) -> "Sealed":
+    def from_tensors(cls, saved: Mapping[str, Sequence[Tensor]]) -> "Ciphertexts":
         """What `to_tensors` gave."""
         return cls(**{name: tuple(piece.numpy().tobytes() for piece in pieces) for name, pieces in saved.items()})
 
@@ -72,27 +72,27 @@ class SiteKey:
     def __init__(self, context: bytes):
         self._context = open_context(context, secret=True)
 
-    def seal(self, update: Tensor, buffers: Buffers) -> Sealed:
+    def encrypt(self, update: Tensor, buffers: Buffers) -> Ciphertexts:
         """An update (d,) and statistics, encrypted anew: the same ones never give the same bytes.
 
         Raises:
             ValueError: an entry is not finite, or beyond `LARGEST`.
         """
-        return Sealed(self._pieces(update), self._pieces(_flattened(buffers)))
+        return Ciphertexts(self._pieces(update), self._pieces(_flattened(buffers)))
 
-    def open(self, sealed: Sealed, like: Buffers) -> tuple[Tensor, dict[str, Tensor]]:
+    def decrypt(self, ciphertexts: Ciphertexts, like: Buffers) -> tuple[Tensor, dict[str, Tensor]]:
         """The update (d,) in float64, and the statistics, of the names, shapes and types of ``like``.
 
         Decrypted numbers are off by some 1e-8, and by 1e-6 of themselves: variances stay at or above 0, counters whole.
         """
-        values, statistics, start = self._opened(sealed.statistics), {}, 0
+        values, statistics, start = self._opened(ciphertexts.statistics), {}, 0
         for name, value in like.items():
             own = values[start : start + value.numel()].view(value.shape)
             if not name.endswith("running_mean"):
                 own = own.clamp(min=0)
             statistics[name] = (own if value.is_floating_point() else own.round()).to(value.dtype)
             start += value.numel()
-        return self._opened(sealed.update), statistics
+        return self._opened(ciphertexts.update), statistics
 
     def _pieces(self, vector: Tensor) -> tuple[bytes, ...]:
         import tenseal
@@ -125,11 +125,11 @@ class Adder:
         self._context = open_context(context, secret=False)
         self._sizes = parameters, len(_flattened(buffers))
 
-    def fault(self, sealed: Sealed | None) -> str | None:
+    def fault(self, ciphertexts: Ciphertexts | None) -> str | None:
         """Why what a site sent cannot be added up, or None. What is in it, nobody can tell."""
-        if sealed is None:
+        if ciphertexts is None:
             return "update that is not encrypted"
-        for pieces, size in zip((sealed.update, sealed.statistics), self._sizes, strict=True):
+        for pieces, size in zip((ciphertexts.update, ciphertexts.statistics), self._sizes, strict=True):
             expected = [min(SLOTS, size - start) for start in range(0, size, SLOTS)]
             if len(pieces) != len(expected):
                 return f"{len(pieces)} ciphertexts, expected {len(expected)} for {size} entries"
@@ -139,20 +139,26 @@ class Adder:
         return None
 
     def add(
-        self, total: Sealed | None, sealed: Sequence[Sealed], weights: Sequence[float], shares: Sequence[float]
-    ) -> Sealed:
+        self,
+        total: Ciphertexts | None,
+        ciphertexts: Sequence[Ciphertexts],
+        weights: Sequence[float],
+        shares: Sequence[float],
+    ) -> Ciphertexts:
         """``total`` plus the weighted sum of the updates, and the mean of the statistics by ``shares``.
 
         Args:
             total: of the rounds before; None: 0.
-            sealed: of n sites, in site order.
+            ciphertexts: of n sites, in site order.
             weights: ρ of each.
             shares: of the training images, likewise; they sum to 1.
         """
-        before = [()] * len(sealed[0].update) if total is None else [(self._load(piece),) for piece in total.update]
-        updates = zip(before, zip(*(one.update for one in sealed), strict=True), strict=True)
-        statistics = zip(*(one.statistics for one in sealed), strict=True)
-        return Sealed(
+        before = (
+            [()] * len(ciphertexts[0].update) if total is None else [(self._load(piece),) for piece in total.update]
+        )
+        updates = zip(before, zip(*(one.update for one in ciphertexts), strict=True), strict=True)
+        statistics = zip(*(one.statistics for one in ciphertexts), strict=True)
+        return Ciphertexts(
             tuple(self._sum(start, pieces, weights) for start, pieces in updates),
             tuple(self._sum((), pieces, shares) for pieces in statistics),
         )

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit.records.ciphertexts import Sealed
+from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.signing import Signer, signed_by
 
 GENESIS = "0" * 64
 
 
-def digest(vector: Tensor | Sealed) -> str:
+def digest(vector: Tensor | Ciphertexts) -> str:
     """SHA-256 of a vector's float32 bytes, or of its ciphertexts, in hexadecimal."""
-    if isinstance(vector, Sealed):
+    if isinstance(vector, Ciphertexts):
         return vector.digest
     return hashlib.sha256(vector.float().numpy().tobytes()).hexdigest()
 

@@ -1,6 +1,6 @@
 """Local training: MONAI's loss and transforms, put together for one site."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,10 @@ from monai.transforms import (
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from fedmerit import flat
+from fedmerit.capabilities.local_training import Penalty
+from fedmerit.capabilities.peer_learning import ExtraLoss
 from fedmerit.configuration.run import Training
-from fedmerit.core import ExtraLoss
 from fedmerit.training.data import Slices
 from fedmerit.training.precision import autocast, precision_of
 
@@ -84,6 +86,8 @@ def train(
     seed: int,
     held: Mapping[nn.Parameter, Tensor] | None = None,
     extra_loss: ExtraLoss | None = None,
+    penalty: Penalty | None = None,
+    shift: Tensor | None = None,
 ) -> float:
     """Train in place for one round, on the device the network is on; the mean loss of its batches.
 
@@ -93,11 +97,14 @@ def train(
         training: loss, optimiser and batches.
         seed: of the order of images and the augmentation.
         held: by parameter, bool in its shape: what the site holds of it; the rest is zero after every step. None: all.
-        extra_loss: added to the plan's, of the batch as it is trained on.
+        extra_loss: added to the run's, of the batch as it is trained on.
+        penalty: likewise, of the trainable parameters (d,); it does not count in the mean that is returned.
+        shift: (d,) added to the gradient of every step.
     """
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
-    optimizer = torch.optim.Adam(network.parameters(), lr=training.lr, betas=(0.9, 0.99))
+    optimizer = build_optimizer(network, training)
+    parameters = list(flat.trainable(network).values())
     if held is not None:  # without it β of a BatchNorm would move, and all by momentum
         optimizer.register_step_post_hook(lambda *_: _drop(held))
     loader = DataLoader(
@@ -120,11 +127,39 @@ def train(
                 loss = loss_function(logits, masks)
                 if extra_loss:
                     loss = loss + extra_loss(images, logits)
-            scaler.scale(loss).backward()
+            whole = loss + penalty(_vector(parameters)) if penalty else loss
+            scaler.scale(whole).backward()
+            if shift is not None:
+                scaler.unscale_(optimizer)
+                _add_to_gradients(parameters, shift)
             scaler.step(optimizer)
             scaler.update()
             total += loss.detach()
     return float(total) / (len(loader) * training.epochs)
+
+
+def build_optimizer(network: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """ "adam", with the betas of Jiang et al. 2023, or "sgd", without momentum; made anew each round."""
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(network.parameters(), lr=training.lr)
+    return torch.optim.Adam(network.parameters(), lr=training.lr, betas=(0.9, 0.99))
+
+
+def steps_of(slices: Slices, training: Training) -> int:
+    """K, of the optimiser in a round."""
+    return -(-len(slices) // training.batch_size) * training.epochs
+
+
+def _vector(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """(d,) with gradient, in the order of `flat.get_parameters`."""
+    return torch.cat([parameter.reshape(-1) for parameter in parameters])
+
+
+def _add_to_gradients(parameters: Sequence[nn.Parameter], shift: Tensor) -> None:
+    pieces = torch.split(shift, [parameter.numel() for parameter in parameters])
+    for parameter, piece in zip(parameters, pieces, strict=True):
+        if parameter.grad is not None:
+            parameter.grad += piece.view_as(parameter).to(parameter.grad)
 
 
 @torch.no_grad()

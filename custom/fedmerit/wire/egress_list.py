@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 
 from fedmerit.core import DECIMALS, RANGES
-from fedmerit.records.ciphertexts import Sealed
+from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.messages import REASONS
 
 LISTED: Mapping[str, str] = {
     "update": "what training changed, entry by entry, by parameter name; float32",
     "buffers": "BatchNorm statistics after training, by name",
-    "sealed": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
+    "vectors": "what the method sends beside the update, by its name and the parameter's; float32",
+    "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
     "num_samples": "how many training images there are",
     "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models",
-    "trained_overlaps": "likewise of the model it trained, where the plan asks for that",
+    "trained_overlaps": "likewise of the model it trained, where the run asks for that",
     "values": f"numbers the method asks for, some of {', '.join(RANGES)}",
     "pairs": "numbers the method asks a site to say of others, by their names",
     "increases": "what the loss rises by without each neuron of a model, summed over images",
@@ -37,6 +38,7 @@ FAILED = re.compile(r"failed with [A-Za-z]{1,60}; the site's own log says more")
 NAME = re.compile(r"[A-Za-z0-9_.\-]{1,120}")  # of parameters, statistics and labels
 LARGEST_MB = 512  # of arrays in a message; the default network's update has 6
 MOST_ENTRIES = 100_000  # in any list
+MOST_VECTORS = 4  # beside an update
 Parts = dict[str, Any]
 
 
@@ -56,10 +58,11 @@ def cleared(
     """
     passed = {name: _part(name, value, decimals) for name, value in parts.items() if name in _CHECKS}
     arrays = _arrays(update, "update")
-    if encrypted and (arrays or passed.get("buffers")):
+    if encrypted and (arrays or passed.get("buffers") or passed.get("vectors")):
         raise Withheld("update: in the clear, and this site sends it encrypted alone")
-    sealed = sum(len(piece) for pieces in passed.get("sealed", {}).values() for piece in pieces)
-    _require_size(arrays, passed.get("buffers", {}), more=sealed)
+    ciphertexts = sum(len(piece) for pieces in passed.get("ciphertexts", {}).values() for piece in pieces)
+    beside = passed.get("vectors", {}).values()
+    _require_size(arrays, passed.get("buffers", {}), *beside, more=ciphertexts)
     return arrays, passed
 
 
@@ -97,12 +100,18 @@ def _arrays(value: Mapping[str, Any], what: str) -> Parts:
     return dict(value)
 
 
-def _sealed(value: Mapping[str, Any], decimals: int) -> dict[str, tuple[bytes, ...]]:
-    if set(value) != {part.name for part in fields(Sealed)}:
-        raise Withheld("sealed: something else than an update and statistics")
+def _vectors(value: Mapping[str, Any], decimals: int) -> dict[str, Parts]:
+    if len(value) > MOST_VECTORS or not all(isinstance(name, str) and NAME.fullmatch(name) for name in value):
+        raise Withheld("vectors: something else than a few by name")
+    return {name: _arrays(arrays, "vectors") for name, arrays in value.items()}
+
+
+def _ciphertexts(value: Mapping[str, Any], decimals: int) -> dict[str, tuple[bytes, ...]]:
+    if set(value) != {part.name for part in fields(Ciphertexts)}:
+        raise Withheld("ciphertexts: something else than an update and statistics")
     for pieces in value.values():
-        if not all(isinstance(piece, bytes) for piece in _bounded(pieces, "sealed")):
-            raise Withheld("sealed: something else than ciphertexts")
+        if not all(isinstance(piece, bytes) for piece in _bounded(pieces, "ciphertexts")):
+            raise Withheld("ciphertexts: something else than ciphertexts")
     return {name: tuple(pieces) for name, pieces in value.items()}
 
 
@@ -175,7 +184,8 @@ def _bounded(value: Any, what: str) -> Any:
 
 _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "buffers": lambda value, decimals: _arrays(value, "buffers"),
-    "sealed": _sealed,
+    "vectors": _vectors,
+    "ciphertexts": _ciphertexts,
     "num_samples": _count,
     "overlaps": _overlaps,
     "trained_overlaps": _overlaps,

@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.core import Method, allowed
 from fedmerit.flat import Buffers
 from fedmerit.training.overlaps import Overlap
-from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Reply, Weighed, Weighing
+from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Importance, ImportanceTask, Reply
 
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
 LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
@@ -60,6 +62,8 @@ def _fault_of_reply(
         return f"reply of round {answer.round} in round {round}"
     if fault := fault_of_model(answer.update, answer.buffers, model, buffers, "update"):
         return fault
+    if fault := _fault_of_vectors(answer.vectors, model, method):
+        return fault
     if not _is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
         return f"num_samples {answer.num_samples!s:.20}, expected a whole number from 1 to {MOST_IMAGES}"
     if fault := _fault_of_overlaps(answer.overlaps, labels) or _fault_of_trained(answer, labels):
@@ -73,6 +77,15 @@ def _fault_of_reply(
     if not (math.isnan(answer.train_loss) or abs(answer.train_loss) <= LARGEST):
         return f"train_loss {answer.train_loss}, expected a number up to {LARGEST:g}"
     return _fault_of_pairs(answer.pairs, others, method) or _fault_of_seconds(answer.seconds)
+
+
+def _fault_of_vectors(vectors: Mapping[str, Tensor], model: Tensor, method: Method) -> str | None:
+    """What is wrong with what a site sends beside its update."""
+    expected = method.vectors if isinstance(method, TrainsLocally) else ()
+    if set(vectors) != set(expected):
+        return f"vectors {', '.join(sorted(vectors)) or '(none)'!s:.100}, expected {', '.join(expected) or '(none)'}"
+    faults = (fault_of_model(vector, {}, model, {}, name) for name, vector in vectors.items())
+    return next((fault for fault in faults if fault), None)
 
 
 def _fault_of_seconds(seconds: float) -> str | None:
@@ -107,7 +120,7 @@ def fault_of_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers:
 def _fault_of_pairs(pairs: Mapping[str, Mapping[str, float]], others: Collection[str], method: Method) -> str | None:
     """What is wrong with what a site says of the others."""
     for name, values in pairs.items():
-        if name not in method.asks_of_peers:
+        if not isinstance(method, LearnsFromPeers) or name not in method.asks_of_peers:
             return f"{name!r} of other sites, which the method does not ask for"
         low, high = allowed(name)
         for site, value in values.items():
@@ -167,17 +180,17 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
     return _fault_of_seconds(answer.seconds)
 
 
-def fault_of_weighed(answer: object, task: Weighing, neurons: int) -> str | None:
+def fault_of_importance(answer: object, task: ImportanceTask, neurons: int) -> str | None:
     """Why the answer to ``task`` cannot be used, or None; ``neurons`` is how many there are."""
-    if not isinstance(answer, Weighed):
+    if not isinstance(answer, Importance):
         return _no_answer(answer)
     try:
-        return _fault_of_weighed(answer, task, neurons)
+        return _fault_of_importance(answer, task, neurons)
     except UNCHECKABLE as error:
         return f"importance of neurons cannot be checked ({type(error).__name__})"
 
 
-def _fault_of_weighed(answer: Weighed, task: Weighing, neurons: int) -> str | None:
+def _fault_of_importance(answer: Importance, task: ImportanceTask, neurons: int) -> str | None:
     if answer.round != task.round:
         return f"importance of neurons of round {answer.round} in round {task.round}"
     if not _is_count(answer.images, task.images) or not answer.images:

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedmerit.core import DECIMALS
 from fedmerit.errors import MemoryLost
 from fedmerit.flat import Buffers
-from fedmerit.records.ciphertexts import Sealed
+from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import GENESIS
 from fedmerit.training.overlaps import Overlap
 
@@ -18,19 +18,19 @@ LOST_MEMORY = (
     "what it remembers of the round before is missing, so that what changed since cannot be applied; "
     "the server sends the whole model in the next round"
 )
-OTHER_MEMORY = "the model of the round before, as it lies on disk, is not the one this patch belongs to"
+OTHER_MEMORY = "the model of the round before, as it lies on disk, is not the one that this sparse update belongs to"
 REASONS = (LOST_MEMORY, OTHER_MEMORY)  # why a site has no answer; or `failed_with`: no text of its own leaves it
 
 
 @dataclass(frozen=True)
-class Patch:
+class SparseUpdate:
     """A model (d,) as its difference to the one the site received the round before: exact, bit for bit."""
 
     indices: Tensor  # (k,) int32, where they differ
     values: Tensor  # (k,) float32, what stands there now
 
     @classmethod
-    def between(cls, changed: Tensor, model: Tensor) -> "Patch | None":
+    def between(cls, changed: Tensor, model: Tensor) -> "SparseUpdate | None":
         """The entries of ``model`` (d,) where ``changed`` (d,) is true; None where the whole model is no larger."""
         if int(changed.sum()) * 8 >= model.numel() * 4:
             return None
@@ -60,7 +60,7 @@ class Task:
     """Train: the model to start round ``round`` from, and the site's part in it."""
 
     round: int
-    parameters: Tensor | Patch  # (d,) float32, or what changed since the round before; (0,): the site has it
+    parameters: Tensor | SparseUpdate  # (d,) float32, or what changed since the round before; (0,): the site has it
     buffers: Buffers
     weight: float | None = None  # of its last update in this model; None: it has no part in it
     data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
@@ -68,7 +68,10 @@ class Task:
     peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
     others: Mapping[str, float] = field(default_factory=dict)  # whom to ask for a model, with `PeerModel.weight`
     ledger: str = GENESIS  # hash of the ledger's last record: the server's word on all rounds before
-    sealed: Sealed | None = None  # under encryption: what the rounds so far added to the model all sites began with
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, sent beside the model, by name
+    ciphertexts: Ciphertexts | None = (
+        None  # under encryption: what the rounds so far added to the model all sites began with
+    )
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ class Reply:
         Overlap, ...
     ] = ()  # of what it trained, on the same cases, where the configuration asks for them
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
-    sealed: Sealed | None = None  # under encryption: update and statistics, in the place of those above
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) float32 each, beside the update, by name
+    ciphertexts: Ciphertexts | None = None  # under encryption: update and statistics, in the place of those above
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Evaluation:
     shares: Tensor  # (k, b) float64, rows sum to 1
     bins: int = 0  # of a histogram of losses per image; 0: none is wanted
     ledger: str = GENESIS  # as in `Task`
-    sealed: Sealed | None = None  # likewise; the model to evaluate is made of it
+    ciphertexts: Ciphertexts | None = None  # likewise; the model to evaluate is made of it
 
 
 @dataclass(frozen=True)
@@ -116,20 +120,20 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Weighing:
+class ImportanceTask:
     """Say what each neuron of a model is worth on one split."""
 
     round: int
     split: str
     model: Tensor  # (d,) float32
     buffers: Buffers
-    order: str  # "exact" or "taylor", as in `fedmerit.core.Survey`
+    order: str  # "exact" or "taylor", as in `ImportanceRequest`
     images: int  # at most, evenly spaced over the split
     ledger: str = GENESIS  # as in `Task`
 
 
 @dataclass(frozen=True)
-class Weighed:
+class Importance:
     """What the neurons are worth. Nothing else leaves the site."""
 
     round: int
@@ -150,12 +154,12 @@ def failed_with(error: Exception) -> Failure:
     return Failure(f"failed with {type(error).__name__}; the site's own log says more")
 
 
-Work = Task | Evaluation | Weighing
-Answer = Reply | Evaluated | Weighed | Failure
+Work = Task | Evaluation | ImportanceTask
+Answer = Reply | Evaluated | Importance | Failure
 Answers = Mapping[str, Answer]
 
 
-def rounded(answer: Reply | Evaluated | Weighed) -> Reply | Evaluated | Weighed:
+def rounded(answer: Reply | Evaluated | Importance) -> Reply | Evaluated | Importance:
     """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay as they are."""
     answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
     if not isinstance(answer, Reply):
@@ -172,15 +176,15 @@ def payload(message: Work | Reply) -> int:
     """Bytes of the models and statistics in a message; a bit for each neuron that may be held or not."""
     if isinstance(message, Evaluation):
         tensors = [message.models, *(value for buffers in message.buffers for value in buffers.values())]
-    elif isinstance(message, Weighing):
+    elif isinstance(message, ImportanceTask):
         tensors = [message.model, *message.buffers.values()]
     else:
         vector = message.parameters if isinstance(message, Task) else message.update
-        parts = [vector.indices, vector.values] if isinstance(vector, Patch) else [vector]
-        tensors = [*parts, *message.buffers.values()]
+        parts = [vector.indices, vector.values] if isinstance(vector, SparseUpdate) else [vector]
+        tensors = [*parts, *message.vectors.values(), *message.buffers.values()]
         if isinstance(message, Task) and message.neurons is not None:
             tensors.append(torch.empty(-(-len(message.neurons) // 8), dtype=torch.uint8))
         for peer in message.peers.values() if isinstance(message, Task) else ():
             tensors += [peer.parameters, *peer.buffers.values()]
-    sealed = None if isinstance(message, Weighing) else message.sealed
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + (sealed.size if sealed else 0)
+    ciphertexts = None if isinstance(message, ImportanceTask) else message.ciphertexts
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + (ciphertexts.size if ciphertexts else 0)

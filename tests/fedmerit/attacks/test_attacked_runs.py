@@ -18,12 +18,10 @@ def make(run, sites, engine, attacks, rounds=3, method="fedce"):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attacks",
-    [
-        {"site2": "delta-noise:from=1"},
-        pytest.param({"site1": "label-noise:share=0.5", "site3": "replay"}, marks=pytest.mark.slow),
-    ],
+    [{"site2": "delta-noise:from=1"}, {"site1": "label-noise:share=0.5", "site3": "replay"}],
     ids=["an update", "data and an update"],
 )
 def test_a_simulated_site_attacks_as_a_local_one(tmp_path, sites, assert_same_run, attacks):

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedmerit.core import PeerView, Reports
+from fedmerit.capabilities.peer_learning import PeerView
+from fedmerit.core import Reports
 from fedmerit.distillation import divergence
 from fedmerit.methods.cycle import CYCle, misalignments
 from fedmerit.methods.vpdl import VPDL
@@ -155,11 +156,11 @@ def test_misalignment_is_that_of_the_gradients_over_all_images(kl):
 def test_site_learns_from_whom_it_has_scored_well():
     method = CYCle(warmup=0, lambda0=3.0)
     held = view({"good": NAN, "bad": NAN})
-    lesson = method.learn_from(held)
-    assert set(lesson.values["misalignment"]) == {"good", "bad"}
+    term = method.learn_from(held)
+    assert set(term.values["misalignment"]) == {"good", "bad"}
     images = data(seed=7)[0][0]
     own = held.network(images).detach()
-    assert float(lesson.loss(images, own)) == pytest.approx(
+    assert float(term.loss(images, own)) == pytest.approx(
         3.0 * float(divergence(own, GOOD(images), method.T, "own_peer")), rel=1e-6
     )
 
@@ -168,20 +169,20 @@ def test_site_learns_from_whom_it_has_scored_well():
 def test_reputation_moves_where_scoring_is_due(round, good, due):
     method = CYCle(warmup=0, R=5, lambda0=1.0)
     held = view({"good": good}, round=round)
-    lesson = method.learn_from(held)
-    assert set(lesson.values["misalignment"]) == ({"good"} if due else set())
+    term = method.learn_from(held)
+    assert set(term.values["misalignment"]) == ({"good"} if due else set())
     images = data(seed=7)[0][0]
     own = held.network(images).detach()
-    weight = float(lesson.loss(images, own) / divergence(own, GOOD(images), method.T, "own_peer"))
+    weight = float(term.loss(images, own) / divergence(own, GOOD(images), method.T, "own_peer"))
     assert weight == pytest.approx({(5, 0.4): 0.7, (6, 0.4): 0.4}.get((round, good), 1.0), abs=1e-5)
 
 
 def test_peer_that_is_not_available_counts_as_nothing():
     method = CYCle(warmup=0, lambda0=1.0)
-    lesson = method.learn_from(view({"good": 0.5, "bad": 0.5}, lost=("good", "bad")))
-    assert lesson.values["misalignment"] == {}
+    term = method.learn_from(view({"good": 0.5, "bad": 0.5}, lost=("good", "bad")))
+    assert term.values["misalignment"] == {}
     images = data()[0][0]
-    assert float(lesson.loss(images, torch.zeros(4, 1, 5, 5))) == 0.0
+    assert float(term.loss(images, torch.zeros(4, 1, 5, 5))) == 0.0
 
 
 def test_identical_networks_are_neither_aligned_nor_not():
@@ -205,44 +206,3 @@ def test_vpdl_takes_all_peers_alike():
     own = held.network(images).detach()
     both = sum(float(divergence(own, network(images), method.T, "own_peer")) for network in (GOOD, BAD))
     assert float(method.learn_from(held).loss(images, own)) == pytest.approx(both, rel=1e-6)
-
-
-def test_divergence_is_finite_for_any_logits():
-    extreme = torch.tensor([-3e38, -100.0, 0.0, 100.0, 3e38]).view(1, 1, 1, -1)
-    for one in (extreme, extreme.flip(-1), torch.zeros_like(extreme)):
-        own = one.clone().requires_grad_()
-        for kl in ("own_peer", "peer_own"):
-            loss = divergence(own, extreme, 5.0, kl)
-            assert not loss.isnan()
-    assert float(divergence(extreme[..., 1:4], extreme[..., 1:4], 5.0, "own_peer")) == 0.0
-
-
-@pytest.mark.parametrize("method", [CYCle, VPDL])
-@pytest.mark.parametrize(
-    ("parameters", "word"),
-    [
-        ({"kl": "both"}, "kl"),
-        ({"T": 0.0}, "T"),
-        ({"lambda0": -1.0}, "lambda0"),
-        ({"warmup": -1}, "warmup"),
-    ],
-)
-def test_parameters_out_of_range(method, parameters, word):
-    with pytest.raises(ValueError, match=word):
-        method(**parameters)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "word"),
-    [
-        ({"alpha": 1.0}, "alpha"),
-        ({"tau_opt": 0.8}, "tau_opt"),
-        ({"tau_max": 1.5}, "tau_max"),
-        ({"R": 0}, "R=0"),
-        ({"score_batches": 0}, "score_batches"),
-        ({"score_loss": "dice"}, "score_loss"),
-    ],
-)
-def test_parameters_of_the_scoring_out_of_range(parameters, word):
-    with pytest.raises(ValueError, match=word):
-        CYCle(**parameters)

@@ -1,11 +1,16 @@
 import math
+from dataclasses import replace
 
 import pytest
+import reference
 import torch
+from hypothesis import given
+from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
 from fedmerit import flat
 from fedmerit.core import Layout, OwnPart, Reports, SiteView
 from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE, cosine_to_mean_of_others, minus_model
+from fedmerit.methods.registry import build_method
 
 NAN = math.nan
 
@@ -95,12 +100,6 @@ def test_two_sites_worked_by_hand():
     assert outcome.weights.tolist() == pytest.approx([5 / 6, 1 / 6])
 
 
-@pytest.mark.parametrize(("name", "value"), [("combine", "product"), ("estimate", "client"), ("combine", "")])
-def test_a_parameter_that_is_no_choice(name, value):
-    with pytest.raises(ValueError, match=f"{name}='{value}': expected one of"):
-        FedCE(**{name: value})
-
-
 @pytest.mark.parametrize("combine", ["times", "plus"])
 @pytest.mark.parametrize("claim", [-1.0, 1.0, 0.0])
 def test_a_false_cosine_is_flagged_and_gains_nothing(combine, claim):
@@ -166,6 +165,19 @@ def test_the_cosine_a_float32_site_finds_is_not_flagged():
     ]
     assert torch.allclose(torch.tensor(claims, dtype=torch.float64), state.cosine, rtol=0, atol=CLAIM_TOLERANCE / 10)
     _, outcome = method.round(state, trained - model, reports(claims, [0.5] * 3))
+    assert not outcome.quantities["flagged"].any()
+
+
+def test_where_the_server_sees_no_update_the_sites_word_counts():
+    """Encrypted, (n, 0): the same weights as of these cosines in the clear, and nobody is flagged."""
+    method = FedCE()
+    state = after_round_0(method)
+    expected = method.round(state, updates_of(1), reports(state.cosine, ERRORS))[1]
+    unseen = after_round_0(method, d=0)
+    outcome = method.round(unseen, torch.zeros(4, 0), reports(state.cosine, ERRORS))[1]
+    assert torch.equal(outcome.weights, expected.weights)
+    assert torch.equal(outcome.contribution, expected.contribution)
+    assert outcome.models.shape == (0,)
     assert not outcome.quantities["flagged"].any()
 
 
@@ -255,3 +267,56 @@ def test_the_sites_cosine_is_zero_where_nobody_moved():
     assert cosine_to_mean_of_others(still, still, still, 0.5) == 0
     assert cosine_to_mean_of_others(moved, still, still, 0.5) == 0  # it did not move itself
     assert cosine_to_mean_of_others(still, still, moved, 0.0) == 0  # the others did not
+
+
+@pytest.mark.parametrize("combine", ["times", "plus", "cosine", "error"])
+@given(rounds=random_rounds)
+@few
+def test_fedce_is_the_reference(combine, rounds):
+    n, d = rounds.updates.shape[1:]
+    dice = [lambda model, centre=centre: 1 / (1 + math.dist(model, centre) ** 2) for centre in rounds.centres.tolist()]
+    expected = reference.fedce([0.0] * d, rounds.samples.tolist(), as_numbers(rounds), dice, combine)
+    for (reports, outcome), round in zip(play(FedCE(combine), rounds), expected, strict=True):
+        assert outcome.weights.tolist() == pytest.approx(round["weights"], abs=1e-9)
+        assert outcome.models.tolist() == pytest.approx(round["w_next"], abs=1e-9)
+        for i in range(n):
+            if round["minus_error"][i] is None:
+                assert reports.values["minus_error"][i].isnan()
+            else:
+                assert reports.values["minus_error"][i] == pytest.approx(round["minus_error"][i], abs=1e-9)
+                assert outcome.quantities["cosine"][i] == pytest.approx(round["cosine"][i], abs=1e-9)
+        assert not outcome.quantities["flagged"].any()
+
+
+@pytest.mark.parametrize("estimate", ["site", "server"])
+@pytest.mark.parametrize(("combine", "other"), [("cosine", "minus_error"), ("error", "cosine")])
+def test_an_ablation_does_not_see_the_other_term(combine, other, estimate):
+    method, updates = (
+        build_method("fedce", {"combine": combine, "estimate": estimate}),
+        torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]),
+    )
+    shares = []
+    for changed in (0.2, 0.9):
+        state = method.start(torch.zeros(2), 3, Layout.of(2))
+        own = torch.tensor([changed, 0.5, 0.5], dtype=torch.float64)
+        for number in range(2):
+            now = updates.clone()
+            if other == "cosine":
+                now[0] = torch.tensor([1.0, -changed])
+            errors = own if other == "minus_error" else torch.full_like(own, 0.5) + torch.tensor([0.1, 0.0, 0.2])
+            values = {"cosine": state.cosine, "minus_error": errors if number else torch.full_like(own, torch.nan)}
+            reports = Reports(torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.bool), values)
+            state, outcome = method.round(state, now, reports)
+        shares.append(outcome.weights)
+    assert torch.equal(*shares)
+    assert outcome.weights.unique().numel() > 1  # the term it sees tells the sites apart
+
+
+@pytest.mark.parametrize(("n", "d"), [(2, 1), (4, 3000)])
+def test_identical_sites_of_unequal_sizes_weigh_the_same_once_contributions_count(n, d):
+    """Rounding is no contribution."""
+    rounds = make_rounds(n=1, d=d).of_sites(torch.zeros(n, dtype=torch.long))
+    rounds = replace(rounds, samples=torch.arange(1.0, n + 1).double())
+    for estimate in ("site", "server"):
+        for outcome in outcomes(build_method("fedce", {"estimate": estimate}), rounds)[1:]:
+            assert torch.allclose(outcome.weights, torch.full((n,), 1 / n, dtype=torch.float64), rtol=0, atol=1e-4)

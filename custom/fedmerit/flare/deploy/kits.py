@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_constant import JobConstants
+
 from fedmerit.core import DECIMALS
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
+from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import site_policy
 from fedmerit.training.data import SiteFolder, open_sites
@@ -153,10 +156,20 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
 
 def _write(kit: Path, resources: dict[str, Any], byoc: bool) -> None:
     """What of NVFlare's files in local/ decides who may do what here, with the classes of FedMerit's jobs alone."""
-    local, policy = kit / "local", site_policy(track=kind_of(kit) == "server")
-    write_json(local / "resources.json", resources | {"class_list_enforcement_mode": "enforce"} | policy)
+    local, kind = kit / "local", kind_of(kit)
+    config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
+    ours = {
+        "class_list_enforcement_mode": "enforce",
+        "app_validator": {"path": _path_of(ClassValidator), "args": {"config": config}},
+    }
+    write_json(local / "resources.json", resources | ours | site_policy(track=kind == "server"))
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
-    write_json(local / "privacy.json", privacy_policy(kind_of(kit)))
+    write_json(local / "privacy.json", privacy_policy(kind))
+
+
+def _path_of(kind: type) -> str:
+    """As NVFlare's files name a class."""
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
@@ -171,10 +184,7 @@ def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
 
 def privacy_policy(kind: str) -> dict[str, Any]:
     """privacy.json: one scope, which every job gets; at a site with the gate, and room for filters of its own."""
-    gate = {
-        "path": f"{EgressFilter.__module__}.{EgressFilter.__name__}",
-        "args": {"decimals": DECIMALS, "encrypted": False},
-    }
+    gate = {"path": _path_of(EgressFilter), "args": {"decimals": DECIMALS, "encrypted": False}}
     filters = [gate] if kind == "client" else []
     scope = {"name": SCOPE, "properties": {}, "task_result_filters": filters, "task_data_filters": []}
     return {"scopes": [scope], "default_scope": SCOPE}

@@ -20,7 +20,8 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json
 from fedmerit.flare.deploy import kits, session
 from fedmerit.flare.deploy.processes import guarded, start
-from fedmerit.flare.deploy.provision import init, make_project
+from fedmerit.flare.deploy.project import make_project
+from fedmerit.flare.deploy.provision import init
 from fedmerit.flare.recipe import export_job
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.ledger import Ledger

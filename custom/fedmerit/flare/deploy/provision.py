@@ -1,9 +1,8 @@
-"""A federation on paper and its startup kits, by NVFlare's own provisioning: project.yml in, a kit per participant out.
+"""A federation's startup kits, by NVFlare's own provisioning: project.yml in, a kit per participant out.
 
 ``nvflare provision -p project.yml -w .`` in the same folder does the same.
 """
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -11,22 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from nvflare.apis.utils.format_check import name_check
-from nvflare.lighter.constants import DEFINED_ROLES, CtxKey
+from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.prov_utils import prepare_builders
 from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import write_json, write_text
+from fedmerit.files import write_json
+from fedmerit.flare.deploy.project import PROJECT_FILE, read_project, with_sites, write_project
 
-PROJECT_FILE = "project.yml"
-CONTEXT_BUILDER = "fedmerit.flare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
 PACKAGES = ("fedmerit", "nvflare", "torch", "monai")
-SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
-LONGEST_NAME = 63  # of a certificate's common name; NVFlare cuts longer ones
 
 
 class VersionsBuilder(Builder):
@@ -50,102 +45,6 @@ class Kit:
     path: Path
 
 
-def make_project(
-    sites: Mapping[str, str],
-    server: str,
-    org: str,
-    admins: Mapping[str, str],
-    name: str = "fedmerit",
-    ports: tuple[int, int] = (8002, 8002),
-    encryption: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """The content of project.yml.
-
-    Args:
-        sites: organisation by site name; the names are those of the site folders.
-        server: host name or address at which the sites reach the server.
-        org: the server's and the admins' organisation.
-        admins: role by e-mail address.
-        name: of the federation.
-        ports: of the federation and of the admin console; the same twice for one port.
-        encryption: arguments of `fedmerit.flare.encryption.ContextBuilder`; None: no kit holds a key.
-
-    Raises:
-        BadInput: something of it cannot work; the message names it.
-    """
-    if not sites:
-        raise BadInput("--sites: expected names such as A,B,C")
-    for site, its_org in sites.items():
-        _require(site, "client", f"site {site!r}", "letters, digits, - and _")
-        _require(its_org, "org", f"organisation {its_org!r} of site {site}", "letters, digits and _")
-    _require(server, "server", f"server {server!r}", "a host name such as fl.hospital.org, or an address")
-    _require(org, "org", f"organisation {org!r}", "letters, digits and _")
-    _require(name, "simple_name", f"project name {name!r}", "letters, digits and _")
-    if _looks_like_address(server) and not _is_address(server):
-        raise BadInput(f"server {server!r}: is no address; expected four numbers from 0 to 255, or a host name")
-    if clash := {site for site in sites if site == server}:
-        raise BadInput(f"site {clash.pop()!r}: is the server's name too; give one of them another")
-    if len({site.lower() for site in sites}) < len(sites):
-        raise BadInput("--sites: two names differ in case alone; not every disk keeps them apart")
-    for port in ports:
-        if not 1 <= port <= 65535:
-            raise BadInput(f"port {port}: expected 1 to 65535")
-    for email, role in admins.items():
-        _require(email, "admin", f"admin {email!r}", "an e-mail address")
-        if role not in DEFINED_ROLES:
-            raise BadInput(f"admin {email}: role {role!r} is unknown; expected one of {', '.join(DEFINED_ROLES)}")
-    if not set(admins.values()) & set(SUBMITTERS):
-        raise BadInput(f"--admin: nobody could submit a job; give one the role {' or '.join(SUBMITTERS)}")
-    head = {"name": server, "type": "server", "org": org, "fed_learn_port": ports[0], "admin_port": ports[1]}
-    return {
-        "api_version": 3,
-        "name": name,
-        "description": "FedMerit federation",
-        "participants": [
-            head,
-            *(_site(site, its_org) for site, its_org in sites.items()),
-            *({"name": email, "type": "admin", "org": org, "role": role} for email, role in admins.items()),
-        ],
-        "builders": [
-            {
-                "path": "nvflare.lighter.impl.workspace.WorkspaceBuilder",
-                "args": {"template_file": ["master_template.yml"]},
-            },
-            {
-                "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "grpc"},
-            },
-            {"path": "nvflare.lighter.impl.cert.CertBuilder"},
-            {"path": f"{VersionsBuilder.__module__}.{VersionsBuilder.__name__}"},
-            *([{"path": CONTEXT_BUILDER, "args": dict(encryption)}] if encryption is not None else []),
-            {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
-        ],
-    }
-
-
-def _site(name: str, org: str) -> dict[str, Any]:
-    return {"name": name, "type": "client", "org": org, "allow_log_streaming": False}
-
-
-def _require(value: str, kind: str, what: str, expected: str) -> None:
-    if name_check(value, kind)[0] or value != value.strip():
-        raise BadInput(f"{what}: cannot be used; expected {expected}")
-    if len(value) > LONGEST_NAME:
-        raise BadInput(f"{what}: has {len(value)} characters; a certificate holds {LONGEST_NAME} at most")
-
-
-def _looks_like_address(host: str) -> bool:
-    return host.replace(".", "").isdigit()
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """Write project.yml to the new folder ``out`` and provision it there.
 
@@ -156,7 +55,7 @@ def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out, or add a site to it with --add")
     kits = provision(out, project)
-    _write_project(out, project)
+    write_project(out, project)
     return kits
 
 
@@ -168,35 +67,12 @@ def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
         RunFailed: NVFlare's provisioning failed.
     """
     project = read_project(out)
-    there = {participant["name"] for participant in project["participants"]}
-    if known := sorted(there & set(sites)):
+    if known := sorted({one["name"] for one in project["participants"]} & set(sites)):
         raise BadInput(f"{out / PROJECT_FILE}: holds {', '.join(known)} already")
-    server, *others = project["participants"]
-    admins = {one["name"]: one["role"] for one in others if one["type"] == "admin"}
-    before = {one["name"]: one["org"] for one in others if one["type"] == "client"}
-    make_project(before | dict(sites), server["name"], server["org"], admins)  # refuses what cannot work
-    project["participants"] += [_site(site, org) for site, org in sites.items()]
+    project = with_sites(project, sites)
     kits = provision(out, project)
-    _write_project(out, project)
+    write_project(out, project)
     return [kit for kit in kits if kit.name in sites]
-
-
-def read_project(out: Path) -> dict[str, Any]:
-    """project.yml of a folder that `init` wrote; `BadInput` naming it where it is none."""
-    path = out / PROJECT_FILE
-    try:
-        project = yaml.safe_load(path.read_text())
-        kinds = [participant["type"] for participant in project["participants"]]
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        reason = type(error).__name__
-        raise BadInput(f"{path}: not a project file ({reason}); make one with `fedmerit deploy init`") from error
-    if kinds.count("server") != 1:
-        raise BadInput(f"{path}: names {kinds.count('server')} servers; expected one")
-    return dict(project)
-
-
-def _write_project(out: Path, project: Mapping[str, Any]) -> None:
-    write_text(out / PROJECT_FILE, yaml.safe_dump(dict(project), sort_keys=False))
 
 
 def provision(out: Path, project: Mapping[str, Any]) -> list[Kit]:

@@ -25,6 +25,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.flare.deploy.kits import name_of, require_kind, server_address
 from fedmerit.flare.translation import PROGRESS
+from fedmerit.records.ledger import Ledger
 from fedmerit.training.place import RUN_NAME
 
 LOGIN = 10.0  # seconds to try to reach the server
@@ -181,7 +182,8 @@ def fetch(opened: Session, job_id: str, out: Path) -> Path:
     """The run folder of a job that is over, at ``out``.
 
     Raises:
-        BadInput: ``out`` holds something, the job is not over, or it left no run folder.
+        BadInput: ``out`` holds something, the job is not over, or it left no run: no site took it, or no round of it
+            is complete.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out")
@@ -196,14 +198,22 @@ def fetch(opened: Session, job_id: str, out: Path) -> Path:
         except JobNotDone as error:
             raise BadInput(f"job {job_id}: {error}; try again in a few seconds") from error
         found = [path.parent for path in sorted(result.rglob("run.json")) if path.parent.name == RUN_NAME]
-        if not found:
-            refused = "; ".join(why_refused(description))
-            raise BadInput(
-                f"job {job_id}: left no run folder, its status is {description['status']}"
-                + (f"; {refused}" if refused else "")
-                + "; its log is in the server's kit"
-            )
+        if not found or not Ledger(found[0] / "ledger.jsonl").records:
+            raise BadInput(_no_run(description, begun=bool(found)))
         if out.exists():
             out.rmdir()
         shutil.move(found[0], out)
     return out
+
+
+def _no_run(description: Mapping[str, Any], begun: bool) -> str:
+    """Why a job that is over has nothing to fetch, and what to do about it."""
+    refused = why_refused(description)
+    why = "its first round was not complete" if begun else "no site took it"
+    advice = (
+        "submit a job that `fedmerit export` wrote, unchanged, or ask those who refuse to allow it"
+        if refused
+        else "log.txt in the kits of the server and of the sites says what happened"
+    )
+    told = "; ".join([f"left no run: {why}", f"its status is {description['status']}", *refused, advice])
+    return f"job {description['job_id']}: {told}"

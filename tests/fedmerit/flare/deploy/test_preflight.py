@@ -11,11 +11,12 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
-from fedmerit.flare.deploy import preflight as checks
+from fedmerit.flare.deploy import machine_checks
 from fedmerit.flare.deploy.kits import prepare_server, prepare_site
 from fedmerit.flare.deploy.poc import free_port
 from fedmerit.flare.deploy.preflight import preflight
-from fedmerit.flare.deploy.provision import init, make_project
+from fedmerit.flare.deploy.project import make_project
+from fedmerit.flare.deploy.provision import init
 from fedmerit.flare.recipe import site_policy
 
 CLASSES = site_policy()["class_allow_list"]
@@ -164,15 +165,15 @@ def test_other_policy(ready, change, state, word):
 def test_server_out_of_reach(ready, monkeypatch):
     assert [state for state, _ in found(ready, "server")] == ["fail"]
     assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
-    monkeypatch.setattr(checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
+    monkeypatch.setattr(machine_checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
     ((_, told),) = found(ready, "server")
     assert "/etc/hosts" in told
 
 
 def test_another_service_on_the_servers_port(ready, monkeypatch):
     with socket.create_server(("localhost", 0)) as other:
-        monkeypatch.setattr(checks, "server_address", lambda kit: ("localhost", other.getsockname()[1]))
-        monkeypatch.setattr(checks, "CONNECT", 0.5)
+        monkeypatch.setattr(machine_checks, "server_address", lambda kit: ("localhost", other.getsockname()[1]))
+        monkeypatch.setattr(machine_checks, "CONNECT", 0.5)
         ((state, _),) = found(ready, "server")
         assert state == "fail"
 

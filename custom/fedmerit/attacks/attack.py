@@ -1,0 +1,58 @@
+"""The contract of an attack: what the attacker sees, and what it may change of an honest round."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from numpy.random import Generator
+from torch import Tensor
+
+from fedmerit.federation.memory import Learned, Memory
+from fedmerit.parameters import Checked, parameter
+from fedmerit.training.data import Case, SiteFolder
+from fedmerit.wire.messages import Reply, Task
+
+
+@dataclass(frozen=True)
+class AttackerView:
+    """What a site that has to send an update knows."""
+
+    task: Task
+    received: Tensor  # (d,) w_t
+    step: Tensor  # (d,) w_t - w_{t-1}: what became of the model since its last round
+    kept: Mapping[str, Any]  # what `Attack.keep` gave in the first round of the attack
+    train: Callable[[], Learned]  # the honest round
+    random: Generator  # seeded by (seed, site, round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(Checked):
+    """The honest round, in hooks of which each attack replaces some."""
+
+    from_: int = parameter(0, "first round of the attack; honest before", low=0)
+    earliest: ClassVar[int] = 0  # the first round in which it can be done; honest before
+
+    @property
+    def first(self) -> int:
+        """The first round that is not honest."""
+        return max(self.from_, self.earliest)
+
+    def seeded_as(self, site: str) -> str:
+        """By which site's name its training is seeded."""
+        return site
+
+    def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
+        """What it trains on; ``random`` is seeded by (seed, site), so that it is the same in all rounds."""
+        return folder.cases("training")
+
+    def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
+        """What it remembers of its last honest round, ``memory``, and the model (d,) it received after it."""
+        return {}
+
+    def update(self, view: AttackerView) -> Tensor | Learned:
+        """What it sends: an update (d,) without having trained, or what training gave."""
+        return view.train()
+
+    def claim(self, reply: Reply) -> Reply:
+        """The reply with what it says of itself."""
+        return reply

@@ -1,0 +1,36 @@
+"""Methods that give each site a part of the model's neurons."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImportanceRequest:
+    """A model whose neurons' importance is wanted before a round, measured on the server validation set."""
+
+    model: Tensor  # (d,)
+    order: str  # "exact": the loss without each neuron; "taylor": to first order
+    images: int  # at most so many of every site; 0: on none, the importance of all neurons is 0
+
+
+class AllocatesNeurons:
+    """The capability."""
+
+    def importance_request(self, state: Any) -> ImportanceRequest | None:
+        """What has to be measured before the next round goes out; None: nothing this time."""
+        raise NotImplementedError
+
+    def allocate(self, state: Any, importance: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """The submodels of the next rounds, after an `importance_request`.
+
+        Args:
+            state: as that had it.
+            importance: (H,) float64, what the loss rises by without each neuron, the mean over images; signed.
+
+        Returns:
+            The state, (n, d) models to start from, and (n, H) bool, the neurons that each site holds. What it does
+            not hold is zero in its model, and stays so in training.
+        """
+        raise NotImplementedError

@@ -1,0 +1,29 @@
+"""Methods that have models evaluated on the server validation set before a round ends."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedmerit.core import Reports
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """k models to evaluate, as mixtures of m vectors."""
+
+    models: Tensor  # (m, d)
+    mixtures: Tensor  # (k, m) float64, rows sum to 1: what is evaluated is ``mixtures @ models``
+    shares: Tensor  # (k, n) float64: whose trained BatchNorm statistics, averaged; a row of 0: the mean sent out
+    bins: int = 0  # of the histogram of losses per image; 0: none is wanted
+
+
+class EvaluatesCandidates:
+    """The capability."""
+
+    def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates | None:
+        """What is to be evaluated before `Method.round`, whose arguments these are; None: nothing this time.
+
+        `Reports.candidates` has the results then.
+        """
+        raise NotImplementedError

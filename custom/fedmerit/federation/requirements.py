@@ -1,0 +1,45 @@
+"""What sites and settings have to be for a run: checked before it begins."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.core import Layout
+from fedmerit.errors import BadInput
+from fedmerit.training.data import SiteFolder
+from fedmerit.training.networks import check_image_size
+
+
+def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
+    """`BadInput` where a method cannot work with so many sites, or has fewer than two to share models."""
+    method = config.build_method()
+    if len(sites) < method.needs.sites:
+        raise BadInput(
+            f"sites {', '.join(sites) or '(none)'}: {config.method} needs at least two; "
+            "add a site, or train alone with --method standalone"
+        )
+    try:
+        method.start(torch.zeros(1), len(sites), Layout.of(1))
+    except ValueError as error:
+        raise BadInput(f"method {config.method}: {error}") from error
+
+
+def require_patience(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:
+    """`BadInput` where a server cannot wait so long, or for so many of its sites."""
+    if not 1 <= min_sites <= (num_sites or min_sites):
+        raise BadInput(f"min_sites={min_sites}: expected 1 to the number of sites")
+    if not 0 <= round_timeout < math.inf:
+        raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
+
+
+def require_fit(config: RunConfiguration, folder: SiteFolder) -> None:
+    """`BadInput` where the images of ``folder`` do not fit the run's network."""
+    expected = (config.task, config.network.in_channels, config.network.labels)
+    if (folder.task, folder.channels, folder.labels) != expected:
+        raise BadInput(
+            f"site {folder.name}: task, channels and labels are {(folder.task, folder.channels, folder.labels)}, "
+            f"the run expects {expected}"
+        )
+    check_image_size(config.network, folder.image_size)

@@ -1,0 +1,292 @@
+"""The models of a run, as the server holds them: in the clear, encrypted, or not at all, where they stay at the sites.
+
+Each kind is one part that `fedmerit.federation.server` is put together with.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedmerit import flat
+from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.capabilities.peer_learning import Sharing, from_site_to_site
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.core import Method, Outcome, Reports
+from fedmerit.federation.peers import givers
+from fedmerit.federation.recorder import Replies
+from fedmerit.flat import Buffers
+from fedmerit.records.ciphertexts import Adder, Ciphertexts
+from fedmerit.records.ledger import digest
+from fedmerit.training import neurons
+from fedmerit.training.networks import initial_network, save_network
+from fedmerit.wire.messages import Evaluation, PeerModel, Reply, SparseUpdate
+
+
+class Models:
+    """Models that the server does not see; what all kinds share.
+
+    Args:
+        config: the run.
+        network: of its kind, as every site begins.
+        sites: their names, sorted.
+    """
+
+    parameters: Tensor  # (d,) one for all, or (n, d); (0,): not seen here
+    buffers: list[Buffers]  # of each site
+
+    def __init__(self, config: RunConfiguration, network: nn.Module, sites: Sequence[str]):
+        self.config, self.network, self.sites = config, network, sites
+        self.parameters = torch.empty(0)
+        self.buffers = [{}] * len(sites)
+
+    def task_parts(self, row: int) -> dict[str, Any]:
+        """The fields of a `Task` that bring the model to the site at ``row``."""
+        return {"parameters": self.parameters, "buffers": self.buffers[row]}
+
+    def peer_parts(self, sharing: Sharing | None, row: int, round: int, missed: Sequence[bool]) -> dict[str, Any]:
+        """The fields of a `Task` that bring the site at ``row`` to what its peers share with it."""
+        return {}
+
+    def fault_of(self, reply: Reply) -> str | None:
+        """Why what a site sends of its model cannot be used, beside `fedmerit.wire.inspection`; or None."""
+        return "ciphertexts, expected the update in the clear" if reply.ciphertexts else None
+
+    def began(self) -> list[str]:
+        """Digests of what the sites begin a round with."""
+        return [digest(self.parameters)] * len(self.sites)
+
+    def advance(self, outcome: Outcome, replies: Replies, reports: Reports, held: Tensor | None) -> None:
+        """Take over what a round gave; ``held`` (n, H) are the neurons that each site holds, None: all."""
+        self.parameters = outcome.models
+
+    def ended(self) -> str:
+        """Digest of what a round gave."""
+        return digest(self.parameters)
+
+    def final_test(self, round: int, ledger: str) -> Evaluation:
+        """Each site tests the model that it has, and the server has not."""
+        one = torch.eye(1, dtype=torch.float64)
+        return Evaluation(round, "testing", torch.empty(1, 0), one, ({},), one, ledger=ledger)
+
+    @property
+    def own_alone(self) -> bool:
+        """Whether each site tests its own final model and no other."""
+        return True
+
+    def save(self, folder: Path) -> None:
+        """Save the final models that are here."""
+
+    def content(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"models": self.parameters, "buffers": self.buffers, "changed": None, "sealed": None}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """From the checkpoint."""
+        self.parameters, self.buffers = content["models"], content["buffers"]
+
+
+class ModelsAtSites(Models):
+    """Sites keep their models and ask each other for them."""
+
+    def peer_parts(self, sharing: Sharing | None, row: int, round: int, missed: Sequence[bool]) -> dict[str, Any]:
+        """Whom the site may ask, and what is known here of the weights it gives them."""
+        if sharing is None:
+            return {}
+        weights = zip(self.sites, sharing.weights[row].tolist(), strict=True)
+        return {"others": {site: weight for site, weight in weights if site != self.sites[row]}}
+
+
+class EncryptedModels(Models):
+    """The sum of all rounds' updates, and the mean of BatchNorm statistics, which the server adds up unseen.
+
+    Args:
+        config: as of `Models`, like the next two.
+        network: likewise.
+        sites: likewise.
+        context: TenSEAL's, without the secret key.
+    """
+
+    def __init__(self, config: RunConfiguration, network: nn.Module, sites: Sequence[str], context: bytes):
+        super().__init__(config, network, sites)
+        self.adder = Adder(context, len(flat.get_parameters(network)), flat.get_buffers(network))
+        self.total: Ciphertexts | None = None  # None: nothing was added yet
+
+    def task_parts(self, row: int) -> dict[str, Any]:
+        """With the sum."""
+        return super().task_parts(row) | {"ciphertexts": self.total}
+
+    def fault_of(self, reply: Reply) -> str | None:
+        """What is wrong with the ciphertexts."""
+        return self.adder.fault(reply.ciphertexts)
+
+    def began(self) -> list[str]:
+        """Of the ciphertexts."""
+        return [digest(self.total or self.parameters)] * len(self.sites)
+
+    def advance(self, outcome: Outcome, replies: Replies, reports: Reports, held: Tensor | None) -> None:
+        """What `vectors.aggregate` and `flat.average_buffers` do with updates and statistics in the clear."""
+        rows = [row for row, reply in enumerate(replies) if reply and reply.ciphertexts]
+        sent = [reply.ciphertexts for reply in replies if reply and reply.ciphertexts]
+        shares = reports.data_share[rows].tolist()
+        self.total = self.adder.add(self.total, sent, outcome.weights[rows].tolist(), shares)
+        self.parameters = outcome.models
+
+    def ended(self) -> str:
+        """Of the ciphertexts."""
+        return digest(self.total or self.parameters)
+
+    def final_test(self, round: int, ledger: str) -> Evaluation:
+        """Each site tests the one that it decrypts."""
+        one = torch.eye(1, dtype=torch.float64)
+        empty = torch.empty(1, 0)
+        return Evaluation(round, "testing", empty, one, ({},), one, ledger=ledger, ciphertexts=self.total)
+
+    @property
+    def own_alone(self) -> bool:
+        """No: they all decrypt the same one."""
+        return False
+
+    def content(self) -> dict[str, Any]:
+        """With the sum."""
+        return super().content() | {"sealed": self.total and self.total.to_tensors()}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """With the sum."""
+        super().restore(content)
+        self.total = Ciphertexts.from_tensors(content["sealed"]) if content.get("sealed") else None
+
+
+class ModelsInTheClear(Models):
+    """One model for all, or one per site, and the BatchNorm statistics that belong to each site's.
+
+    Args:
+        config: as of `Models`, like the next two.
+        network: likewise.
+        sites: likewise.
+        method: of the run.
+    """
+
+    def __init__(self, config: RunConfiguration, network: nn.Module, sites: Sequence[str], method: Method):
+        super().__init__(config, network, sites)
+        self.parameters = flat.get_parameters(network)
+        self.buffers = [flat.get_buffers(network)] * len(sites)
+        self.vectors: Mapping[str, Tensor] = {}  # (d,), or (n, d): what the method sends beside the models
+        self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it got last; None: all
+        self.sites_test_their_own = isinstance(method, TrainsLocally) and method.keeps_own_model
+
+    @property
+    def statistics(self) -> Buffers:
+        """The BatchNorm statistics sent out; the first site's, where each has its own."""
+        return self.buffers[0]
+
+    def task_parts(self, row: int) -> dict[str, Any]:
+        """The model, whole or what changed, where that is smaller and the site has the rest."""
+        vectors = {name: vector if vector.ndim == 1 else vector[row] for name, vector in self.vectors.items()}
+        return {"parameters": self._download(row), "buffers": self.buffers[row], "vectors": vectors}
+
+    def _download(self, row: int) -> Tensor | SparseUpdate:
+        if self.parameters.ndim == 1:
+            return self.parameters
+        sparse = None if self.changed is None else SparseUpdate.between(self.changed[row], self.parameters[row])
+        return self.parameters[row] if sparse is None else sparse
+
+    def peer_parts(self, sharing: Sharing | None, row: int, round: int, missed: Sequence[bool]) -> dict[str, Any]:
+        """The models of those who share with the site; whoever missed the last round has none to share."""
+        if sharing is None:
+            return {}
+        models = self.parameters.expand(len(self.sites), -1)
+        peers = givers(sharing, self.config.seed, self.sites, row, round)
+        return {
+            "peers": {
+                self.sites[peer]: PeerModel(models[peer], self.buffers[peer], float(sharing.weights[row, peer]))
+                for peer in peers
+                if not missed[peer]
+            }
+        }
+
+    def began(self) -> list[str]:
+        """Of each site's model."""
+        return super().began() if self.parameters.ndim == 1 else [digest(model) for model in self.parameters]
+
+    def advance(self, outcome: Outcome, replies: Replies, reports: Reports, held: Tensor | None) -> None:
+        """The models, and the statistics by the rule that the outcome names."""
+        if outcome.models.ndim == 2:
+            self.changed = outcome.models != self.parameters
+            self.changed[~reports.present] = True  # whatever such a site holds, it gets the whole model
+        self.parameters, self.vectors = outcome.models, outcome.vectors
+        if outcome.statistics == "initial":
+            self.buffers = [flat.get_buffers(initial_network(self.config.network, self.config.seed))] * len(replies)
+        elif outcome.statistics == "own":
+            self.buffers = [
+                dict(reply.buffers) if reply else own for reply, own in zip(replies, self.buffers, strict=True)
+            ]
+        else:
+            self.buffers = [self._mean_statistics(replies, reports, held)] * len(replies)
+
+    def _mean_statistics(self, replies: Replies, reports: Reports, held: Tensor | None) -> Buffers:
+        trained = [reply.buffers for reply in replies if reply]
+        shares = reports.data_share[reports.present]
+        if held is None:
+            return flat.average_buffers(trained, shares)
+        owners = neurons.buffer_owners(self.network)
+        return neurons.average_buffers(trained, shares, held[reports.present], owners, self.statistics)
+
+    def replace(self, models: Tensor) -> None:
+        """Other models (n, d) from now on; none of them is what a site received before."""
+        self.parameters, self.changed = models, None
+
+    def _final(self) -> tuple[list[str], Tensor, Tensor, tuple[Buffers, ...]]:
+        """Names, vectors (m, d), which of them each final model is (k, m), and the k models' statistics."""
+        vectors = self.parameters.reshape(-1, self.parameters.shape[-1])
+        one = len(vectors) == 1 and all(buffers is self.buffers[0] for buffers in self.buffers)
+        names = ["global"] if one else list(self.sites)
+        each = torch.eye(len(vectors), dtype=torch.float64).expand(len(names), -1)
+        return names, vectors, each, tuple(self.buffers[: len(names)])
+
+    def final_test(self, round: int, ledger: str) -> Evaluation:
+        """Every site tests every final model, its own among them: on all test splits together stands the union."""
+        if self.sites_test_their_own:
+            return super().final_test(round, ledger)
+        names, vectors, each, buffers = self._final()
+        of_each = torch.eye(len(names), dtype=torch.float64)
+        return Evaluation(round, "testing", vectors, each, buffers, of_each, ledger=ledger)
+
+    @property
+    def own_alone(self) -> bool:
+        """Where a site's own model stays with it."""
+        return self.sites_test_their_own
+
+    def save(self, folder: Path) -> None:
+        """One file for all sites, or one for each, where models or statistics differ."""
+        names, vectors, each, buffers = self._final()
+        for name, mixture, statistics in zip(names, each, buffers, strict=True):
+            flat.load(self.network, flat.mix(vectors, mixture), statistics)
+            save_network(folder, name, self.network, self.config.network)
+
+    def content(self) -> dict[str, Any]:
+        """What changed as bits."""
+        changed = None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1))
+        return super().content() | {"changed": changed, "vectors": dict(self.vectors)}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """Likewise."""
+        super().restore(content)
+        self.vectors = content.get("vectors", {})  # checkpoints of earlier versions have none
+        if content["changed"] is not None:
+            bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.parameters.shape[1])
+            self.changed = torch.from_numpy(bits.astype(bool))
+
+
+def models_of(
+    config: RunConfiguration, method: Method, network: nn.Module, sites: Sequence[str], context: bytes | None
+) -> Models:
+    """The kind that a run needs; ``context`` is TenSEAL's, of encrypted runs."""
+    if context is not None:
+        return EncryptedModels(config, network, sites, context)
+    if from_site_to_site(method):
+        return ModelsAtSites(config, network, sites)
+    return ModelsInTheClear(config, network, sites, method)

@@ -1,0 +1,232 @@
+"""The models of a site: how one reaches it, what of it leaves, and which one it tests in the end.
+
+Each kind is one part that `fedmerit.federation.site` is put together with, the counterpart of
+`fedmerit.federation.server_models` at the server.
+"""
+
+import logging
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedmerit import flat
+from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.errors import BadInput, MemoryLost
+from fedmerit.federation.memory import Learned, Memory, MemoryFolder
+from fedmerit.federation.peers import UNREACHABLE, AskPeer, gives
+from fedmerit.federation.site_log import SiteLog, digest_of_peer
+from fedmerit.flat import Buffers
+from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
+from fedmerit.training.networks import initial_network
+from fedmerit.wire.egress_list import require_model
+from fedmerit.wire.inspection import fault_of_model
+from fedmerit.wire.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
+
+log = logging.getLogger(__name__)
+
+OTHER_KEY = "do all sites have kits of the same `fedmerit deploy init --he`?"
+NOTHING = torch.empty(0)  # in the place of what does not leave the site
+
+
+@dataclass(frozen=True)
+class Received:
+    """A task with its model whole."""
+
+    task: Task
+    model: Tensor  # (d,)
+    memory: Memory | None  # of the round before
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """What of a round's training leaves the site."""
+
+    update: Tensor  # (d,); (0,): none in the clear
+    buffers: Buffers
+    ciphertexts: Ciphertexts | None = None
+
+
+class ModelsFromServer:
+    """In the clear, both ways.
+
+    Args:
+        memory: of the site.
+    """
+
+    def __init__(self, memory: MemoryFolder):
+        self.memory = memory
+
+    def receive(self, task: Task) -> Received:
+        """The model of a task, on the CPU; `MemoryLost` where what it is built on is gone."""
+        memory = self.memory.of(task.round - 1)
+        if not isinstance(task.parameters, SparseUpdate):
+            return Received(task, task.parameters, memory)
+        if memory is None:
+            raise MemoryLost(LOST_MEMORY)
+        return Received(task, task.parameters.apply(memory.received), memory)
+
+    def outgoing(self, learned: Learned) -> Outgoing:
+        """Update and statistics as they are."""
+        return Outgoing(learned.update, learned.buffers)
+
+    def seen(self, received: Received) -> Tensor | Ciphertexts:
+        """What the site's log says that it got."""
+        return received.model
+
+    def final(self, task: Evaluation) -> tuple[str, Tensor, Buffers] | None:
+        """Name, parameters (d,) and statistics of the model to test that the server has not; None: the task's."""
+        if task.models.shape[1]:
+            return None
+        memory = self.memory.latest(task.round)
+        if memory is None or memory.own is None:
+            raise MemoryLost(LOST_MEMORY)
+        return "", *memory.own
+
+    def give(self, receiver: str, round: int) -> PeerModel | None:
+        """The site's model for a peer to learn from; from here it goes by the server alone."""
+        return None
+
+
+class _OwnStart(ModelsFromServer):
+    """The server sees no model, so that the site makes the first itself."""
+
+    def __init__(self, memory: MemoryFolder, config: RunConfiguration, name: str):
+        super().__init__(memory)
+        self.config, self.name = config, name
+        # made here: it borrows the global random state, and sites work in threads
+        self.initial = initial_network(config.network, config.seed)
+        self.start: tuple[Tensor, Buffers] = flat.get_parameters(self.initial), flat.get_buffers(self.initial)
+
+    def seen(self, received: Received) -> Tensor | Ciphertexts:
+        """The ciphertexts; nothing where none came."""
+        return received.task.ciphertexts or NOTHING
+
+
+class EncryptedModelsFromServer(_OwnStart):
+    """As ciphertexts, both ways.
+
+    Args:
+        memory: of the site.
+        config: the run.
+        name: of the site.
+        key: of all sites.
+    """
+
+    def __init__(self, memory: MemoryFolder, config: RunConfiguration, name: str, key: SiteKey):
+        super().__init__(memory, config, name)
+        self.key = key
+
+    def receive(self, task: Task) -> Received:
+        """The model that the ciphertexts hold."""
+        model, buffers = self._decrypted(task.ciphertexts)
+        return Received(replace(task, parameters=model, buffers=buffers), model, self.memory.of(task.round - 1))
+
+    def outgoing(self, learned: Learned) -> Outgoing:
+        """Update and statistics encrypted."""
+        return Outgoing(NOTHING, {}, self.key.encrypt(learned.update, learned.buffers))
+
+    def final(self, task: Evaluation) -> tuple[str, Tensor, Buffers] | None:
+        """The global model, which lies among the run's models from now on."""
+        return "global", *self._decrypted(task.ciphertexts)
+
+    def _decrypted(self, ciphertexts: Ciphertexts | None) -> tuple[Tensor, Buffers]:
+        """The model (d,) and statistics that the server cannot read; those of the start, if nothing was added yet.
+
+        Raises:
+            BadInput: they are no model, as where sites have different keys.
+        """
+        start, statistics = self.start
+        if ciphertexts is None:
+            return start, statistics
+        try:
+            added, buffers = self.key.decrypt(ciphertexts, statistics)
+            model = (start.double() + added).to(start.dtype)
+        except (ValueError, RuntimeError) as error:
+            raise BadInput(f"site {self.name}: cannot decrypt the model ({error}); {OTHER_KEY}") from error
+        if fault := fault_of_model(model, buffers, start, statistics, "model"):
+            raise BadInput(f"site {self.name}: decrypts a {fault}; {OTHER_KEY}")
+        return model, buffers
+
+
+class ModelsOfSites(_OwnStart):
+    """They stay where they are trained; a peer that learns from one asks the site for it.
+
+    Args:
+        memory: of the site.
+        config: the run.
+        name: of the site.
+        method: whose sites exchange models.
+        ask_peer: how to get another site's model.
+        site_log: of the site.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryFolder,
+        config: RunConfiguration,
+        name: str,
+        method: LearnsFromPeers,
+        ask_peer: AskPeer,
+        site_log: SiteLog,
+    ):
+        super().__init__(memory, config, name)
+        self.method, self.ask_peer, self.log = method, ask_peer, site_log
+
+    def receive(self, task: Task) -> Received:
+        """The site's own model, and those that its peers share with it."""
+        memory = self.memory.latest(task.round)
+        peers = {}
+        for peer, so_far in task.others.items():
+            shared = self._ask(task, peer)
+            if shared is not None:
+                peers[peer] = replace(shared, weight=memory.weights.get(peer, so_far) if memory else so_far)
+        model, buffers = self._own(task.round)
+        return Received(replace(task, parameters=model, buffers=buffers, peers=peers), model, memory)
+
+    def outgoing(self, learned: Learned) -> Outgoing:
+        """Nothing of the model."""
+        return Outgoing(NOTHING, {})
+
+    def final(self, task: Evaluation) -> tuple[str, Tensor, Buffers] | None:
+        """Its own, which lies among the run's models from now on."""
+        return self.name, *self._own(task.round)
+
+    def give(self, receiver: str, round: int) -> PeerModel | None:
+        """The model, where the site shares it with ``receiver``, by its own memory alone; logged.
+
+        Raises:
+            Withheld: the model is not as `fedmerit.wire.egress_list` lists it, and must not leave.
+        """
+        memory = self.memory.of(round - 1)
+        if memory is None and round:
+            return None
+        weight = torch.tensor(memory.weights.get(receiver, math.nan) if memory else math.nan, dtype=torch.float64)
+        if not gives(float(self.method.probability(weight, round)), self.config.seed, self.name, receiver, round):
+            return None
+        model = PeerModel(*self._own(round), math.nan)
+        tables = flat.named(self.initial, model.parameters), model.buffers
+        require_model(*({name: tensor.numpy() for name, tensor in table.items()} for table in tables))
+        self.log.gave_model(round, receiver, digest_of_peer(model))
+        return model
+
+    def _ask(self, task: Task, peer: str) -> PeerModel | None:
+        """The model of a peer, `UNREACHABLE` where it does not answer; either is logged. None: it shares none."""
+        digest = None
+        try:
+            model = self.ask_peer(peer, task.round)
+            if model is None:
+                return None
+            digest = digest_of_peer(model)
+        except Exception as error:  # whatever happens at a peer or on the way there; its text may name files
+            log.warning("round %d: %s cannot be asked for its model: %s", task.round, peer, type(error).__name__)
+            model = UNREACHABLE
+        self.log.got_model(task, peer, digest)
+        return model
+
+    def _own(self, round: int) -> tuple[Tensor, Buffers]:
+        """What the site starts a round from, (d,), and the statistics."""
+        memory = self.memory.latest(round)
+        return self.start if memory is None else (memory.model, memory.buffers)

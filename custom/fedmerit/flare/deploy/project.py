@@ -1,0 +1,143 @@
+"""A federation on paper: the content of NVFlare's project.yml, and what of it cannot work."""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from nvflare.apis.utils.format_check import name_check
+from nvflare.lighter.constants import DEFINED_ROLES
+
+from fedmerit.errors import BadInput
+from fedmerit.files import write_text
+
+PROJECT_FILE = "project.yml"
+VERSIONS_BUILDER = "fedmerit.flare.deploy.provision.VersionsBuilder"  # in the project.yml of every federation
+CONTEXT_BUILDER = "fedmerit.flare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
+SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
+LONGEST_NAME = 63  # of a certificate's common name; NVFlare cuts longer ones
+
+
+def make_project(
+    sites: Mapping[str, str],
+    server: str,
+    org: str,
+    admins: Mapping[str, str],
+    name: str = "fedmerit",
+    ports: tuple[int, int] = (8002, 8002),
+    encryption: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The content of project.yml.
+
+    Args:
+        sites: organisation by site name; the names are those of the site folders.
+        server: host name or address at which the sites reach the server.
+        org: the server's and the admins' organisation.
+        admins: role by e-mail address.
+        name: of the federation.
+        ports: of the federation and of the admin console; the same twice for one port.
+        encryption: arguments of `fedmerit.flare.encryption.ContextBuilder`; None: no kit holds a key.
+
+    Raises:
+        BadInput: something of it cannot work; the message names it.
+    """
+    if not sites:
+        raise BadInput("--sites: expected names such as A,B,C")
+    for site, its_org in sites.items():
+        _require(site, "client", f"site {site!r}", "letters, digits, - and _")
+        _require(its_org, "org", f"organisation {its_org!r} of site {site}", "letters, digits and _")
+    _require(server, "server", f"server {server!r}", "a host name such as fl.hospital.org, or an address")
+    _require(org, "org", f"organisation {org!r}", "letters, digits and _")
+    _require(name, "simple_name", f"project name {name!r}", "letters, digits and _")
+    if _looks_like_address(server) and not _is_address(server):
+        raise BadInput(f"server {server!r}: is no address; expected four numbers from 0 to 255, or a host name")
+    if clash := {site for site in sites if site == server}:
+        raise BadInput(f"site {clash.pop()!r}: is the server's name too; give one of them another")
+    if len({site.lower() for site in sites}) < len(sites):
+        raise BadInput("--sites: two names differ in case alone; not every disk keeps them apart")
+    for port in ports:
+        if not 1 <= port <= 65535:
+            raise BadInput(f"port {port}: expected 1 to 65535")
+    for email, role in admins.items():
+        _require(email, "admin", f"admin {email!r}", "an e-mail address")
+        if role not in DEFINED_ROLES:
+            raise BadInput(f"admin {email}: role {role!r} is unknown; expected one of {', '.join(DEFINED_ROLES)}")
+    if not set(admins.values()) & set(SUBMITTERS):
+        raise BadInput(f"--admin: nobody could submit a job; give one the role {' or '.join(SUBMITTERS)}")
+    head = {"name": server, "type": "server", "org": org, "fed_learn_port": ports[0], "admin_port": ports[1]}
+    return {
+        "api_version": 3,
+        "name": name,
+        "description": "FedMerit federation",
+        "participants": [
+            head,
+            *(_site(site, its_org) for site, its_org in sites.items()),
+            *({"name": email, "type": "admin", "org": org, "role": role} for email, role in admins.items()),
+        ],
+        "builders": [
+            {
+                "path": "nvflare.lighter.impl.workspace.WorkspaceBuilder",
+                "args": {"template_file": ["master_template.yml"]},
+            },
+            {
+                "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config", "scheme": "grpc"},
+            },
+            {"path": "nvflare.lighter.impl.cert.CertBuilder"},
+            {"path": VERSIONS_BUILDER},
+            *([{"path": CONTEXT_BUILDER, "args": dict(encryption)}] if encryption is not None else []),
+            {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
+        ],
+    }
+
+
+def _site(name: str, org: str) -> dict[str, Any]:
+    return {"name": name, "type": "client", "org": org, "allow_log_streaming": False}
+
+
+def _require(value: str, kind: str, what: str, expected: str) -> None:
+    if name_check(value, kind)[0] or value != value.strip():
+        raise BadInput(f"{what}: cannot be used; expected {expected}")
+    if len(value) > LONGEST_NAME:
+        raise BadInput(f"{what}: has {len(value)} characters; a certificate holds {LONGEST_NAME} at most")
+
+
+def _looks_like_address(host: str) -> bool:
+    return host.replace(".", "").isdigit()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def with_sites(project: Mapping[str, Any], sites: Mapping[str, str]) -> dict[str, Any]:
+    """A project with further sites, organisation by name; `BadInput` where one cannot be added."""
+    server, *others = project["participants"]
+    admins = {one["name"]: one["role"] for one in others if one["type"] == "admin"}
+    before = {one["name"]: one["org"] for one in others if one["type"] == "client"}
+    make_project(before | dict(sites), server["name"], server["org"], admins)  # refuses what cannot work
+    return {**project, "participants": [server, *others, *(_site(site, org) for site, org in sites.items())]}
+
+
+def read_project(out: Path) -> dict[str, Any]:
+    """project.yml of a folder that `init` wrote; `BadInput` naming it where it is none."""
+    path = out / PROJECT_FILE
+    try:
+        project = yaml.safe_load(path.read_text())
+        kinds = [participant["type"] for participant in project["participants"]]
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        reason = type(error).__name__
+        raise BadInput(f"{path}: not a project file ({reason}); make one with `fedmerit deploy init`") from error
+    if kinds.count("server") != 1:
+        raise BadInput(f"{path}: names {kinds.count('server')} servers; expected one")
+    return dict(project)
+
+
+def write_project(out: Path, project: Mapping[str, Any]) -> None:
+    """Write project.yml to a folder."""
+    write_text(out / PROJECT_FILE, yaml.safe_dump(dict(project), sort_keys=False))

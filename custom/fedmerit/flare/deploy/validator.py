@@ -1,0 +1,51 @@
+"""A job that names a class which is not allowed here is refused as it is deployed, with the reason.
+
+NVFlare itself looks when the job's processes build their parts. By then the job runs at the server, which is told no
+more than the exit code of the first site's process.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.app_validation import AppValidator
+from nvflare.apis.fl_constant import WorkspaceConstants
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.fuel.utils.json_scanner import Node
+
+
+class ClassValidator(AppValidator):
+    """NVFlare's app validator of our kits, by the class allow list in ``local/resources.json``.
+
+    Args:
+        config: the file of a job that is for this machine, ``config_fed_client.json`` or ``config_fed_server.json``.
+    """
+
+    def __init__(self, config: str):
+        self.config = config
+        self.authorizer = ComponentPathAuthorizer()
+
+    def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
+        """Why the job is refused, "" where it is not; and nothing else."""
+        app = Path(app_folder)
+        if not (app / WorkspaceConstants.CUSTOM_FOLDER_NAME).exists():  # a job with code is judged by the byoc right
+            content = ConfigFactory.load_config(self.config, [str(app / "config")]).to_dict()
+            try:
+                for part in _parts(content, []):
+                    self.authorizer.authorize_component_config(part.element, part)
+            except UnsafeComponentError as error:
+                return str(error), {}
+        return "", {}
+
+
+def _parts(element: object, path: list[str]) -> Iterator[Node]:
+    """What NVFlare would build of a job's configuration: all that names a class."""
+    if isinstance(element, dict) and {"path", "class_path"} & set(element) and element.get("config_type") != "dict":
+        node = Node(element)
+        node.paths = path
+        yield node
+    inner = element.items() if isinstance(element, dict) else enumerate(element) if isinstance(element, list) else ()
+    for key, value in inner:
+        yield from _parts(value, [*path, str(key)])

@@ -1,0 +1,52 @@
+"""FedCE as the aggregator of NVFlare 2.9 has it (``estimate="server"``)."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Needs, Outcome, Reports
+from fedmerit.methods.fedce import COMBINATIONS, EPSILON, FedCE, FedCEState
+from fedmerit.parameters import parameter
+from fedmerit.vectors import cosine_to_others, share
+
+
+@dataclass(frozen=True)
+class FedCENVFlare(FedCE):
+    """Weights by the running means of both terms, the cosine being that of this round's updates."""
+
+    estimate: str = parameter("server", "NVFlare 2.9's rule", choices=("server",))
+
+    read_by_variant: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[Needs] = Needs()
+
+    def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
+        """Cosines of this round's updates, and errors of the sites."""
+        present = reports.present
+        known = int(state.weights.isfinite().sum())
+        unseen = 1 / (known + 1) if known else 1 / float(present.sum())
+        prior = state.weights.where(state.weights.isfinite(), unseen) * present
+        cosine = cosine_to_others(products, prior)
+        minus_error = reports.values["minus_error"].where(reports.values["minus_error"].isfinite(), 1.0)
+        rounds = state.rounds + present
+        step = present / rounds.clamp(min=1)
+        cosine_mean = state.cosine_mean + step * (cosine - state.cosine_mean)
+        minus_error_mean = state.minus_error_mean + step * (minus_error - state.minus_error_mean)
+
+        gamma_cos = share_floored(1 - cosine_mean, present)
+        gamma_err = share_floored(minus_error_mean, present)
+        weights = share_floored(COMBINATIONS[self.combine](gamma_cos, gamma_err), present)
+        outcome = Outcome(
+            contribution=weights.where(present, torch.nan),
+            reputation=weights,
+            weights=weights,
+            models=state.model,
+            quantities={"cosine": cosine.where(present, torch.nan), "minus_error": minus_error},
+        )
+        return replace(state, cosine_mean=cosine_mean, minus_error_mean=minus_error_mean, rounds=rounds), outcome
+
+
+def share_floored(amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) shares of the present sites after raising every amount to `EPSILON`."""
+    return share(amounts.clamp(min=EPSILON), present)

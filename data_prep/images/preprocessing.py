@@ -1,0 +1,114 @@
+"""From a decoded case to the stored one: crop, normalise, pad, resize, all by MONAI."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from monai.transforms import (
+    BorderPad,
+    Compose,
+    NormalizeIntensity,
+    Resize,
+    ScaleIntensityRange,
+    ScaleIntensityRangePercentiles,
+    SpatialCrop,
+)
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data_prep.raw import Decoded
+from fedmerit.errors import BadInput
+
+Normalise = Callable[[NDArray[np.float32]], Tensor]
+
+# MRI has no unit: clip the brightest and darkest half percent of a volume, then mean 0 and deviation 1.
+normalise_mri: Normalise = Compose(
+    [ScaleIntensityRangePercentiles(0.5, 99.5, 0, 1, clip=True), NormalizeIntensity()],
+)
+# Photographs: [0, 1], then mean 0 and deviation 1 for each colour of each image.
+normalise_photo: Normalise = Compose([ScaleIntensityRange(0, 255, 0, 1), NormalizeIntensity(channel_wise=True)])
+
+
+@dataclass(frozen=True)
+class Box:
+    """A window on the decoded slices, in their pixels; it may reach beyond them (``top`` and ``left`` below 0)."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def central_box(case: Decoded, field_of_view: float | None) -> Box:
+    """The central square of ``field_of_view`` mm, or the whole frame made square where either knows no millimetres.
+
+    Raises:
+        BadInput: the box would cut off labelled pixels; says which field of view holds them.
+    """
+    height, width = case.image.shape[2:]
+    if field_of_view is None or case.spacing is None:
+        extent = (max(height, width),) * 2
+    else:
+        extent = (round(field_of_view / case.spacing[0]), round(field_of_view / case.spacing[1]))
+        needed = _field_needed(case.label, case.spacing)
+        if needed > field_of_view:
+            raise BadInput(
+                f"the central {field_of_view:g} mm cut off a part of its mask; "
+                f"prepare with a field of view of at least {needed:.0f} mm"
+            )
+    return Box(_central_start(height, extent[0]), _central_start(width, extent[1]), *extent)
+
+
+def box_about(mask: NDArray[Any], multiple: float) -> Box | None:
+    """The square about the middle of ``mask`` (height, width), ``multiple`` times its larger extent; `None` if empty.
+
+    The middle is that of the mask's bounding box, so that from a multiple of 1 on nothing is cut off.
+    """
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    if not rows.size:
+        return None
+    side = round(multiple * max(rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1))
+    top, left = ((int(marked[0] + marked[-1]) + 1 - side) // 2 for marked in (rows, columns))
+    return Box(top, left, side, side)
+
+
+def preprocess(
+    case: Decoded, size: int, box: Box, normalise: Normalise
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Image and label of ``box`` on a ``size`` x ``size`` grid; beyond the border lies the darkest value, no label."""
+    height, width = case.image.shape[2:]
+    bottom, right = box.top + box.height, box.left + box.width
+    crop = SpatialCrop(roi_start=(max(box.top, 0), max(box.left, 0)), roi_end=(min(bottom, height), min(right, width)))
+    beyond = [max(-box.top, 0), max(bottom - height, 0), max(-box.left, 0), max(right - width, 0)]
+    image = normalise(crop(_planes(case.image)))
+    image = BorderPad(beyond, value=float(image.min()))(image)
+    image = Resize((size, size), mode="bilinear", anti_aliasing=True)(image)
+    # nearest-exact samples at pixel centres as bilinear does; plain nearest would shift the mask.
+    label = Resize((size, size), mode="nearest-exact")(BorderPad(beyond)(crop(_planes(case.label))))
+    return (
+        image.numpy().reshape(*case.image.shape[:2], size, size).astype(np.float32),
+        label.numpy().reshape(*case.label.shape[:2], size, size).astype(np.uint8),
+    )
+
+
+def _planes(stack: NDArray[Any]) -> NDArray[Any]:
+    """Slices and channels as one axis: what MONAI's two-dimensional transforms call channels."""
+    return stack.reshape(-1, *stack.shape[2:])
+
+
+def _central_start(length: int, extent: int) -> int:
+    """Where a centred window of ``extent`` pixels begins; negative where it is the longer one."""
+    return length // 2 - extent // 2 if length > extent else -((extent - length) // 2)
+
+
+def _field_needed(label: NDArray[np.uint8], spacing: Sequence[float]) -> float:
+    """Millimetres that a centred square has to measure to hold every labelled pixel."""
+    needed = 0.0
+    for axis in (0, 1):
+        marked = np.flatnonzero(label.any(axis=(0, 1, 3 - axis)))
+        if marked.size:
+            middle = label.shape[2 + axis] / 2
+            reach = max(middle - marked[0], marked[-1] + 1 - middle) + 1  # one pixel for the crop's rounding
+            needed = max(needed, 2 * float(reach) * spacing[axis])
+    return needed

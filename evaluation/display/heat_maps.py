@@ -1,0 +1,49 @@
+"""Figures of tables whose cells are coloured: what sites hold of each other."""
+
+import numpy as np
+import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
+
+from evaluation.display.drawing import STYLE, panels, titled, turn_if_long
+from evaluation.results.views import Results
+
+
+def reputations(results: Results) -> Figure:
+    """What sites hold of each other, 0 to 1, in the first, a middle and the last round: as Figures 4, 5 and 8 of CYCle.
+
+    One panel per method and round; a row per site that holds, mean over seeds. The lowest row is the mean over
+    holders and over all rounds.
+    """
+    table = results.rounds.pairs("peer_reputation")
+    of_methods = {str(name): part.droplevel("method") for name, part in table.groupby(level="method", observed=True)}
+    chosen = {name: _first_middle_last(part.index.unique("round")) for name, part in of_methods.items()}
+    with style.context([STYLE, {"axes.grid": False}]):
+        figure, axes = panels(sum(map(len, chosen.values())))
+        places = iter(axes)
+        for method, rounds in chosen.items():
+            held = of_methods[method]
+            overall = held.groupby(level="round").mean().mean(axis=0).to_dict()
+            for number in rounds:
+                shown = held[held.index.get_level_values("round") == number].droplevel("round")
+                shown = shown.dropna(axis=1, how="all")
+                cells = np.vstack([shown.to_numpy(), [overall[site] for site in shown]])
+                panel = next(places)
+                panel.imshow(cells, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+                for (row, column), value in np.ndenumerate(cells):
+                    if not np.isnan(value):
+                        ink = "white" if value > 0.6 else "#1b1e23"
+                        panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink, fontsize=8)
+                panel.axhline(len(shown) - 0.5, color="white", linewidth=3)
+                panel.set_title(f"{method}, round {number}" if len(chosen) > 1 else f"Round {number}")
+                panel.set_xticks(range(shown.shape[1]), shown.columns)
+                panel.set_yticks(range(len(cells)), [*shown.index, "all rounds"])
+                panel.tick_params(length=0)
+                turn_if_long(panel, [str(site) * 2 for site in shown.columns])
+        titled(figure, "Reputation with", "Site")
+    return figure
+
+
+def _first_middle_last(rounds: pd.Index) -> list[int]:
+    """Of the rounds of a run, three; fewer where there are no more."""
+    return sorted({int(rounds[place]) for place in (0, len(rounds) // 2, -1)})

@@ -1,0 +1,71 @@
+"""A page of a report: one HTML file that fetches nothing, with its tables and figures as files beside it."""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from evaluation.display.drawing import png, svg
+from fedmerit.files import write_atomically, write_text
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure to show: its file's name, a caption, an address that holds the image itself."""
+
+    name: str
+    caption: str
+    address: str
+
+
+def write_page(out: Path, template: str, **shown: Any) -> None:
+    """Render one of ``templates/`` into ``out``.
+
+    Its style and its script stand inside; the content policy allows these two, by their digests, and images that the
+    page itself holds. Nothing else is loaded or run, whatever stands in the results.
+    """
+    environment = Environment(
+        loader=PackageLoader("evaluation.display", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    inside = {name: environment.get_template(name).render() for name in ("style.css", "sort.js")}
+    policy = (
+        f"default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+        f"style-src {_digest(inside['style.css'])}; script-src {_digest(inside['sort.js'])}"
+    )
+    page = environment.get_template(template)
+    write_text(out, page.render(style=inside["style.css"], script=inside["sort.js"], policy=policy, **shown))
+
+
+def pictures(drawn: Mapping[str, tuple[str, Figure]], folder: Path) -> dict[str, Picture]:
+    """Figures by name, with their captions: saved as PNG, and held as SVG for the page."""
+    for name, (_, figure) in drawn.items():
+        save_png(folder / f"{name}.png", png(figure))
+    return {name: Picture(name, caption, _address(svg(figure), "svg+xml")) for name, (caption, figure) in drawn.items()}
+
+
+def photograph(content: bytes, caption: str, file: Path) -> Picture:
+    """A PNG, saved, and held for the page."""
+    save_png(file, content)
+    return Picture(file.stem, caption, _address(content, "png"))
+
+
+def save_png(path: Path, content: bytes) -> None:
+    """Write an image's bytes, whole or not at all."""
+    write_atomically(path, lambda file: file.write(content))
+
+
+def _address(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

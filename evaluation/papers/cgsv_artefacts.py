@@ -1,0 +1,246 @@
+"""Tables and figures of CGSV (Xu et al., NeurIPS 2021), for the patients of other sites dealt into new ones."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from evaluation.display.table import Table
+from evaluation.fairness.measures import pearson
+from evaluation.papers import approximation
+from evaluation.papers.artefact import Artefact, Drawn, Made, Paper, printed
+from evaluation.papers.dealt_sites import (
+    accuracies,
+    agents,
+    alone_and_final,
+    bars,
+    correlations,
+    lines,
+    needs,
+    reputation_and_final,
+    reputation_and_loss,
+)
+from evaluation.papers.needs import Compared
+from evaluation.papers.printed_tables import published
+from evaluation.papers.study import Deal, Study
+from fedmerit.errors import BadInput
+
+UNI, POW = Deal("UNI", "uniform"), Deal("POW", "powerlaw")
+THREE = (Deal("UNI", "uniform", into=3), Deal("POW", "powerlaw", into=3))
+NOISY = Deal("noisy", "uniform", into=5, noise=(("site-1", 0.2), ("site-2", 0.4), ("site-3", 0.6)))
+ALTRUISM = ("cgsv", "cgsv:beta=1.2", "cgsv:beta=1.5", "cgsv:beta=2")
+METHODS = ("standalone", "fedavg", "qfedavg", "cffl", "eci", "dw", "rr", "eu", *ALTRUISM)
+ALL = needs(METHODS, (UNI, POW))
+LARGEST = 14  # sites of Figure 1: some seconds
+
+NOT_THEIR_DATA = (
+    "The paper classifies images and sentences, by test accuracy; here it is Dice of segmentations. Sizes follow its "
+    "power law; the partition by classes (CLA) has no counterpart. Defaults of the methods are FedMerit's readings."
+)
+
+
+def _accuracy(study: Study, artefact: Artefact) -> Made:
+    return accuracies(study, artefact, agents(study))
+
+
+def _fairness(study: Study, artefact: Artefact) -> Made:
+    return correlations(study, artefact, agents(study), alone_and_final)
+
+
+def _reputation(study: Study, artefact: Artefact) -> Made:
+    return correlations(study, artefact, agents(study), reputation_and_final)
+
+
+def _loss(study: Study, artefact: Artefact) -> Made:
+    return correlations(study, artefact, agents(study), reputation_and_loss)
+
+
+def _approximation(study: Study, artefact: Artefact) -> Made:
+    """Figure 1; what is computed stays, since its times would differ."""
+    path = study.out / "figures" / f"{artefact.name}.csv"
+    index = ["sites", "dimensions", "evaluation"]
+    computed = pd.read_csv(path).set_index(index) if path.exists() else None
+    table = approximation.compare(approximation.grid(LARGEST)) if computed is None else computed
+    return Made(drawn=[Drawn(artefact.name, artefact.what, approximation.draw(table), table.reset_index())])
+
+
+def _overhead(study: Study, artefact: Artefact) -> Made:
+    """Table 3: how much longer a round takes than FedAvg's, the sites one after the other, then the server."""
+    (need,) = artefact.needs
+    assert isinstance(need, Compared)
+    rounds = study.results(need).plain.rounds
+    sites = rounds.of("seconds").sum(axis=1).groupby(level="method").median()
+    server = rounds.of("server_seconds").max(axis=1).groupby(level="method").median()
+    labels = [label for label in need.labels if label in sites.index]
+    sites, server = sites[labels], server.reindex(labels)
+    both = sites + server
+    base = both.get("fedavg", float("nan"))
+    columns = {"Sites [s]": sites, "Server [s]": server, "Over fedavg [s]": both - base}
+    frame = pd.DataFrame(columns | {"Ratio to fedavg": (both - base) / base}).rename_axis("Method").reset_index()
+    caption = (
+        "Wall-clock time of a round, median over rounds and seeds: of all sites one after the other, of the server; "
+        "and by what both exceed FedAvg's"
+    )
+    table = Table(artefact.name, caption, frame, decimals=3)
+    return Made([table, *printed(artefact.name, artefact.published)])
+
+
+def _altruism(study: Study, artefact: Artefact) -> Made:
+    """What altruism buys the others, and costs fairness: quotas, Dice and its correlation with training alone."""
+    (need,) = artefact.needs
+    assert isinstance(need, Compared)
+    results = study.results(need)
+    alone, final = alone_and_final(results)
+    rows = []
+    for label in (name for name in ALTRUISM if name in final.index.get_level_values("method")):
+        dice, base = (table.xs(label, level="method").to_numpy(float) for table in (final, alone))
+        quota = pd.DataFrame(results.plain.rounds.of("quota").loc[label])
+        beta = dict(part.split("=") for part in label.split(":")[1:]).get("beta", "1")
+        rows.append(
+            {
+                "Altruism": beta,
+                "Lowest quota": quota.min(axis=1).mean(),
+                "Dice, mean [%]": 100 * dice.mean(),
+                "Dice, lowest site [%]": 100 * dice.min(axis=1).mean(),
+                "Dice, highest site [%]": 100 * dice.max(axis=1).mean(),
+                "Pearson with training alone": float(np.mean(pearson(base, dice))),
+            }
+        )
+    if not rows:
+        raise BadInput("no training of cgsv is finished; the same command goes on")
+    caption = f"{artefact.what}: means over seeds, quotas also over rounds; 100 x Pearson over sites"
+    return Made([Table(artefact.name, caption, pd.DataFrame(rows), decimals=2)])
+
+
+def _lines(**titles: str) -> Callable[[Study, Artefact], Made]:
+    """What makes lines over rounds of these quantities."""
+    return lambda study, artefact: lines(study, artefact, titles)
+
+
+PAPER = Paper(
+    "Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning",
+    "Xu et al., NeurIPS 2021",
+    "MNIST, CIFAR-10, MR and SST dealt among 5, 10 or 20 agents; 60 to 200 iterations; accuracy on one test set",
+    (
+        Artefact(
+            "table1",
+            "Dice of every method on dealt sites, mean over sites and highest",
+            _accuracy,
+            ALL,
+            (published("cgsv-table1"), published("cgsv-table5")),
+            f"{NOT_THEIR_DATA} With --into 5 it is the paper's Table 5.",
+        ),
+        Artefact(
+            "table2",
+            "Fairness: final Dice beside that of training alone",
+            _fairness,
+            ALL,
+            (published("cgsv-table2"), published("cgsv-table6")),
+            f"{NOT_THEIR_DATA} With --into 5 it is the paper's Table 6. Where all sites have one and the same model "
+            "(fedavg, qfedavg), it is undefined; the paper has every agent train once more at the end.",
+        ),
+        Artefact(
+            "table3",
+            "Time overhead of the methods",
+            _overhead,
+            (Compared(METHODS, POW),),
+            (published("cgsv-table3"),),
+            "Of the sites' rounds, evaluations for the server among them, and of the server's work; not of the network "
+            "in between. Trainings side by side slow each other: for times to rely on, --jobs 1. The paper's are of "
+            "other machines and models.",
+        ),
+        Artefact(
+            "table7",
+            "Fairness: final Dice beside reputation",
+            _reputation,
+            ALL,
+            (published("cgsv-table7"),),
+            f"{NOT_THEIR_DATA} Reputations of methods that have none of this kind are Eq. 4 of the cosines of their "
+            "updates to their weighted mean.",
+        ),
+        Artefact(
+            "table8",
+            "Fairness: negative training loss of the last round beside reputation",
+            _loss,
+            ALL,
+            (published("cgsv-table8"),),
+            f"{NOT_THEIR_DATA} Reputations as in table7.",
+        ),
+        Artefact(
+            "figure1",
+            "Approximations of Shapley values of random updates: error and time",
+            _approximation,
+            remark=f"Of random updates, as in the paper, for 4 to {LARGEST} sites; `fedmerit figure` has more.",
+        ),
+        Artefact(
+            "figure2",
+            "Where three of five sites have 20, 40 and 60 % wrong masks",
+            _lines(model_distance="Distance to the server's model", train_loss="Training loss"),
+            (Compared(("cgsv",), NOISY),),
+            remark="A wrong mask is one moved by half its extent; the paper corrupts labels of digits. In the left "
+            "half the line of the initial model's distance is not drawn.",
+        ),
+        Artefact(
+            "figure3",
+            "Validation Dice of every site over rounds, altruism 2",
+            _lines(validation="Validation Dice [%]"),
+            needs(("cgsv:beta=2",), (UNI, POW)),
+            remark="Of the model received, on the site's validation images; the paper tests in every iteration.",
+        ),
+        Artefact(
+            "figure4",
+            "Reputations over rounds, three sites",
+            _lines(reputation="Reputation"),
+            needs(("cgsv",), THREE),
+            remark="The paper draws agents 1 and 3, prints no numbers.",
+        ),
+        Artefact(
+            "figure5",
+            "Distance of what every site downloads from the aggregate, three sites",
+            _lines(reward_distance="Distance to the aggregate"),
+            needs(("cgsv",), THREE),
+            remark="Of all sites; the paper draws agents 1 and 3. Without CLA.",
+        ),
+        Artefact(
+            "figure6",
+            "Distance of every site's model from the server's, three sites",
+            _lines(model_distance="Distance to the server's model"),
+            needs(("cgsv",), THREE),
+            remark="Of the whole model without BatchNorm statistics; the paper's is of its last layer, which in a "
+            "U-Net holds few of the parameters. Of all sites; the paper draws agents 1 and 3. Without CLA.",
+        ),
+        Artefact(
+            "figure7",
+            "Training loss over rounds by altruism",
+            _lines(train_loss="Training loss"),
+            (Compared(ALTRUISM, POW),),
+            remark="On POW; the paper's is on CLA.",
+        ),
+        Artefact(
+            "figure8",
+            "Final Dice of every site by altruism",
+            bars,
+            (Compared(ALTRUISM, POW),),
+            remark="On POW; the paper's is on CLA. Its upper half, test losses, is not recorded.",
+        ),
+        Artefact(
+            "altruism",
+            "What altruism gives the other sites, and what it costs fairness",
+            _altruism,
+            (Compared(("standalone", *ALTRUISM), POW),),
+            remark="Not a table of the paper: the sweep behind its Figures 7 and 8 in numbers. On POW.",
+        ),
+        Artefact(
+            "figure9-12",
+            "Final Dice of every site, beside q-FedAvg",
+            bars,
+            (Compared(("qfedavg", "cgsv"), POW),),
+            remark="On POW alone.",
+        ),
+    ),
+    {
+        "Table 4": "hyper-parameters: `fedmerit methods` prints FedMerit's",
+        "Table 5, Table 6": "table1 and table2 with --into 5",
+        "CLA": "in every table: masks have no classes to vary at equal sizes",
+    },
+)

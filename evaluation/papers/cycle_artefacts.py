@@ -1,0 +1,203 @@
+"""Tables and figures of CYCle (Tastan et al., 2025), for the patients of other sites dealt into new ones."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from evaluation.display import heat_maps
+from evaluation.display.table import Table
+from evaluation.fairness.measures import gain_spread, mean_gain
+from evaluation.freeriders.attacked_runs import HONEST, Attack
+from evaluation.papers.artefact import Artefact, Drawn, Made, Paper, printed
+from evaluation.papers.dealt_sites import alone_and_final, bars, deal_of, needs, site_dice_of
+from evaluation.papers.needs import Compared, WrongMasks
+from evaluation.papers.printed_tables import published
+from evaluation.papers.study import Deal, Study
+from evaluation.results.dice import ALONE
+from evaluation.results.views import Results
+from fedmerit.errors import BadInput
+
+UNI, POW, DIR = Deal("UNI", "uniform"), Deal("POW", "powerlaw"), Deal("DIR(0.5)", "dirichlet", alpha=0.5)
+DEALS = (UNI, DIR, POW)
+METHODS = (ALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
+ALL = needs(METHODS, DEALS)
+SHARES = (0.2, 0.5, 1.0)  # of images with wrong masks, in the place of flipped labels
+WRONG = tuple(f"{kind}:share={share}" for kind in ("shifted", "inverted") for share in SHARES)
+FLIPPED = WrongMasks("cycle", UNI, WRONG)
+
+NOT_THEIR_DATA = (
+    "The paper classifies images (CIFAR-10, CIFAR-100, Fed-ISIC2019), by accuracy; here it is Dice of segmentations. "
+    "UNI is its homogeneous split, POW stands for its imbalanced ones, and classes of DIR are the patients' hospitals."
+)
+
+
+def _gains(study: Study, artefact: Artefact) -> Made:
+    """Mean Dice, mean gain over training alone and its spread, by method and way of dealing."""
+    columns: dict[str, pd.Series] = {}
+    for need in artefact.needs:
+        assert isinstance(need, Compared)
+        alone, final = alone_and_final(study.results(need))
+        both = (100 * alone.to_numpy(float), 100 * final.to_numpy(float))
+        name = deal_of(need).name
+        for what, values in (
+            ("MVA [%]", both[1].mean(axis=1)),
+            ("MCG [points]", mean_gain(*both)),
+            ("CGS [points]", gain_spread(*both)),
+        ):
+            columns[f"{what}, {name}"] = pd.Series(values, final.index).groupby(level="method").mean()
+    there = [label for label in METHODS if any(label in column.index for column in columns.values())]
+    frame = pd.DataFrame(
+        {"Method": there} | {name: column.reindex(there).to_list() for name, column in columns.items()}
+    )
+    caption = "Mean Dice (MVA), mean gain over training alone (MCG) and its spread over sites (CGS), means over seeds"
+    return Made([Table(artefact.name, caption, frame, decimals=2), *printed(artefact.name, artefact.published)])
+
+
+def _by_site(study: Study, artefact: Artefact) -> Made:
+    """Gain of each site over training alone, and who lost."""
+    tables = []
+    for need in artefact.needs:
+        assert isinstance(need, Compared)
+        alone, final = alone_and_final(study.results(need))
+        gains = 100 * (final - alone).groupby(level="method").mean()
+        there = [label for label in need.labels if label in gains.index]
+        gains = gains.reindex(there)
+        below = gains.to_numpy(float) < 0
+        columns = {str(site): gains[site].to_list() for site in gains.columns}
+        lost = [", ".join(np.array(list(columns))[row]) or "nobody" for row in below]
+        frame = pd.DataFrame({"Method": there} | columns | {"Worse off than alone": lost})
+        deal = deal_of(need).name
+        caption = f"Gain in Dice over training alone [points], {deal}, mean over seeds; those below 0 are named"
+        tables.append(Table(f"{artefact.name}-{deal.lower().replace('(', '').replace(')', '')}", caption, frame))
+    return Made(tables)
+
+
+def _heat_maps(study: Study, artefact: Artefact) -> Made:
+    """What sites hold of each other, a figure for each way of dealing."""
+    drawn = []
+    for need in artefact.needs:
+        assert isinstance(need, Compared)
+        deal = deal_of(need).name
+        name = f"{artefact.name}-{deal.lower().replace('(', '').replace(')', '')}"
+        drawn.append(_reputations(name, f"{artefact.what}, {deal}", study.results(need)))
+    return Made(drawn=drawn)
+
+
+def _reputations(name: str, caption: str, results: Results) -> Drawn:
+    held = results.rounds.pairs("peer_reputation")
+    if held.empty:
+        raise BadInput("no run records what sites hold of each other: its rounds do not go beyond `warmup`")
+    return Drawn(name, caption, heat_maps.reputations(results), held.reset_index())
+
+
+def _flipped(study: Study, artefact: Artefact) -> dict[str, Results]:
+    """By kind of wrong masks, the results of the runs; honest ones first."""
+    (need,) = (need for need in artefact.needs if isinstance(need, WrongMasks))
+    done: Sequence[Attack] = study.done(need)
+    rows = study.results(need).rows
+    folders = {kind: [one.folder.name for one in done if one.kind == kind] for kind in (HONEST, *need.kinds)}
+    return {
+        kind: Results(rows[rows["run"].isin(names)].assign(method=kind)) for kind, names in folders.items() if names
+    }
+
+
+def _rider_table(study: Study, artefact: Artefact) -> Made:
+    """Final Dice of each site by the share of wrong masks of the last one, and what its peers hold of it."""
+    rows = []
+    (alone,) = (need for need in artefact.needs if isinstance(need, Compared))
+    by_kind = {ALONE: study.results(alone)} | _flipped(study, artefact)
+    for kind, results in by_kind.items():
+        dice = 100 * site_dice_of(results).mean()
+        *others, rider = (str(site) for site in dice.index)
+        row: dict[str, object] = {"Masks": kind.replace(":share=", ", "), **{site: dice[site] for site in others}}
+        row[rider] = dice[rider]
+        row["Mean of the others"] = dice[others].mean()
+        row[f"Reputation of {rider}"], row["Reputation of the others"] = _held_last(results, others, rider)
+        rows.append(row)
+    caption = "Dice [%] of each site's final model, cycle, where the last site has wrong masks, mean over seeds; and "
+    caption += "what the others hold of it, and all of each other, after the last round"
+    table = Table(artefact.name, caption, pd.DataFrame(rows), decimals=2)
+    return Made([table, *printed(artefact.name, artefact.published)])
+
+
+def _held_last(results: Results, others: Sequence[str], rider: str) -> tuple[float, float]:
+    """What ``others`` hold of the rider, and of each other, after the last round; NaN where they hold nothing."""
+    held = results.rounds.pairs("peer_reputation")
+    if held.empty:
+        return math.nan, math.nan
+    last = held.xs(held.index.get_level_values("round").max(), level="round").loc[
+        lambda table: table.index.get_level_values("holder").isin(others)
+    ]
+    return float(last[rider].mean()), float(np.nanmean(last[list(others)].to_numpy(float)))
+
+
+def _rider_maps(study: Study, artefact: Artefact) -> Made:
+    results = Results(pd.concat([one.rows for one in _flipped(study, artefact).values()], ignore_index=True))
+    return Made(drawn=[_reputations(artefact.name, artefact.what, results)])
+
+
+PAPER = Paper(
+    "CYCle: Choosing Your Collaborators Wisely to Enhance Collaborative Fairness in Decentralized Learning",
+    "Tastan et al., 2025",
+    "CIFAR-10, CIFAR-100 dealt among 5 or 10 participants, Fed-ISIC2019 among 6; 25 epochs alone, then 75 rounds; "
+    "accuracy on one validation set",
+    (
+        Artefact(
+            "table1",
+            "Mean Dice, mean collaboration gain and its spread",
+            _gains,
+            ALL,
+            (published("cycle-table1-resnet"), published("cycle-table1-cnn")),
+            f"{NOT_THEIR_DATA} --into 5 and 10 are the paper's Table 2. Its upper half is of ResNet18, its lower of a "
+            "small network; here all methods train one U-Net.",
+        ),
+        Artefact(
+            "table9",
+            "Gain of every site over training alone",
+            _by_site,
+            ALL,
+            remark=f"{NOT_THEIR_DATA} The paper prints accuracies, in which its text counts the losers.",
+        ),
+        Artefact(
+            "figure2",
+            "Final Dice of every site",
+            bars,
+            needs((ALONE, "fedavg", "vpdl", "cycle"), DEALS),
+            remark=f"{NOT_THEIR_DATA} Figure 3 is the same beside cffl, rffl and cgsv: table1.",
+        ),
+        Artefact(
+            "figure4",
+            "Reputation of each site with each other",
+            _heat_maps,
+            needs(("cycle",), DEALS),
+            remark="Figures 4 and 8, in the first, a middle and the last round in which reputations are held; the "
+            "paper has rounds 0, 25 and 75 after the warm-up.",
+        ),
+        Artefact(
+            "table7",
+            "Final Dice where one site has wrong masks",
+            _rider_table,
+            (Compared((ALONE,), UNI), FLIPPED),
+            (published("cycle-table7"),),
+            "Masks that are shifted by a quarter of their extent, or inverted, in a share of the last site's training "
+            "images, in the place of flipped labels of CIFAR-10. Validation and test masks are right.",
+        ),
+        Artefact(
+            "figure5",
+            "Reputation of each site with each other, where the last one has wrong masks",
+            _rider_maps,
+            (FLIPPED,),
+            remark="Of the runs of table7.",
+        ),
+    ),
+    {
+        "Table 2, Table 3, Table 4, Table 5, Table 6": "other data sets and splits: table1 with another --into",
+        "Table 8, Figure 12": "two free riders: `fedmerit run --behave` has several sites attack",
+        "Figure 3, Figure 10, Figure 11": "figure2 on other data",
+        "Figure 6, Figure 7": "mean estimation of two participants: no experiment with images",
+        "Figure 8, Figure 9": "figure4; Fed-ISIC2019 is no segmentation",
+        "Figure 13, Figure 14": "`fedmerit compare --methods cycle:tau_opt=0.2,...` and `fedmerit fairness` measure it",
+    },
+)

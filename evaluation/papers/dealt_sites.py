@@ -1,0 +1,201 @@
+"""Tables and lines of papers that deal one data set into sites of their own making, as CGSV and FedAVE do.
+
+Dice is that of the test cases of all sites together, which are the same in every way of dealing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from evaluation.display import curves, dots_and_bars
+from evaluation.display.table import Table, file_name
+from evaluation.fairness.measures import pearson
+from evaluation.papers.artefact import Artefact, Drawn, Made, beside, printed
+from evaluation.papers.needs import Compared
+from evaluation.papers.study import Deal, Study
+from evaluation.results.dice import ALONE
+from evaluation.results.views import Results
+from fedmerit.errors import BadInput
+
+ALPHA, FLOOR = 0.95, 1e-3  # of Eq. 4, Xu et al. 2021, and of `fedmerit.methods.cgsv`
+
+Groups = Callable[[str], bool]
+
+
+def deal_of(need: Compared) -> Deal:
+    """How a comparison's sites are dealt."""
+    assert need.deal is not None
+    return need.deal
+
+
+def _dealt(artefact: Artefact) -> list[Compared]:
+    return [need for need in artefact.needs if isinstance(need, Compared)]
+
+
+def site_dice_of(results: Results) -> pd.DataFrame:
+    """Test Dice of each site's final model on the cases of all sites, a fraction: ``(method, seed)`` x sites."""
+    return results.plain.union.complete.unstack("site")
+
+
+def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool = True) -> Made:
+    """Methods x ways of dealing: mean over sites of their Dice, and the highest; or the highest alone."""
+    columns: dict[str, pd.DataFrame] = {}
+    for need in _dealt(artefact):
+        dice = 100 * site_dice_of(study.results(need))
+        name = deal_of(need).name
+        highest = dice.max(axis=1, skipna=False).groupby(level="method")
+        if mean:
+            over_sites = dice.mean(axis=1, skipna=False).groupby(level="method")
+            columns[name] = pd.DataFrame({"mean": over_sites.mean(), "std": over_sites.std(ddof=1)})
+        heading = f"{name}, highest" if mean else name
+        columns[heading] = pd.DataFrame({"mean": highest.mean(), "std": highest.std(ddof=1)})
+    what = "mean over sites, and the highest of any" if mean else "the highest of any site"
+    return _made(study, artefact, columns, f"Dice [%] on the test cases of all sites: {what}", groups)
+
+
+def correlations(
+    study: Study, artefact: Artefact, groups: Groups, of: Callable[[Results], tuple[pd.DataFrame, pd.DataFrame]]
+) -> Made:
+    """Methods x ways of dealing: 100 x Pearson over sites of two vectors, mean over seeds.
+
+    Args:
+        study: what was asked for.
+        artefact: which.
+        groups: the paper's columns to show.
+        of: from results, both vectors: ``(method, seed)`` x sites each.
+    """
+    columns: dict[str, pd.DataFrame] = {}
+    for need in _dealt(artefact):
+        one, other = of(study.results(need))
+        one, other = one.align(other, join="inner", axis=0)
+        values = pd.Series(pearson(one.to_numpy(float), other[one.columns].to_numpy(float)), one.index)
+        seeds = values.groupby(level="method")
+        columns[deal_of(need).name] = pd.DataFrame({"mean": seeds.mean(), "std": seeds.std(ddof=1)})
+    return _made(study, artefact, columns, f"{artefact.what}: 100 x Pearson over sites", groups)
+
+
+def alone_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Dice of training alone, repeated for every other method, and of the method; where all sites agree, undefined."""
+    dice = site_dice_of(results)
+    if ALONE not in dice.index.get_level_values("method"):
+        raise BadInput("no training alone is finished; the same command goes on")
+    final = dice.drop(index=ALONE, level="method")
+    alone = dice.xs(ALONE, level="method").reindex(final.index.get_level_values("seed"))
+    return pd.DataFrame(alone.to_numpy(), final.index, final.columns), final
+
+
+def reputations(results: Results) -> pd.DataFrame:
+    """r of Eq. 4 of Xu et al. 2021 after the last round, for any method: ``(method, seed)`` x sites.
+
+    CGSV's own where it is recorded; of others from the cosine of each update to their weighted mean.
+    """
+    rounds = results.plain.rounds
+    cosines, recorded = rounds.of("cosine_to_mean"), rounds.of("reputation")
+    own = recorded.groupby(level=["method", "seed"]).last()
+    found = cosines.groupby(level=["method", "seed"]).apply(_remembered)
+    methods = found.index.get_level_values("method")
+    is_cgsv = methods.str.split(":").str[0] == "cgsv"
+    return pd.concat([found.loc[~is_cgsv & (methods != ALONE)], own.reindex(found.index).loc[is_cgsv]])
+
+
+def _remembered(cosines: pd.DataFrame) -> pd.Series:
+    """Eq. 4 over the rounds of a run, rounds x sites; absent sites count as 0."""
+    reputation = np.zeros(cosines.shape[1])
+    for psi in cosines.fillna(0).to_numpy():
+        reputation = np.maximum(ALPHA * reputation + (1 - ALPHA) * psi, FLOOR)
+        reputation /= reputation.sum()
+    return pd.Series(reputation, cosines.columns)
+
+
+def reputation_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`reputations`, and Dice of each site's final model."""
+    return reputations(results), site_dice_of(results)
+
+
+def reputation_and_loss(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`reputations`, and the negative training loss of each site's last round."""
+    losses = results.plain.rounds.of("train_loss").groupby(level=["method", "seed"]).last()
+    return reputations(results), -losses
+
+
+def lines(study: Study, artefact: Artefact, titles: Mapping[str, str]) -> Made:
+    """A figure for each quantity: a panel for each method and way of dealing, a line for each site over rounds.
+
+    Lines are means over seeds.
+
+    Args:
+        study: what was asked for.
+        artefact: which.
+        titles: by quantity of the rounds, what the vertical axis says; "validation" is Dice of the model received on
+            the site's validation images, percent.
+    """
+    drawn = []
+    for quantity, title in titles.items():
+        panels = _panels(study, artefact, quantity)
+        name = artefact.name if len(titles) == 1 else f"{artefact.name}-{quantity.replace('_', '-')}"
+        caption = artefact.what if len(titles) == 1 else f"{artefact.what}: {title.lower()}"
+        drawn.append(Drawn(name, caption, curves.lines_over_rounds(panels, title), _numbers_of(panels)))
+    return Made(drawn=drawn)
+
+
+def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.DataFrame]:
+    """By method and way of dealing, rounds x sites; `BadInput` where no run records the quantity."""
+    panels: dict[str, pd.DataFrame] = {}
+    for need in _dealt(artefact):
+        rounds = study.results(need).plain.rounds
+        table = 100 * rounds.validation if quantity == "validation" else rounds.of(quantity)
+        for label in (name for name in need.labels if name in table.index.get_level_values("method")):
+            name = deal_of(need).name if len(need.labels) == 1 else f"{deal_of(need).name}, {label}"
+            own = table[table.index.get_level_values("method") == label]
+            panels[name] = own.groupby(level="round").mean().dropna(axis=1, how="all")
+    if not panels:
+        raise BadInput(f"no run records {quantity}; runs of an earlier FedMerit do not: train anew in another --out")
+    return panels
+
+
+def _numbers_of(panels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """What `evaluation.display.curves.lines_over_rounds` shows as one table: ``panel, round`` and the sites."""
+    return pd.concat(
+        {name: table.rename_axis("round") for name, table in panels.items()}, names=["panel"]
+    ).reset_index()
+
+
+def bars(study: Study, artefact: Artefact) -> Made:
+    """Final Dice of each site by method, a figure for each way of dealing."""
+    drawn = []
+    for need in _dealt(artefact):
+        results = study.results(need)
+        dice = 100 * site_dice_of(results).groupby(level="method").mean()
+        deal = deal_of(need).name
+        name = artefact.name if len(artefact.needs) == 1 else f"{artefact.name}-{file_name(deal)}"
+        numbers = dice.rename_axis("method").reset_index()
+        drawn.append(Drawn(name, f"{artefact.what}, {deal}", dots_and_bars.dice_bars(results.on_union), numbers))
+    return Made(drawn=drawn)
+
+
+def _made(study: Study, artefact: Artefact, columns: dict[str, pd.DataFrame], caption: str, groups: Groups) -> Made:
+    labels = list(dict.fromkeys(label for need in _dealt(artefact) for label in need.labels))
+    there = [label for label in labels if any(label in column.index for column in columns.values())]
+
+    def shown(part: str) -> pd.DataFrame:
+        numbers = {name: column[part].reindex(there).to_list() for name, column in columns.items()}
+        return pd.DataFrame({"Method": there} | numbers)
+
+    several = len(study.seeds) > 1
+    caption += "; mean ± std over seeds" * several
+    table = Table(artefact.name, caption, shown("mean"), shown("std") if several else None, decimals=2)
+    for published in artefact.published:
+        if chosen := [group for group in published.groups if groups(group)]:
+            table = beside(table, published, chosen)
+    return Made([table, *printed(artefact.name, artefact.published, groups)])
+
+
+def agents(study: Study) -> Groups:
+    """The paper's columns of as many agents as sites were asked for."""
+    return lambda group: group.endswith(f", {study.into} agents")
+
+
+def needs(labels: Sequence[str], deals: Sequence[Deal]) -> tuple[Compared, ...]:
+    """The same methods on sites dealt in several ways."""
+    return tuple(Compared(tuple(labels), deal) for deal in deals)

@@ -1,0 +1,86 @@
+"""Tables and figures of FedAVE (Wang et al., 2024), for the patients of other sites dealt into new ones."""
+
+from evaluation.papers.artefact import Artefact, Made, Paper, every
+from evaluation.papers.dealt_sites import (
+    accuracies,
+    alone_and_final,
+    bars,
+    correlations,
+    lines,
+    needs,
+)
+from evaluation.papers.printed_tables import published
+from evaluation.papers.study import Deal, Study
+
+DEALS = (
+    Deal("POW", "powerlaw"),
+    *(Deal(f"DIR({alpha:g})", "dirichlet", alpha=alpha) for alpha in (0.1, 0.2, 0.3)),
+)
+METHODS = ("standalone", "fedavg", "cffl", "cgsv", "fedave")
+ABLATION = tuple(f"fedave:distributions={where}" for where in ("none", "quota", "reputation"))
+ALL = needs(METHODS, DEALS)
+NOT_THEIR_DATA = (
+    "The paper classifies images (MNIST, CIFAR-10, EMNIST letters) among 10 clients, by accuracy; here it is Dice of "
+    "segmentations, and classes of patients are their hospitals. CLA has no counterpart."
+)
+
+
+def _accuracy(study: Study, artefact: Artefact) -> Made:
+    return accuracies(study, artefact, every, mean=False)
+
+
+def _fairness(study: Study, artefact: Artefact) -> Made:
+    return correlations(study, artefact, every, alone_and_final)
+
+
+def _validation(study: Study, artefact: Artefact) -> Made:
+    return lines(study, artefact, {"validation": "Validation Dice [%]"})
+
+
+PAPER = Paper(
+    "FedAVE: Adaptive Data Value Evaluation Framework for Collaborative Fairness in Federated Learning",
+    "Wang et al., 2024",
+    "MNIST, CIFAR-10 and EMNIST letters dealt among 10 clients, a tenth of the training images set aside for the "
+    "server; three local epochs; accuracy on one test set",
+    (
+        Artefact(
+            "table2",
+            "Fairness: final Dice beside that of training alone",
+            _fairness,
+            ALL,
+            (published("fedave-table2"),),
+            f"{NOT_THEIR_DATA} Where all sites have one and the same model (fedavg), it is undefined.",
+        ),
+        Artefact(
+            "table3", "The highest Dice of any site", _accuracy, ALL, (published("fedave-table3"),), NOT_THEIR_DATA
+        ),
+        Artefact(
+            "table4",
+            "Fairness without what FedAVE knows of distributions: in neither module, in one, in both",
+            _fairness,
+            needs(("standalone", *ABLATION, "fedave"), DEALS),
+            (published("fedave-table4"),),
+            f"{NOT_THEIR_DATA} The paper writes r\N{SUPERSCRIPT MINUS} where the reputation lacks it "
+            "(distributions=quota), q\N{SUPERSCRIPT MINUS} where the quota does (distributions=reputation).",
+        ),
+        Artefact(
+            "figure3",
+            "Validation Dice of every site over rounds",
+            _validation,
+            needs(("fedave",), DEALS),
+            remark="Of the model received, on the site's validation images; the paper tests in every round.",
+        ),
+        Artefact(
+            "figure4",
+            "Final Dice of every site, beside training alone",
+            bars,
+            needs(("standalone", "fedave"), DEALS),
+            remark="The paper's is on CLA.",
+        ),
+    ),
+    {
+        "Table 1": "notation",
+        "Figure 1, Figure 2": "diagrams",
+        "CLA": "in every table: masks have no classes to vary at equal sizes",
+    },
+)

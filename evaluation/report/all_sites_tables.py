@@ -1,0 +1,147 @@
+"""The tables of a report on all sites, as far as the results fill them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from evaluation.display.table import MISSING, Table, headed
+from evaluation.report import marks
+from evaluation.report.parts import averaged, with_intervals
+from evaluation.results.intervals import by_rank, of_methods, of_sites
+from evaluation.results.run_folders import Run
+from evaluation.results.views import Results
+
+LEVEL_NOTE = "95 % intervals over cases and seeds in brackets"
+
+
+def report_tables(runs: Sequence[Run], results: Results) -> dict[str, Table]:
+    """The tables that the results can fill, by name.
+
+    Args:
+        runs: with labels.
+        results: of all runs.
+    """
+    several_seeds = len({run.seed for run in runs}) > 1
+    over_seeds = ", mean over seeds" * several_seeds
+    found: list[Table] = []
+    if not results.dice.rows.empty:
+        found += [_methods(results), _comparison(results, several_seeds), _sites(results, over_seeds)]
+        labels = results.dice.labels
+        if labels.shape[1] > 1:
+            found.append(Table("labels", f"Test Dice [%] per label{over_seeds}", headed(100 * averaged(labels)),
+                               decimals=1))  # fmt: skip
+        matrix = results.union.cross_site
+        if not matrix.empty:
+            caption = f"Test Dice [%] of each site's own final model (row) at every site (column){over_seeds}"
+            found.append(Table("cross_site", caption, headed(100 * averaged(matrix)), decimals=1))
+        if not of_sites(results.dice.intervals, "gain").empty:
+            found.append(_gains(results))
+    if not results.rounds.contributions.empty:
+        found.append(_contributions(results, several_seeds))
+    marked = marks.marked(runs)
+    if not marked.empty:
+        found.append(Table("marks", "Flagged and expelled sites, and rejected replies", marked))
+    costs = results.rounds.costs
+    if not costs.empty:
+        found.append(Table("costs", f"Time and transfer per site and round{over_seeds}", headed(averaged(costs))))
+    return {table.name: table for table in found}
+
+
+def _methods(results: Results) -> Table:
+    """A row per method, by mean Dice."""
+    intervals = results.dice.intervals
+    order = by_rank(of_methods(intervals, "mean"))
+    columns: dict[str, pd.DataFrame | pd.Series] = {
+        "Mean Dice [%]": 100 * of_methods(intervals, "mean").loc[order],
+        "Rank": of_methods(intervals, "rank").loc[order].round(),
+        "Worst site [%]": 100 * of_methods(intervals, "worst").loc[order],
+    }
+    gain = of_methods(intervals, "mean_gain")
+    if not gain.empty:
+        columns["Mean gain over training alone [points]"] = 100 * gain.reindex(order)
+    caption = f"Methods by mean test Dice; {LEVEL_NOTE}"
+    return Table("methods", caption, **with_intervals(columns, {"Method": order}))
+
+
+def _comparison(results: Results, several_seeds: bool) -> Table:
+    """Methods in rows, sites in columns, as the field's papers print it; the best of each column bold."""
+    mean, spread = results.dice.comparison
+    lower = mean.columns == ("sites", "std")
+    best = mean.eq(mean.max()) & ~lower | mean.eq(mean.min()) & lower
+    if len(mean) < 2:
+        best &= False
+
+    def flat(table: pd.DataFrame, first: Any) -> pd.DataFrame:
+        levels = zip(*(table.columns.get_level_values(level) for level in (0, 1)), strict=True)
+        names = [name if level == "site" else name.title() for level, name in levels]
+        table = table.set_axis(names, axis=1)
+        table.insert(0, "Method", first, allow_duplicates=True)
+        return table.reset_index(drop=True)
+
+    over_seeds = ", mean ± standard deviation over seeds" * several_seeds
+    return Table(
+        "comparison",
+        f"Test Dice [%] per site{over_seeds}; mean, standard deviation and worst over sites",
+        flat(100 * mean, [str(name) for name in mean.index]),
+        spread=flat(100 * spread, math.nan),
+        best=flat(best, False),
+        decimals=1,
+    )
+
+
+def _sites(results: Results, over_seeds: str) -> Table:
+    """A row per method and site."""
+    dice = averaged(results.dice.sites)
+    methods, sites = ([str(name) for name in dice.index.get_level_values(level)] for level in ("method", "site"))
+    ends = of_sites(results.dice.intervals, "dice").reindex(pd.MultiIndex.from_arrays([methods, sites]))
+    columns: dict[str, pd.DataFrame | pd.Series] = {
+        "Dice [%]": 100 * ends.assign(mean=dice["dice"].to_numpy()),
+        "Lowest case [%]": 100 * dice["lowest"],
+        "Cases": dice["cases"],
+        "Both empty": dice["both_empty"],
+    }
+    caption = f"Test Dice per site{over_seeds}; {LEVEL_NOTE}"
+    return Table("dice", caption, **with_intervals(columns, {"Method": methods, "Site": sites}))
+
+
+def _gains(results: Results) -> Table:
+    """Methods in rows, sites in columns."""
+    intervals = results.dice.intervals
+    gain = of_sites(intervals, "gain")
+    methods = by_rank(of_methods(intervals, "mean_gain"))
+    columns: dict[str, pd.DataFrame | pd.Series] = {
+        str(site): 100 * rows.droplevel("of").reindex(methods) for site, rows in gain.groupby(level="of")
+    }
+    overall = 100 * of_methods(intervals, "mean_gain").reindex(methods)
+    lowest = 100 * gain["mean"].groupby(level="method").min().reindex(methods)
+    caption = f"Gain in test Dice over training alone [points]; {LEVEL_NOTE}"
+    shown = with_intervals({**columns, "Mean": overall, "Lowest": lowest}, {"Method": methods})
+    return Table("gains", caption, decimals=1, **shown)
+
+
+def _contributions(results: Results, several_seeds: bool) -> Table:
+    ranks = results.rounds.ranks
+    frame = averaged(results.rounds.contributions).drop(columns=["contribution", "mean_reputation"], errors="ignore")
+    caption = "Contributions and weights of the sites"
+    low, high = (pd.DataFrame(math.nan, frame.index, frame.columns) for _ in range(2))
+    if several_seeds:
+        caption += ", mean over seeds"
+    ends = of_sites(results.rounds.intervals, "contribution")
+    if several_seeds and not ends.empty:
+        wide = (ends["seeds"] > 1) & (ends["high"] > ends["low"])
+        for part, name in ((low, "low"), (high, "high")):
+            part["mean_contribution"] = ends[name].where(wide).reindex(_text(frame.index)).to_numpy()
+        caption += ", of the contribution with its 95 % interval over seeds"
+    if not ranks.empty:
+        caption += "; ranks by mean contribution, from the best to the worst seed"
+        spans = ranks.astype(int).apply(lambda rank: marks.ranges([*range(rank["best"], rank["worst"] + 1)]), axis=1)
+        frame["Rank"] = spans.reindex(frame.index).fillna(MISSING)
+        low["Rank"] = high["Rank"] = math.nan
+    return Table("contributions", caption, headed(frame), low=headed(low), high=headed(high))
+
+
+def _text(index: pd.Index) -> pd.MultiIndex:
+    """An index of methods and sites as plain text: that of results holds methods as categories."""
+    return pd.MultiIndex.from_tuples([(str(method), str(site)) for method, site in index])

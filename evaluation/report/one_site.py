@@ -1,0 +1,150 @@
+"""The report for one hospital: itself by name, the others as quantiles without names, images or numbers of images."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from evaluation.display.pages import pictures, write_page
+from evaluation.display.table import Table, write_tables
+from evaluation.report import caveats
+from evaluation.report.agreement import agreements
+from evaluation.report.own_site import FEWEST_OTHERS, Own, without_image_shares
+from evaluation.report.own_tables import own_figures, own_tables
+from evaluation.report.parts import common_folder, overlay_picture, settings_of
+from evaluation.report.summary import Fact
+from evaluation.report.words import between, percent, points
+from evaluation.results.run_folders import Run, open_runs, together
+from fedmerit.errors import BadInput
+
+KEPT = (
+    "method", "parameters", "seed", "task", "labels", "rounds", "training", "image_size", "fedmerit_version",
+    "packages", "started",
+)  # fmt: skip
+
+
+def write_site_report(
+    runs: Sequence[Path],
+    name: str,
+    out: Path | None = None,
+    *,
+    sites: Path | None = None,
+    images: bool = True,
+    truth: Path | None = None,
+) -> Path:
+    """Write one site's own report, with ``<its name>-files/tables`` and ``figures`` beside it.
+
+    Neither the page nor a file beside it holds another site's name, number of images or image. What is said of the
+    others are quantiles (min, quartiles, max) of `FEWEST_OTHERS` or more of them.
+
+    Args:
+        runs: run folders, on the same task and sites.
+        name: of the site.
+        out: where to; default ``for-NAME/report.html`` in the run's folder, or in the runs' common parent.
+        sites: the prepared site folder of the site, in a folder of such; default that of the first run, where it is.
+        images: whether to show the site's test images. Such a report must not leave the hospital.
+        truth: a folder of trained coalitions of the same sites (`fedmerit loo`, `fedmerit shapley`).
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        BadInput: no such site, a run is unusable, the runs do not belong together, or the ground truth is not of them.
+    """
+    opened = _relabelled(open_runs(runs))
+    if name not in opened[0].sites:
+        raise BadInput(f"--site {name}: no site of {opened[0].path}; its sites are {', '.join(opened[0].sites)}")
+    everything = together(opened)
+    results, left_out = without_image_shares(everything)
+    own = Own(name, opened, results)
+    agreed = agreements(opened, everything, truth)[0] if truth is not None else []
+    default = common_folder(opened) / re.sub(r"[^\w.-]", "_", f"for-{name}") / "report.html"
+    out = default if out is None else Path(out)
+    files = out.parent / f"{out.stem}-files"
+    for stale in files.glob("*/own-*"):
+        stale.unlink()
+    shown = {table.name: table for table in own_tables(own, agreed)}
+    write_tables(shown.values(), files / "tables")
+    overlay, overlay_note = overlay_picture(
+        opened[:1], sites, files / "figures" / "own-overlays.png", images=images, only=name
+    )
+    settings, differing = settings_of(opened, [_settings(run) for run in opened])
+    others = len(opened[0].sites) - 1
+    write_page(
+        out,
+        "site.html.j2",
+        site=name,
+        others=others,
+        fewest=FEWEST_OTHERS,
+        left_out=left_out,
+        runs=opened,
+        facts=list(_facts(own)),
+        sentences=list(_sentences(own)),
+        notes=caveats.of_runs(opened, everything, sites_named=False),
+        caveats=[*caveats.of_cases(results, name), *_few_points(others)],
+        tables=shown,
+        pictures=pictures(dict(own_figures(own)), files / "figures"),
+        overlay=overlay,
+        overlay_note=overlay_note,
+        settings=settings,
+        differing=Table("own-runs", "What differs between the methods' runs", differing),
+    )
+    return out
+
+
+def _relabelled(runs: Sequence[Run]) -> list[Run]:
+    """Runs told apart by their folder's name get a number instead: a folder may be named after a site."""
+    return [
+        replace(run, label=run.label.replace(f" [{run.path.name}]", f" [{number}]"))
+        for number, run in enumerate(runs, start=1)
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Of run.json, what names no site and no folder."""
+    kept = {name: run.info[name] for name in KEPT if name in run.info}
+    return kept | {"network": run.info.get("plan", {}).get("network", {})}
+
+
+def _facts(own: Own) -> Iterator[Fact]:
+    dice, others = own.of("dice")
+    if dice.empty:
+        return
+    best = str(dice["mean"].idxmax())
+    several = len(dice) > 1
+    yield Fact("Highest test Dice" if several else "Test Dice", percent(dice["mean"].max()), best)
+    if best in others.index:
+        yield Fact("Median of the others", percent(float(others["median"][best])), f"same method, {best}")
+    gain, _ = own.of("gain")
+    if not gain.empty:
+        top = str(gain["mean"].idxmax())
+        name = "Highest gain over training alone" if len(gain) > 1 else "Gain over training alone"
+        yield Fact(name, points(gain["mean"].max()), f"points of Dice, {top}")
+
+
+def _sentences(own: Own) -> Iterator[tuple[str, str]]:
+    """What there is to say of each method, as (method, text)."""
+    (dice, others), (gain, _) = own.of("dice"), own.of("gain")
+    for method, row in ((str(name), row) for name, row in dice.iterrows()):
+        text = f"{own.name}'s test Dice is {percent(row['mean'])}"
+        if pd.notna(row["low"]):
+            text += f" (95 % interval {percent(row['low'])} to {percent(row['high'])})"
+        if method in others.index:
+            middle = float(others["median"][method])
+            place = "above" if row["mean"] > middle else "below" if row["mean"] < middle else "at"
+            text += f", {place} the others' median of {percent(middle)}"
+        if method in gain.index:
+            change = gain.T[method]
+            text += f"; taking part changes it by {points(change['mean'])} points against training alone"
+            if pd.notna(change["low"]):
+                held = change["low"] <= 0 <= change["high"]
+                text += f" ({between(change['low'], change['high'])}" + (", which may be chance)" if held else ")")
+        yield method, f"{text}."
+
+
+def _few_points(others: int) -> Iterator[str]:
+    if others == FEWEST_OTHERS:
+        yield f"Of {others} others, min, median and max are the very numbers of single sites, though not named."

@@ -1,0 +1,171 @@
+"""Intervals by resampling seeds, and cases within each site: how far statistics of Dice would have come out otherwise.
+
+A draw takes as many seeds as there are, with replacement, and for each of them as many test cases of each site as it
+has, with replacement (a two-level, stratified bootstrap). All methods of a seed get the same cases of it, so that
+their differences are paired.
+
+What it cannot do: a site with one test case has nothing to resample, so that intervals are too short; and resampling
+adds noise of its own, so that spreads come out larger and correlations nearer to 0 than observed, which may
+then lie at the end of its interval. Few cases make for both.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from fedmerit.errors import BadInput
+
+FloatArray = NDArray[np.float64]
+K = TypeVar("K")
+
+DRAWS = 2000
+LEVEL = 0.95
+MOST_UNDEFINED = 0.05  # of the draws; beyond that there is no interval
+
+
+@dataclass(frozen=True)
+class SiteDice:
+    """Dice of each method on each site in s slots, one per seed as observed, or as drawn: any leading axes.
+
+    ``seeds[seed[..., k]]`` is the seed of slot k; ``dice`` holds fractions, NaN where there is no such run.
+    """
+
+    seeds: list[int]
+    methods: list[str]
+    sites: list[str]
+    seed: NDArray[np.intp]  # (..., s) places in `seeds`
+    dice: FloatArray  # (..., s, methods, n)
+
+    def of(self, method: str) -> FloatArray:
+        """(..., s, n) of one method."""
+        return np.asarray(self.dice[..., self.methods.index(method), :])
+
+
+Statistics = Callable[[SiteDice], Mapping[K, ArrayLike]]  # each (..., s), one number per slot
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How intervals are made.
+
+    Raises:
+        BadInput: a field is out of range.
+    """
+
+    draws: int = DRAWS
+    seed: int = 0  # of the draws; the same gives the same intervals
+    level: float = LEVEL  # of the intervals, 0 to 1
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or self.seed < 0 or not 0 < self.level < 1:
+            raise BadInput(
+                f"draws {self.draws}, seed {self.seed}, level {self.level}: expected draws >= 1, seed >= 0, "
+                "0 < level < 1"
+            )
+
+
+USUAL = Resampling()
+
+
+def bootstrap(cases: pd.Series, statistics: Statistics[K], resampling: Resampling = USUAL) -> dict[K, dict[str, float]]:
+    """Mean and standard deviation over seeds of statistics of Dice, with their percentile intervals.
+
+    Args:
+        cases: Dice of each case, a fraction, by ``(method, seed, site, case)``, as
+            `evaluation.results.dice.Dice.cases`. A case ``<tested site>/<case>``, as in split ``union``, is one
+            and the same for all sites.
+        statistics: a pure function of site Dice, called with what was observed and with all draws at once.
+        resampling: how many draws, and of which level.
+
+    Returns:
+        For each statistic ``mean`` and ``std`` (ddof 1; NaN for one) over the ``seeds`` in which it is defined, and
+        ``low``, ``high`` of the mean; these are NaN where more than 5 % of the draws leave it undefined.
+
+    Raises:
+        BadInput: there is no case.
+    """
+    if cases.empty:
+        raise BadInput("bootstrap: no test case; let the runs finish, they test after the last round")
+    drawn = statistics(_resampled(_units(cases), resampling))
+    return {
+        key: _summary(np.asarray(value), np.asarray(drawn[key]), resampling.level)
+        for key, value in statistics(observed(cases)).items()
+    }
+
+
+def observed(cases: pd.Series) -> SiteDice:
+    """Site Dice as it is, one slot (axis 0) per seed in order: the mean over the cases that are not NaN.
+
+    Args:
+        cases: as for `bootstrap`.
+    """
+    table = _units(cases)
+    seeds, methods, sites = _shape(table)
+    means = table.mean(axis=1).to_numpy(dtype=np.float64)
+    return SiteDice(seeds, methods, sites, np.arange(len(seeds)), means.reshape(len(seeds), len(methods), len(sites)))
+
+
+def _units(cases: pd.Series) -> pd.DataFrame:
+    """``(seed, method, site)`` x units ``(tested site, case)``; all methods and sites for every seed."""
+    frame = cases.rename("dice").reset_index().sort_values(["method", "seed", "site", "case"])
+    frame = frame.astype({"method": str, "site": str, "case": str})
+    tested = frame["case"].str.rpartition("/")
+    frame["tested"] = tested[0].where(tested[1] != "", frame["site"])
+    frame["case"] = tested[2]
+    table = frame.pivot(index=["seed", "method", "site"], columns=["tested", "case"], values="dice").sort_index(axis=1)
+    levels = [sorted(frame[name].unique()) for name in ("seed", "method", "site")]
+    return table.reindex(pd.MultiIndex.from_product(levels, names=["seed", "method", "site"]))
+
+
+def _shape(table: pd.DataFrame) -> tuple[list[int], list[str], list[str]]:
+    seeds, methods, sites = (list(level.unique()) for level in map(table.index.get_level_values, range(3)))
+    return seeds, methods, sites
+
+
+def _resampled(table: pd.DataFrame, resampling: Resampling) -> SiteDice:
+    random = np.random.default_rng(resampling.seed)
+    seeds, methods, sites = _shape(table)
+    chosen = random.integers(len(seeds), size=(resampling.draws, len(seeds)))
+    dice = np.empty((*chosen.shape, len(methods), len(sites)))
+    for place, number in enumerate(seeds):
+        part = table[table.index.get_level_values("seed") == number].dropna(axis=1, how="all")
+        slots = chosen == place
+        counts = _counts(part.columns.get_level_values("tested"), int(slots.sum()), random)
+        values = part.to_numpy(dtype=np.float64)
+        known = np.isfinite(values)
+        drawn = counts @ known.T.astype(np.float64)
+        sums = counts @ np.where(known, values, 0.0).T
+        dice[slots] = (sums / np.where(drawn > 0, drawn, np.nan)).reshape(-1, len(methods), len(sites))
+    return SiteDice(seeds, methods, sites, chosen, dice)
+
+
+def _counts(tested: pd.Index, draws: int, random: np.random.Generator) -> FloatArray:
+    """(draws, cases) how often each case is drawn, as many within each tested site as it has."""
+    counts = np.zeros((draws, len(tested)))
+    for site in sorted(set(tested)):
+        columns = np.flatnonzero(tested == site)
+        share = np.full(len(columns), 1 / len(columns))
+        counts[:, columns] = random.multinomial(len(columns), share, size=draws)
+    return counts
+
+
+def _summary(observed: FloatArray, drawn: FloatArray, level: float) -> dict[str, float]:
+    """Of (s,) numbers of the seeds and (draws, s) resampled ones."""
+    known = observed[np.isfinite(observed)]
+    defined = np.isfinite(drawn)
+    counts = defined.sum(axis=-1)
+    means = (np.where(defined, drawn, 0.0).sum(axis=-1) / np.maximum(counts, 1))[counts > 0]
+    low = high = np.nan
+    if known.size and means.size >= (1 - MOST_UNDEFINED) * len(drawn):
+        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return {
+        "mean": float(known.mean()) if known.size else np.nan,
+        "std": float(known.std(ddof=1)) if known.size > 1 else np.nan,
+        "low": float(low),
+        "high": float(high),
+        "seeds": known.size,
+    }

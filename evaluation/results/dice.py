@@ -1,0 +1,137 @@
+"""Test Dice of runs, from the rows of one split: views that are computed once. Dice is a fraction here."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from evaluation.results import intervals
+
+RUN = ["method", "seed"]
+SITE = [*RUN, "site"]
+ALONE = "standalone"  # the method under which every site trains alone
+OWN, UNION = "testing", "union"  # a site's own test cases; those of every site, for the model it ends with
+
+
+@dataclass(frozen=True, eq=False)
+class Dice:
+    """Dice of the models after the last round that has any, on the cases of one split."""
+
+    results: pd.DataFrame  # rows of all splits
+    split: str = OWN
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Rows of Dice on these cases, of all rounds."""
+        return self.results[(self.results["split"] == self.split) & (self.results["quantity"] == "dice")]
+
+    @cached_property
+    def label_cases(self) -> pd.DataFrame:
+        """Of every case: ``(method, seed, site, case)`` x labels; NaN where reference and prediction are both empty."""
+        rows = self.rows[self.rows["round"] == self.rows.groupby(RUN)["round"].transform("max")]
+        table = rows.pivot(index=[*SITE, "case"], columns="label", values="value")
+        return table[rows["label"].unique()].rename_axis(columns=None)
+
+    @cached_property
+    def cases(self) -> pd.Series:
+        """Of every case, the mean over labels: ``(method, seed, site, case)``."""
+        return self.label_cases.mean(axis=1)
+
+    @cached_property
+    def labels(self) -> pd.DataFrame:
+        """Per site and label, the mean over cases: ``(method, seed, site)`` x labels."""
+        return self.label_cases.groupby(level=SITE).mean()
+
+    @cached_property
+    def sites(self) -> pd.DataFrame:
+        """Per site: ``(method, seed, site)`` x ``dice, lowest, cases, both_empty``.
+
+        ``dice`` is the mean over cases of the mean over labels, ``lowest`` the site's lowest case, ``cases`` their
+        number, ``both_empty`` how many case-and-label pairs were left out since reference and prediction are empty.
+        """
+        means = self.cases.groupby(level=SITE)
+        empty = self.label_cases.isna().sum(axis=1).groupby(level=SITE).sum()
+        return pd.DataFrame({"dice": means.mean(), "lowest": means.min(), "cases": means.size(), "both_empty": empty})
+
+    @cached_property
+    def by_site(self) -> pd.DataFrame:
+        """Of each run on each site: ``(method, seed)`` x sites; NaN for sites that have none."""
+        return self.sites["dice"].unstack("site").reindex(columns=sorted(self.results["site"].unique()))
+
+    @cached_property
+    def comparison(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Of methods: mean over seeds and sample standard deviation over seeds (NaN for one seed).
+
+        Two tables, methods x (sites, ``mean``, ``std``, ``worst``), columns in two levels: ``site`` and ``sites``.
+        """
+        over = over_sites(self.by_site)[["mean", "std", "worst"]]
+        seeds = pd.concat({"site": self.by_site, "sites": over}, axis=1).groupby(level="method")
+        return seeds.mean(), seeds.std(ddof=1)
+
+    @cached_property
+    def gains(self) -> pd.DataFrame:
+        """What collaboration gave: Dice minus that of training alone, methods x sites, mean over common seeds.
+
+        Empty where no run trains alone.
+        """
+        if ALONE not in self.by_site.index.get_level_values("method"):
+            return self.by_site.iloc[:0].droplevel("seed")
+        others = self.by_site.drop(index=ALONE, level="method")
+        return others.sub(self.by_site.loc[ALONE], level="seed").dropna(how="all").groupby(level="method").mean()
+
+    @cached_property
+    def intervals(self) -> pd.DataFrame:
+        """`evaluation.results.intervals.of_dice`, of methods by rank of their means over seeds."""
+        if self.rows.empty:
+            return intervals.NONE
+        order = intervals.by_rank(pd.DataFrame(self.comparison[0]["sites"]))
+        return intervals.of_dice(self.cases, order, ALONE)
+
+
+class UnionDice(Dice):
+    """Dice of the model each site ends with, on the cases of all sites: ``<tested site>/<position>``."""
+
+    @cached_property
+    def complete(self) -> pd.Series:
+        """Per site whose model it is: ``(method, seed, site)``; NaN where a site did not test it.
+
+        The mean over all cases of the mean over labels. Without the cases of a site they are not those of the union.
+        Empty where there are no rows.
+        """
+        if self.rows.empty:
+            return pd.Series(dtype=float)
+        testers = self.rows["case"].str.rpartition("/")[0].groupby([self.rows[name] for name in SITE]).nunique()
+        return self.sites["dice"].where(testers == self.results["site"].nunique())
+
+    @cached_property
+    def cross_site(self) -> pd.DataFrame:
+        """Of every site's own final model at every site: ``(method, seed, site)``, whose model, x where tested.
+
+        Methods with one model for all are left out: their rows would all be the same.
+        """
+        cases = self.rows.groupby([*SITE, "case"], observed=True)["value"].mean()
+        where = [str(case).rpartition("/")[0] for case in cases.index.get_level_values("case")]
+        at = pd.Index(where, name="at", dtype=object)
+        table = cases.groupby([cases.index.get_level_values(level) for level in SITE] + [at], observed=True)
+        matrix = table.mean().unstack("at")
+        differing = matrix.groupby(level=RUN, observed=True).transform("nunique").max(axis=1) > 1
+        return matrix[differing]
+
+
+def over_sites(dice: pd.DataFrame) -> pd.DataFrame:
+    """``mean``, ``std`` (of a sample, ddof 1), ``worst`` and the names ``worst_site, best_site`` of each row.
+
+    Args:
+        dice: runs or methods x sites.
+    """
+    known = dice.dropna(how="all")
+    return pd.DataFrame(
+        {
+            "mean": known.mean(axis=1),
+            "std": known.std(axis=1, ddof=1),
+            "worst": known.min(axis=1),
+            "best": known.max(axis=1),
+            "worst_site": known.idxmin(axis=1),
+            "best_site": known.idxmax(axis=1),
+        }
+    )

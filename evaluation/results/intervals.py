@@ -1,0 +1,154 @@
+"""Intervals of what a report says: Dice, gains, ranks and differences of methods; contributions of sites.
+
+All are percentile intervals of `evaluation.results.bootstrap`, at 95 %: Dice over cases and seeds, contributions over
+seeds.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from evaluation.results.bootstrap import FloatArray, SiteDice, bootstrap
+
+COLUMNS = ["mean", "std", "low", "high", "seeds"]
+
+
+class Key(NamedTuple):
+    """Which statistic, of which method, and of which site or against which method."""
+
+    statistic: str  # dice, gain of a site; mean, worst, mean_gain, rank of a method; difference of two
+    method: str
+    of: str
+
+
+def of_dice(cases: pd.Series, order: list[str], alone: str) -> pd.DataFrame:
+    """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high``, ``seeds``.
+
+    ``difference`` is the mean Dice of a method minus that of the next in rank, and of the best minus every other's.
+    ``rank`` is that of the mean over seeds, 1 the highest.
+
+    Args:
+        cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
+        order: the methods by rank of their means.
+        alone: the one that gains are against, where it is among them.
+    """
+    return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, alone))))
+
+
+def of_contributions(known: pd.Series) -> pd.DataFrame:
+    """Contributions by `Key`: ``contribution`` of a site, ``difference: SITE`` to the next in rank.
+
+    Of methods with differing contributions; the intervals are over seeds alone, so those of one seed have no width.
+
+    Args:
+        known: contributions, ``(method, seed, site)``.
+    """
+    if known.empty:
+        return NONE
+    means = known.groupby(level=["method", "site"], observed=True).mean()
+    orders = {
+        str(method): list(line.droplevel("method").sort_values(ascending=False, kind="stable").index)
+        for method, line in means.groupby(level="method", observed=True)
+    }
+    table = known.rename("value").reset_index().astype({"method": str}).assign(case="")
+    rows = table.set_index(["method", "seed", "site", "case"])["value"]
+
+    def statistics(said: SiteDice) -> dict[Key, FloatArray]:
+        found: dict[Key, FloatArray] = {}
+        for method, order in orders.items():
+            line = {site: said.of(method)[..., said.sites.index(site)] for site in order}
+            found |= {Key("contribution", method, site): value for site, value in line.items()}
+            for higher, lower in pairwise(order):
+                found[Key(f"difference: {higher}", method, lower)] = line[higher] - line[lower]
+        return found
+
+    return _table(bootstrap(rows, statistics))
+
+
+def of_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
+    """The rows of one statistic, ``(method, of)`` x numbers; none where it is not known."""
+    return pd.DataFrame(intervals[intervals.index.get_level_values("statistic") == statistic].droplevel("statistic"))
+
+
+def of_methods(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
+    """The rows of one statistic of methods, ``method`` x numbers; none where it is not known."""
+    return of_sites(intervals, statistic).droplevel("of")
+
+
+def by_rank(table: pd.DataFrame) -> list[str]:
+    """The names in the index, the highest mean first, without those whose mean is not known."""
+    return [str(name) for name in table["mean"].dropna().sort_values(ascending=False, kind="stable").index]
+
+
+def alike(differences: pd.DataFrame) -> pd.Series:
+    """Whether each difference's interval holds 0; False where there is no interval, or no second seed or case."""
+    return (differences["low"] <= 0) & (differences["high"] >= 0)
+
+
+def chains(order: list[str], together: list[bool]) -> Iterator[tuple[int, list[str]]]:
+    """Neighbours in rank that hang together: (rank of the first, 1 the highest; their names).
+
+    Args:
+        order: names by rank.
+        together: of each but the last, whether it cannot be told from the next.
+    """
+    start = 0
+    for place in range(1, len(order) + 1):
+        if place == len(order) or not together[place - 1]:
+            if place - start > 1:
+                yield start + 1, order[start:place]
+            start = place
+
+
+def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[Key, FloatArray]]:
+    """Every statistic of (..., s, methods, n) Dice; that of a rank or method (..., s)."""
+    means = {method: _over_sites(dice.of(method), "mean") for method in order}
+    for method in order:
+        own = dice.of(method)
+        yield Key("mean", method, ""), means[method]
+        yield Key("worst", method, ""), _over_sites(own, "worst")
+        for place, site in enumerate(dice.sites):
+            yield Key("dice", method, site), own[..., place]
+        if alone in dice.methods and method != alone:
+            gain = own - dice.of(alone)
+            yield Key("mean_gain", method, ""), _over_sites(gain, "mean")
+            for place, site in enumerate(dice.sites):
+                yield Key("gain", method, site), gain[..., place]
+    overall = np.stack([_known_mean(means[method], axis=-1) for method in order], axis=-1)
+    known = np.isfinite(overall)
+    ranks = rankdata(np.where(known, -overall, np.inf), axis=-1, method="min")
+    for place, method in enumerate(order):
+        rank = np.where(known[..., place], ranks[..., place], np.nan)
+        yield Key("rank", method, ""), np.broadcast_to(rank[..., None], means[method].shape)
+    for one, other in dict.fromkeys([*pairwise(order), *((order[0], method) for method in order[1:])]):
+        yield Key("difference", one, other), means[one] - means[other]
+
+
+def _over_sites(dice: FloatArray, what: str) -> FloatArray:
+    """Mean or lowest of the sites that have a Dice, as `evaluation.results.dice.over_sites`."""
+    if what == "mean":
+        return _known_mean(dice, axis=-1)
+    lowest = np.where(np.isfinite(dice), dice, np.inf).min(axis=-1)
+    return np.where(np.isfinite(lowest), lowest, np.nan)
+
+
+def _known_mean(values: FloatArray, axis: int) -> FloatArray:
+    known = np.isfinite(values)
+    count = known.sum(axis=axis)
+    return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / np.where(count > 0, count, np.nan))
+
+
+def _table(found: dict[Key, dict[str, float]]) -> pd.DataFrame:
+    index = (
+        pd.MultiIndex.from_tuples(list(found), names=Key._fields)
+        if found
+        else pd.MultiIndex.from_arrays([[], [], []], names=Key._fields)
+    )
+    return pd.DataFrame(list(found.values()), index=index, columns=COLUMNS).sort_index(level=0, sort_remaining=False)
+
+
+NONE = _table({})  # where there is nothing to take intervals of

@@ -1,0 +1,125 @@
+"""What runs recorded in their rounds: views of the long results table that are computed once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+
+import pandas as pd
+
+from evaluation.results import intervals
+from evaluation.results.dice import RUN, SITE
+
+View = Callable[["Rounds", str], pd.DataFrame]
+
+
+def _once_each(view: View) -> View:
+    """A view that takes a name, computed once for each."""
+
+    @wraps(view)
+    def kept(self: "Rounds", name: str) -> pd.DataFrame:
+        key = (view.__name__, name)
+        if key not in self._kept:
+            self._kept[key] = view(self, name)
+        return self._kept[key]
+
+    return kept
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What was recorded round by round."""
+
+    results: pd.DataFrame
+    _kept: dict[tuple[str, str], pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
+
+    @_once_each
+    def of(self, quantity: str) -> pd.DataFrame:
+        """One quantity: ``(method, seed, round)`` x sites; NaN where a site was absent."""
+        return self._rows(quantity).pivot(index=[*RUN, "round"], columns="site", values="value")
+
+    @_once_each
+    def pairs(self, quantity: str) -> pd.DataFrame:
+        """What sites hold of each other, mean over seeds: ``(method, round, holder)`` x sites; NaN on the diagonal."""
+        keys = ["method", "round", "coalition", "site"]
+        held = self._rows(quantity).groupby(keys, observed=True)["value"].mean()
+        return held.unstack("site").rename_axis(index={"coalition": "holder"})
+
+    @_once_each
+    def dice(self, split: str) -> pd.DataFrame:
+        """Dice, mean over cases and labels alike: ``(method, seed, round)`` x sites.
+
+        Args:
+            split: ``validation``, of the model received; ``validation_trained``, of what the site made of it.
+        """
+        return self._dice_rows(split).groupby([*RUN, "round", "site"])["value"].mean().unstack("site")
+
+    @cached_property
+    def validation(self) -> pd.DataFrame:
+        """Validation Dice of the model each site received, mean over cases of the mean over labels, as `of`."""
+        cases = self._dice_rows("validation").groupby([*RUN, "round", "site", "case"])["value"].mean()
+        return cases.groupby(level=[*RUN, "round", "site"]).mean().unstack("site")
+
+    @cached_property
+    def contributions(self) -> pd.DataFrame:
+        """What each site brought and was given: ``(method, seed, site)`` x the quantities that the method records.
+
+        ``num_samples``; ``weight``, ``contribution``, ``reputation`` of the last round, and ``mean_...`` over rounds;
+        ``flagged``, ``rejected``: in how many rounds, where any site was.
+        """
+        columns: dict[str, pd.Series] = {}
+        for quantity in ("num_samples", "weight", "contribution", "reputation", "flagged", "rejected"):
+            rounds = self.of(quantity)
+            runs = rounds.groupby(level=RUN)
+            if quantity in ("flagged", "rejected"):
+                columns[quantity] = _stacked(runs.sum())
+                continue
+            last = rounds[rounds.index.get_level_values("round") == _last_round(rounds)].droplevel("round")
+            columns[quantity] = _stacked(last)
+            if quantity != "num_samples":
+                columns[f"mean_{quantity}"] = _stacked(runs.mean())
+        table = pd.DataFrame(columns).rename_axis(SITE).dropna(axis=1, how="all")
+        counts = {name: table[name].fillna(0).astype(int) for name in ("flagged", "rejected") if name in table}
+        return table.assign(**counts).drop(columns=[name for name, rounds in counts.items() if not rounds.any()])
+
+    @cached_property
+    def ranks(self) -> pd.DataFrame:
+        """How stable the order of contributions is: ``(method, site)`` x ``best, worst`` rank over seeds, 1 highest.
+
+        Of methods with several seeds and differing contributions; ranks are of their mean over rounds.
+        """
+        table = self.of("contribution").groupby(level=RUN).mean()
+        table = table[table.max(axis=1) > table.min(axis=1)]
+        several = table.groupby(level="method").transform("size") > 1
+        ranks = table[several].rank(axis=1, ascending=False, method="min").groupby(level="method")
+        both = {"best": _stacked(ranks.min()), "worst": _stacked(ranks.max())}
+        return pd.DataFrame(both).rename_axis(["method", "site"])
+
+    @cached_property
+    def intervals(self) -> pd.DataFrame:
+        """`evaluation.results.intervals.of_contributions`, of their means over rounds."""
+        if "mean_contribution" not in self.contributions:
+            return intervals.NONE
+        return intervals.of_contributions(pd.Series(self.contributions["mean_contribution"]).dropna())
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """Mean cost of a round: ``(method, seed, site)`` x ``seconds, bytes_sent, bytes_received``, where recorded."""
+        names = ("seconds", "bytes_sent", "bytes_received")
+        table = pd.DataFrame({name: _stacked(self.of(name).groupby(level=RUN).mean()) for name in names})
+        return table.rename_axis(SITE).dropna(axis=1, how="all")
+
+    def _rows(self, quantity: str) -> pd.DataFrame:
+        return self.results[(self.results["split"] == "") & (self.results["quantity"] == quantity)]
+
+    def _dice_rows(self, split: str) -> pd.DataFrame:
+        return self.results[(self.results["split"] == split) & (self.results["quantity"] == "dice")]
+
+
+def _stacked(table: pd.DataFrame) -> pd.Series:
+    """Columns as the last level of the index."""
+    return pd.Series(table.stack())
+
+
+def _last_round(rounds: pd.DataFrame) -> pd.Series:
+    number = rounds.index.get_level_values("round").to_series(index=rounds.index)
+    return number.groupby(level=RUN).transform("max")

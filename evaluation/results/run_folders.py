@@ -1,0 +1,165 @@
+"""Run folders, opened for tables and figures: what stands in them, and whether they can be compared."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from evaluation.results.views import Results
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import COLUMNS, PAIRS, read_results, read_run
+
+MAKES = "fedmerit run --method METHOD --sites SITES"
+FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. ``label`` names its method, with the settings that tell it from its neighbours."""
+
+    path: Path
+    info: Mapping[str, Any]  # run.json
+    results: Results  # results.csv, without coalitions and without what the method does not have
+    label: str
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites, by name."""
+        return sorted(self.info["sites"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.info["seed"])
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were asked for."""
+        return int(self.info["rounds"])
+
+    @cached_property
+    def rounds_done(self) -> int:
+        """Rounds that results.csv records as aggregated."""
+        rows = self.results.rows
+        rounds = rows.loc[rows["split"] == "", "round"]
+        return 0 if rounds.empty else int(rounds.max()) + 1
+
+    @cached_property
+    def tested_sites(self) -> set[str]:
+        """The sites that results.csv holds test Dice of."""
+        return set(self.results.dice.rows["site"])
+
+    @property
+    def tested(self) -> bool:
+        """Whether results.csv holds any test Dice."""
+        return bool(self.tested_sites)
+
+
+def open_run(path: Path) -> Run:
+    """Read one run folder.
+
+    Raises:
+        BadInput: run.json or results.csv is missing, lacks a field, or holds no result yet.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BadInput(f"{path}: no such run folder; make one with `{MAKES} --out {path}`")
+    if not (path / "run.json").exists():
+        inside = ", ".join(str(file.parent) for file in sorted(path.glob("*/run.json")))
+        way = f"it holds run folders, name those: {inside}" if inside else f"`{MAKES} --out {path}` makes one"
+        raise BadInput(f"{path}: no run folder, there is no run.json in it; {way}")
+    info = read_run(path)
+    missing = [field for field in FIELDS if field not in info]
+    if missing:
+        raise BadInput(f"{path}/run.json: lacks {', '.join(missing)}; `{MAKES} --out OTHER` writes it anew")
+    results = read_results(path)
+    if results.empty:
+        raise BadInput(
+            f"{path}: results.csv holds no result yet; let the run finish its first round, or go on with it by "
+            f"`fedmerit run --resume --out {path}`"
+        )
+    of_coalitions = (results["coalition"] != "") & ~results["quantity"].isin(PAIRS)
+    lacking = results["quantity"].isin(_lacking(info["method"])) | of_coalitions
+    return Run(path, info, Results(results[~lacking]), str(info["method"]))
+
+
+def _lacking(method: str) -> list[str]:
+    """Quantities that are recorded for every method, but mean nothing for this one."""
+    about = METHODS[method].about if method in METHODS else None
+    contributions = ["contribution", "reputation"] if about and about.contribution == "none" else []
+    weights = ["weight"] if about and about.weights == "none" else []
+    return contributions + weights
+
+
+def open_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read run folders to stand in one table, and label them apart.
+
+    Raises:
+        BadInput: none given, one given twice or unusable, or they differ in task, labels or sites.
+    """
+    if not paths:
+        raise BadInput(f"no run folder given; make one with `{MAKES} --out RUN`")
+    for path, count in Counter(Path(path).resolve() for path in paths).items():
+        if count > 1:
+            raise BadInput(f"{path}: given {count} times; name each run folder once")
+    runs = [open_run(path) for path in paths]
+    first = runs[0]
+    for run in runs[1:]:
+        for field in ("task", "labels", "sites"):
+            ours, theirs = first.info[field], run.info[field]
+            if (sorted(ours) != sorted(theirs)) if field == "sites" else (ours != theirs):
+                raise BadInput(
+                    f"{run.path}: its {field} {theirs} is not {ours} of {first.path}; "
+                    "report runs on the same sites and task together, others on their own"
+                )
+    return _labelled(runs)
+
+
+def together(runs: Sequence[Run], order: Sequence[str] | None = None) -> Results:
+    """The results of all runs, labels in column ``method``.
+
+    Args:
+        runs: with labels; none is needed.
+        order: of the labels; None: as the runs come.
+    """
+    if not runs:
+        return Results(pd.DataFrame(columns=COLUMNS))
+    labels = dict.fromkeys(run.label for run in runs)
+    table = pd.concat([run.results.rows.assign(method=run.label) for run in runs], ignore_index=True)
+    ordered = pd.Categorical(table["method"], [label for label in order or labels if label in labels])
+    return Results(table.assign(method=ordered))
+
+
+def _labelled(runs: Sequence[Run]) -> list[Run]:
+    """Methods by name; where one method stands with several settings, with those that differ."""
+    labelled = []
+    for run in runs:
+        settings = _settings(run)
+        same = [_settings(other) for other in runs if other.info["method"] == run.info["method"]]
+        differing = [key for key in settings if any(other.get(key) != settings[key] for other in same)]
+        values = ", ".join(f"{key}={_plain(settings[key])}" for key in differing)
+        labelled.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
+    twice = Counter((run.label, run.seed) for run in labelled)
+    return [
+        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed] > 1 else run
+        for run in labelled
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {
+        **run.info.get("plan", {}).get("network", {}),
+        **run.info["training"],
+        "rounds": run.rounds,
+        **run.info["parameters"],
+    }
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

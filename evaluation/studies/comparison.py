@@ -1,0 +1,170 @@
+"""The runs of a comparison: which there are to be, which of them are missing, and what they gave."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from evaluation.display import table
+from evaluation.display.table import Table, file_name
+from evaluation.results.run_folders import open_run, together
+from evaluation.results.views import Results
+from evaluation.studies import comparison_tables
+from evaluation.studies.pool import OnEnd, OnRound, execute_all, execute_in_turn
+from evaluation.studies.requests import Item
+from evaluation.studies.study_folders import require_same, scratch
+from fedmerit.engines import runs
+from fedmerit.engines.contributions import as_setting, contributions_of
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.files import write_json
+from fedmerit.machine import cores
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_run
+from fedmerit.training.data import open_sites
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a comparison.
+
+    Where training alone is compared too, a method that takes contributions as given takes them from there: its run
+    can begin once the other is finished.
+    """
+
+    label: str
+    seed: int
+    folder: Path
+    alone: Path | None = None  # the run folder of training alone that it waits for
+    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)  # options of `runs.create`, then
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is trained and tested."""
+        there = (self.folder / "run.json").exists()
+        return there and is_finished(self.folder, int(read_run(self.folder)["rounds"]))
+
+    def begin(self) -> None:
+        """Make the run folder where it could not be made before; `RunFailed` where it still cannot."""
+        if self.alone is None or (self.folder / "run.json").exists():
+            return
+        if not is_finished(self.alone, int(self.asked["rounds"])):
+            raise RunFailed(f"it needs the contributions of {self.alone}, which is not finished")
+        runs.create(self.folder, **_with_contributions(self.asked, self.alone))
+
+
+def prepare(
+    out: Path, items: Sequence[Item], seeds: Sequence[int], settings: Mapping[str, str], options: Mapping[str, Any]
+) -> list[Planned]:
+    """Check every run, then create those that are missing. Nothing is left behind where one cannot be.
+
+    Args:
+        out: the folder of the run folders.
+        items: what to compare.
+        seeds: of every item.
+        settings: of every run.
+        options: further ones of `fedmerit.engines.runs.create`, for every run; ``sites`` and ``rounds`` among them.
+
+    Returns:
+        The runs: all items for one seed, then for the next.
+
+    Raises:
+        BadInput: a run cannot be created, or is there already with other options or sites.
+    """
+    names = [site.name for site in open_sites(Path(options["sites"]))]
+    planned = []
+    with scratch(out) as new:
+        for seed in seeds:
+            for item in items:
+                if both := sorted(set(settings) & set(item.settings)):
+                    raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
+                folder = out / f"{file_name(item.label)}_seed{seed}"
+                asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **item.settings}}
+                alone = out / f"standalone_seed{seed}" if _takes_contributions(item, items) else None
+                if alone and is_finished(alone, options["rounds"]):
+                    asked, alone = _with_contributions(asked, alone), None
+                if (folder / "run.json").exists():
+                    require_same(folder, asked, names)
+                elif folder.exists() and any(folder.iterdir()):
+                    raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
+                else:
+                    stand_in = {"contributions": ",".join("1" for _ in names)} if alone else {}
+                    runs.create(new / folder.name, **asked | {"settings": stand_in | asked["settings"]})
+                    if alone:  # that was a check alone
+                        shutil.rmtree(new / folder.name)
+                planned.append(Planned(item.label, seed, folder, alone, asked))
+        for folder in sorted(new.glob("*")):
+            folder.rename(out / folder.name)
+    asked_for = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
+    places = {name: str(value.resolve()) for name, value in options.items() if isinstance(value, Path)}
+    write_json(out / "compare.json", {**asked_for, **options, **places, "site_names": names})
+    return planned
+
+
+def _takes_contributions(item: Item, items: Sequence[Item]) -> bool:
+    """Whether a method takes contributions as given, is given none, and training alone is among ``items``."""
+    own = {part.name for part in fields(METHODS[item.method])}
+    given = {"contributions", "standalone_rounds"} & set(item.settings)
+    return "contributions" in own and not given and any(other.label == "standalone" for other in items)
+
+
+def _with_contributions(asked: Mapping[str, Any], alone: Path) -> dict[str, Any]:
+    """The options with what sites reached alone as a setting."""
+    contributions = contributions_of(alone, read_run(alone)["sites"])
+    return {**asked, "settings": {**asked["settings"], "contributions": as_setting(contributions)}}
+
+
+def work_off(
+    planned: Sequence[Planned],
+    workers: int,
+    on_end: OnEnd,
+    on_round: OnRound = lambda folder, record: None,
+    after: Callable[[Path], None] | None = None,
+) -> dict[Path, str]:
+    """Train and test what is not finished, ``workers`` at a time; the runs that failed, and why.
+
+    Runs that wait for what sites reach alone come last. Those of the simulator go one after the other, since each
+    starts processes for its sites. Of fewer runs than there are cores, each has several sites at work at a time, where
+    it was not created with a number of them. The other arguments are those of `evaluation.studies.pool.execute_all`.
+    """
+    failed: dict[Path, str] = {}
+    for waiting in (False, True):
+        left = []
+        for run in planned:
+            if (run.alone is not None) == waiting and not run.finished:
+                try:
+                    run.begin()
+                    left.append(run.folder)
+                except (BadInput, RunFailed) as error:
+                    failed[run.folder] = str(error)
+                    on_end(run.folder, str(error))
+        failed |= _execute(left, workers, on_end, on_round, after)
+    return failed
+
+
+def _execute(
+    folders: Sequence[Path], workers: int, on_end: OnEnd, on_round: OnRound, after: Callable[[Path], None] | None
+) -> dict[Path, str]:
+    if not folders:
+        return {}
+    info = read_run(folders[0])
+    if info["engine"] != "local":  # NVFlare has processes of its own
+        return execute_in_turn(folders, on_end, on_round, after)
+    busy = min(workers, len(folders)) * info["training"]["cpu_threads"]
+    threads = info["threads"] or max(1, cores() // busy)
+    return execute_all(folders, workers, on_end, on_round, after, threads=threads)
+
+
+def results_of(planned: Sequence[Planned], order: Sequence[str] | None = None) -> Results:
+    """The results of the finished runs, column ``method`` by their labels, in this order or as they were planned."""
+    finished = [replace(open_run(run.folder), label=run.label) for run in planned if run.finished]
+    return together(finished, order)
+
+
+def write_tables(out: Path, planned: Sequence[Planned]) -> list[Table]:
+    """The tables of `evaluation.studies.comparison_tables`, written below ``out/tables`` as CSV and LaTeX."""
+    labels, seeds = dict.fromkeys(run.label for run in planned), dict.fromkeys(run.seed for run in planned)
+    found = comparison_tables.tables(results_of(planned), list(labels), list(seeds))
+    table.write_tables(found, out / "tables")
+    return found

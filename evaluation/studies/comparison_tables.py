@@ -1,0 +1,72 @@
+"""The comparison tables of Jiang et al. 2023 (FedCE, Tables 1 and 6): functions of results, no files.
+
+Dice is a percentage here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from evaluation.display.table import Table
+from evaluation.results.dice import UNION
+from evaluation.results.views import Results
+
+PAPER = "Jiang et al. 2023"
+OVER_SEEDS = ", mean ± std over seeds"
+
+
+def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[Table]:
+    """Tables 1 and 6 for each label, and the one on the union of the test splits where it was measured.
+
+    A site's Dice is the mean over the cases of its own test split, of the model that it ends with. What is
+    missing is left empty, never counted as zero:
+
+    - A cell is the mean over the seeds whose runs have results, ± (Table 6) their sample standard deviation
+      (ddof 1; none for one seed). Where a run is missing, a column ``Seeds`` counts those that there are.
+    - The cell of a site that one of these runs has no Dice of is empty.
+    - Avg. and Std. are the mean and the sample standard deviation (ddof 1) over sites of the row's means over
+      seeds, as in the paper; empty where a site's cell is.
+
+    Args:
+        results: of all runs, at most one run for each label and seed; none is needed.
+        methods: labels of what is compared, one row each, in this order.
+        seeds: those asked for.
+    """
+    if results.dice.rows.empty:
+        return []
+    own, union = results.dice.labels, results.union.complete
+    several = len(own.columns) > 1
+    sites = [str(site) for site in results.dice.by_site]
+    found = []
+    for label in own.columns:
+        what = f"Dice [%]{f' of the {label}' * several} on each site's test split"
+        suffix = f"-{label}" * several
+        plain = _table(f"table1{suffix}", f"{what} (as Table 1 of {PAPER})", own[label], sites, methods, seeds)
+        caption = f"{what}{OVER_SEEDS} (as Table 6 of {PAPER})"
+        found += [replace(plain, spread=None), replace(plain, name=f"table6{suffix}", caption=caption)]
+    if not union.empty:
+        caption = f"Dice [%] on the union of the test splits, of the model each site ends with{OVER_SEEDS}"
+        measured = [method for method in methods if method in union.index.get_level_values("method")]
+        found.append(_table(UNION, caption, union, sites, measured, seeds))
+    return found
+
+
+def _table(
+    name: str, caption: str, dice: pd.Series, sites: list[str], methods: list[str], seeds: Sequence[int]
+) -> Table:
+    """Methods x (sites, Avg., Std.) of ``dice`` by (method, seed, site), a fraction, as `tables` describes it."""
+    runs = (100 * dice).unstack("site").reindex(columns=sites).groupby(level="method")
+    mean, spread = (part.reindex(methods) for part in (runs.mean(skipna=False), runs.std(ddof=1, skipna=False)))
+    over_sites = {"Avg.": mean.mean(axis=1, skipna=False), "Std.": mean.std(axis=1, ddof=1, skipna=False)}
+    frame = mean.assign(**over_sites)
+    texts = {"Method": methods}
+    there = runs.size().reindex(methods, fill_value=0)
+    if (there < len(seeds)).any():
+        texts["Seeds"] = [f"{count} of {len(seeds)}" for count in there]
+
+    def shown(part: pd.DataFrame) -> pd.DataFrame:
+        numbers = part.reindex(columns=frame.columns).reset_index(drop=True).rename_axis(columns=None)
+        return pd.concat([pd.DataFrame(texts), numbers], axis=1)
+
+    return Table(name, caption, shown(frame), spread=shown(spread), decimals=2)

@@ -1,0 +1,61 @@
+"""What a study is asked for on the command line: methods with settings of their own, and seeds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evaluation.display.table import file_name
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import METHODS
+
+
+@dataclass(frozen=True)
+class Item:
+    """What is compared: a method with settings of its own. ``label`` is how it was asked for."""
+
+    label: str
+    method: str
+    settings: Mapping[str, str]
+
+
+def parse_methods(text: str) -> list[Item]:
+    """The items of ``fedavg,fedce:combine=plus``; ``all`` is every method at its defaults.
+
+    Raises:
+        BadInput: an item is empty, not of this form, of an unknown method, or there twice.
+    """
+    items: list[Item] = []
+    for label in text.split(","):
+        items += [Item(name, name, {}) for name in METHODS] if label.strip() == "all" else [_item(label.strip())]
+    for number, item in enumerate(items):
+        for earlier in items[:number]:
+            if (earlier.method, earlier.settings) == (item.method, item.settings):
+                raise BadInput(f"--methods: {item.label} is given twice; name each once")
+            if file_name(earlier.label) == file_name(item.label):
+                raise BadInput(f"--methods: {earlier.label} and {item.label} need the same run folder; compare apart")
+    return items
+
+
+def _item(label: str) -> Item:
+    method, *parts = label.split(":")
+    if method not in METHODS:
+        raise BadInput(f"--methods: method {method!r}: unknown; expected all, or some of {', '.join(METHODS)}")
+    settings: dict[str, str] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not name or not equals:
+            raise BadInput(f"--methods {label}: {part!r}: expected METHOD:NAME=VALUE")
+        if name in settings:
+            raise BadInput(f"--methods {label}: {name} is given twice")
+        settings[name] = value
+    return Item(label, method, settings)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """The seeds of ``0,1,2``; `BadInput` where one is no whole number from 0, or there twice."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadInput(f"--seeds {text}: expected whole numbers such as 0,1,2")
+    seeds = [int(part) for part in parts]
+    if len(set(seeds)) < len(seeds):
+        raise BadInput(f"--seeds {text}: one is given twice")
+    return seeds

@@ -1,0 +1,75 @@
+"""The folder of a study: runs are made all or none, and an old folder goes on with what it was made for alone."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fedmerit.configuration.run import RunConfiguration, make_configuration
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json
+from fedmerit.records.results import read_run
+
+
+@contextmanager
+def scratch(out: Path) -> Iterator[Path]:
+    """A folder in ``out`` for runs in the making, gone afterwards; and with it ``out``, where that is then empty."""
+    new = out / f".new.{os.getpid()}"
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        with suppress(OSError):
+            out.rmdir()
+
+
+def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
+    """`BadInput` where a study's folder is for trainings asked for otherwise.
+
+    Args:
+        record: the JSON file in the folder that says what they were asked for with, if it is there yet.
+        asked: what it would hold today.
+    """
+    before = read_json(record) if record.exists() else asked
+    changed = [name for name in {**before, **asked} if before.get(name) != asked.get(name)]
+    if changed:
+        told = "; ".join(_told(name.replace("_", " "), before.get(name)) for name in changed)
+        raise BadInput(f"{record.parent}: holds trainings with {told}. Go on with the same, or choose another --out")
+
+
+def _told(name: str, value: Any) -> str:
+    """``rounds 3``, ``no device``, ``site names A, B``."""
+    return f"no {name}" if value is None else f"{name} {', '.join(value) if isinstance(value, list) else value}"
+
+
+def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -> None:
+    """`BadInput` where a run folder is not what `runs.create` would make of these options and sites today."""
+    try:
+        runs.require_same(folder, asked)
+    except BadInput as error:
+        raise BadInput(f"{error}, or choose another --out") from None
+    recorded = read_run(folder)
+    config = recorded["plan"]
+    network = {name: config["network"][name] for name in ("in_channels", "labels")}
+    now = make_configuration(
+        asked["method"], config["task"], asked["rounds"], asked["seed"], network, asked["settings"]
+    )
+    if now != RunConfiguration.from_dict(config):
+        raise BadInput(
+            f"{folder}: was started with parameters that are not today's defaults (fedmerit "
+            f"{recorded['fedmerit_version']} wrote it); choose another --out"
+        )
+    if recorded["sites"] != list(names):
+        raise BadInput(
+            f"{folder}: was started with the sites {', '.join(recorded['sites'])}, {asked['sites']} now holds "
+            f"{', '.join(names)}; give it the same sites, or choose another --out"
+        )
+    if recorded["server_sites"] and "server_sites" not in asked:
+        raise BadInput(
+            f"{folder}: was started with --server-sites {recorded['server_sites']}; "
+            "give it the same, or choose another --out"
+        )

@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+from layouts import SHAPE, box, volume
+from layouts_prostate import OBLIQUE, flipped, save_itk, save_series, zones
+
+from data_prep.images.dicom import read_series
+from data_prep.images.geometry import axial, onto, same_grid
+from data_prep.images.volumes import read_itk
+from data_prep.raw import RawCase
+from fedmerit.errors import BadInput
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_mask_stored_the_other_way_round(tmp_path, axes):
+    save_series(tmp_path / "a", volume(1))
+    save_itk(tmp_path / "a.nrrd", *flipped(box(), OBLIQUE, *axes))
+    case = RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd")
+    decoded = axial(case, read_series(case.image), read_itk(case.label))
+    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
+    np.testing.assert_array_equal(decoded.image[:, 0], volume(1).transpose(2, 1, 0))
+
+
+def test_an_nrrd_that_knows_no_patient(tmp_path):
+    save_series(tmp_path / "a", volume(1))
+    save_itk(tmp_path / "a.nrrd", box())
+    text = (tmp_path / "a.nrrd").read_bytes()
+    kept = [line for line in text.split(b"\n\n", 1)[0].split(b"\n") if not line.startswith(b"space")]
+    (tmp_path / "a.nrrd").write_bytes(b"\n".join(kept) + b"\n\n" + text.split(b"\n\n", 1)[1])
+    label = read_itk(tmp_path / "a.nrrd")
+    assert not label.located
+    with pytest.raises(BadInput, match=r"a.nrrd: its header does not say where"):
+        onto(read_series(tmp_path / "a"), label)
+    with pytest.raises(BadInput, match=r"a.nrrd: lies up to .* mm from its image a "):
+        same_grid(RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd"), read_series(tmp_path / "a"), label)
+
+
+def test_shape_is_what_the_flips_need():
+    """No flip or swap of axes maps what is drawn onto itself: else the comparisons above would prove little."""
+    drawn = zones()
+    assert drawn.shape == SHAPE
+    for axes in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)):
+        assert not np.array_equal(np.flip(box(), axes), box())
+    assert len(set(SHAPE)) == 3
+    assert set(np.unique(drawn)) == {0, 1, 2, 3, 4}

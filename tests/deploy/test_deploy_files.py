@@ -1,0 +1,132 @@
+"""The files of deploy/ and the guide: what they name exists, and nothing runs with more rights than it needs."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+KNOWN = typer.main.get_command(app)
+
+
+def instructions():
+    """Those of the Dockerfile, as (name, rest), lines joined."""
+    text = re.sub(r"^\s*#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    return [tuple(line.split(maxsplit=1)) for line in re.sub(r"\\\n\s*", " ", text).splitlines() if line.strip()]
+
+
+def test_image_is_made_of_what_is_there():
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert ignored[0] == "*"
+    copied = [rest.split() for name, rest in instructions() if name == "COPY" and "--from" not in rest]
+    sources = [source for words in copied for source in words[:-1]]
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"].values()
+    assert {"pyproject.toml", "constraints.txt", *(folder.partition("/")[0] for folder in packages)} <= set(sources)
+    for source in sources:
+        assert (ROOT / source).exists()
+        assert f"!{source}" in ignored
+
+
+def test_image_is_pinned_and_without_privileges():
+    found = instructions()
+    versions = [rest.partition("=")[2] for name, rest in found if name == "ARG" and rest.startswith("PYTHON=")]
+    assert len(versions) == 1
+    assert re.match(r"3\.\d+\.\d+-", versions[0])
+    assert [rest.split()[0] for name, rest in found if name == "FROM"] == ["python:${PYTHON}"] * 2
+    installs = [rest for name, rest in found if name == "RUN" and "pip install" in rest]
+    assert len(installs) == 1
+    assert "--constraint /wheels/constraints.txt" in installs[0]
+    assert [rest for name, rest in found if name == "USER"] == ["10001"]
+    assert found[-1][0] == "CMD"
+
+
+def test_compose_services_are_contained():
+    content = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert set(content["services"]) == {"server", "site"}
+    for name, service in content["services"].items():
+        assert (
+            DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]
+        ).resolve() == DEPLOY / "Dockerfile"
+        assert service["cap_drop"] == ["ALL"]
+        assert service["read_only"]
+        assert not service.get("privileged")
+        assert "no-new-privileges:true" in service["security_opt"]
+        assert ("ports" in service) == (name == "server")  # a hospital opens nothing
+    images = [volume for volume in content["services"]["site"]["volumes"] if "/sites/" in volume]
+    assert [volume.rpartition(":")[2] for volume in images] == ["ro"]
+    gpu = yaml.safe_load((DEPLOY / "compose.gpu.yaml").read_text())["services"]["site"]
+    arguments = {rest.partition("=")[0] for name, rest in instructions() if name == "ARG"}
+    assert set(gpu["build"]["args"]) <= arguments
+
+
+def unit():
+    parser = ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str
+    parser.read(DEPLOY / "fedmerit@.service")
+    return parser
+
+
+def test_unit_runs_the_kits_own_script_without_privileges():
+    service = unit()["Service"]
+    assert service["ExecStart"] == "/bin/bash /var/lib/fedmerit/%i/startup/sub_start.sh --once"
+    assert service["User"] == "fedmerit"
+    assert service["NoNewPrivileges"] == "true"
+    assert service["ProtectSystem"] == "strict"
+    assert service["ReadWritePaths"] == service["WorkingDirectory"] == "/var/lib/fedmerit/%i"
+    assert unit()["Install"]["WantedBy"] == "multi-user.target"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
+def test_unit_is_one_for_systemd(tmp_path):
+    path = tmp_path / "fedmerit@site1.service"
+    shutil.copy(DEPLOY / "fedmerit@.service", path)
+    found = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60)
+    assert "fedmerit@" not in found.stderr, found.stderr
+
+
+def test_start_script_has_the_option_that_image_and_unit_use():
+    import nvflare.lighter.templates
+
+    template = Path(nvflare.lighter.templates.__path__[0]) / "master_template.yml"
+    script = yaml.safe_load(template.read_text())["sub_start_sh"]
+    assert "--once)" in script
+
+
+PAGES = [ROOT / "docs/deployment.md", ROOT / "docs/privacy.md"]
+
+
+def spoken():
+    """Every ``fedmerit ...`` in guide and compose file, as (file, words)."""
+    for file in (*PAGES, DEPLOY / "compose.yaml"):
+        for text in re.findall(
+            r"\bfedmerit ((?:[a-z]+ )*[a-z]+(?: [^`\n#]*)?)(?=[`\n]| {2,}#)", re.sub(r"\\\n\s*", " ", file.read_text())
+        ):
+            yield file.name, shlex.split(text.replace("...", ""))
+
+
+@pytest.mark.parametrize(("file", "words"), list(spoken()))
+def test_commands_and_options_exist(file, words):
+    command = KNOWN
+    while words and hasattr(command, "commands") and words[0] in command.commands:
+        command = command.commands[words[0]]
+        words = words[1:]
+    assert not hasattr(command, "commands"), words
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
+def test_links_lead_somewhere(file):
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", file.read_text())]
+    assert links
+    assert [link for link in links if not (file.parent / link).exists()] == []

@@ -1,0 +1,1 @@
+"""Helpers of these tests lie beside this file, where tests in folders find them."""

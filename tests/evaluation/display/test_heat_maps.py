@@ -1,0 +1,76 @@
+"""What sites hold of each other, as coloured cells."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_factory import SITES, add_rows, make_run
+
+from evaluation.display import heat_maps
+from evaluation.display.drawing import png
+from evaluation.report.all_sites import write_report
+from evaluation.results.run_folders import open_runs, together
+from evaluation.results.views import Results
+from fedmerit.records.results import Row
+
+
+def _held(root: Path, rounds: int, seeds: int = 2) -> Results:
+    """A run per seed in which a site's reputation with another is a number of both, the round and the seed."""
+    made = []
+    for seed in range(seeds):
+        run = make_run(root / f"cycle-{seed}", method="cycle", seed=seed, rounds=rounds)
+        rows = [
+            Row(
+                "cycle",
+                "cycle",
+                seed,
+                number,
+                site,
+                "peer_reputation",
+                _reputation(i, k, number, seed),
+                coalition=holder,
+            )
+            for number in range(1, rounds)
+            for i, holder in enumerate(SITES)
+            for k, site in enumerate(SITES)
+            if i != k
+        ]
+        add_rows(run, rows)
+        made.append(run)
+    return together(open_runs(made))
+
+
+def _reputation(holder: int, site: int, number: int, seed: int) -> float:
+    return (0.1 * holder + 0.2 * site + 0.01 * number + 0.02 * seed) % 1.0
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 12])
+def test_reputations_among_peers_are_drawn_with_the_holder_in_the_row(tmp_path: Path, rounds: int) -> None:
+    results = _held(tmp_path, rounds)
+    table = results.rounds.pairs("peer_reputation").loc["cycle"]
+    for i, holder in enumerate(SITES):
+        for k, site in enumerate(SITES):
+            found = table.loc[(1, holder), site]
+            expected = np.mean([_reputation(i, k, 1, seed) for seed in (0, 1)]) if i != k else np.nan
+            np.testing.assert_allclose(found, expected)
+    figure = heat_maps.reputations(results)
+    shown = [panel for panel in figure.axes if panel.images]
+    assert [panel.get_title(loc="left") for panel in shown] == [
+        f"Round {n}" for n in {2: [1], 3: [1, 2], 12: [1, 6, 11]}[rounds]
+    ]
+    cells = np.ma.filled(shown[0].images[0].get_array(), np.nan)
+    np.testing.assert_allclose(cells[:-1], table.loc[1].to_numpy())
+    np.testing.assert_allclose(cells[-1], table.groupby(level="round").mean().mean().to_numpy())
+    assert [label.get_text() for label in shown[0].get_yticklabels()] == [*SITES, "all rounds"]
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_report_shows_reputations_among_peers_where_there_are_any(tmp_path: Path) -> None:
+    _held(tmp_path, 3, seeds=1)
+    page = write_report([tmp_path / "cycle-0"], tmp_path / "out" / "report.html", images=False)
+    assert (tmp_path / "out/figures/peers.png").is_file()
+    assert "with each of the others" in page.read_text()
+    make_run(tmp_path / "fedavg", method="fedavg")
+    page = write_report([tmp_path / "fedavg"], tmp_path / "out" / "report.html", images=False)
+    assert not (tmp_path / "out/figures/peers.png").exists()
+    assert "with each of the others" not in page.read_text()

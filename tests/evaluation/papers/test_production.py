@@ -1,0 +1,267 @@
+"""Papers' tables and figures for other sites: the registry, the page, the command, from end to end."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from run_factory import SITES, make_sites
+from typer.testing import CliRunner
+
+from cli.main import app
+from evaluation.display.table import Table
+from evaluation.papers.artefact import Artefact, Made
+from evaluation.papers.fedce_artefacts import ABLATION
+from evaluation.papers.needs import Compared, Riding, WithoutOne
+from evaluation.papers.production import PAPERS, chosen, needs_of, paper_of, produce, trainings_per_seed
+from evaluation.papers.study import Deal, Study
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_run
+
+TINY = ("--set", "width=2", "--set", "depth=2", "--set", "residual_units=0", "--set", "augment=false")
+ARTEFACTS = {f"{name}-{one.name}": one for name, paper in PAPERS.items() for one in paper.artefacts}
+
+
+def fedmerit(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def plain(text):
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
+
+
+@pytest.fixture
+def study(sites, tmp_path):
+    """A study of nothing yet."""
+    study = Study(tmp_path / "out", sites, 4, [0, 1], into=5)
+    study.has_server_set = True
+    return study
+
+
+# The registry
+
+
+@pytest.mark.parametrize("artefact", ARTEFACTS.values(), ids=ARTEFACTS)
+def test_every_artefact_can_be_asked_for(artefact):
+    assert callable(artefact.make)
+    assert artefact.what
+    assert artefact.what[0].isupper()
+    assert artefact.remark.endswith(".")
+    for need in artefact.needs:
+        for label in getattr(need, "labels", ()) or [need.label]:
+            assert label.split(":")[0] in METHODS
+    assert (artefact.cost == "0") == (not artefact.needs)
+
+
+def test_names_are_unique_and_only_keeps_the_papers_order():
+    for paper in PAPERS.values():
+        names = [artefact.name for artefact in paper.artefacts]
+        assert len(set(names)) == len(names)
+        assert chosen(paper, ",".join(reversed(names))) == chosen(paper, None) == list(paper.artefacts)
+    assert [one.name for one in chosen(PAPERS["fedce"], "figure3, table1")] == ["table1", "figure3"]
+
+
+def test_shared_trainings_are_counted_once():
+    fedce = PAPERS["fedce"]
+    sites = ["A", "B", "C", "D"]
+    count = {
+        name: trainings_per_seed(chosen(fedce, name), sites) for name in ("table1", "table3", "figure6", "figure5")
+    }
+    assert count == {"table1": 8, "table3": 13, "figure6": 4, "figure5": 5}
+    assert trainings_per_seed(chosen(fedce, "table1,table2,table6,figure3,figure8-9"), sites) == 8
+    assert trainings_per_seed(chosen(fedce, "table1,figure6,figure4,figure7"), sites) == 10 + 5
+    assert trainings_per_seed(chosen(PAPERS["cgsv"], "table1,figure3,figure7"), sites) == 24
+    assert len(needs_of(chosen(fedce, "figure4,figure7"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("lenet",), "'lenet': unknown; there are fedce, cgsv, fedave, fedsac, cycle"),
+        (("fedce", "--only", "table9", "--list"), "--only table9: unknown; there are table1, "),
+        (("fedce", "--only", "figure1", "--list"), r"--only figure1: unknown \(Figure 1: .*not an experiment\)"),
+        (("cgsv", "--only", "table5", "--list"), "table1 and table2 with --into 5"),
+        (("fedce", "--out", "x"), "--sites: missing"),
+        (("fedce", "--sites", "x"), "--out: missing"),
+        (("fedce", "--sites", "x", "--out", "y", "--rounds", 0), "--rounds 0: expected 1 or more"),
+        (("fedce", "--sites", "x", "--out", "y", "--into", 0), "--into 0: expected 1 or more"),
+        (("fedce", "--sites", "x", "--out", "y", "--jobs", 0), "--jobs 0: expected 1 or more"),
+        (("fedce", "--sites", "x", "--out", "y", "--seeds", "a"), "--seeds a: expected whole numbers"),
+    ],
+)
+def test_bad_input_is_told(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = fedmerit("paper", *arguments)
+    assert result.exit_code == 2, result.output
+    assert re.search(words, plain(result.output))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_list_says_what_it_costs(tmp_path):
+    result = fedmerit("paper", "fedce", "--list")
+    assert result.exit_code == 0
+    for artefact in PAPERS["fedce"].artefacts:
+        assert artefact.name in result.output
+        assert artefact.cost in result.output
+    counted = fedmerit("paper", "fedce", "--list", "--sites", make_sites(tmp_path / "sites"), "--only", "table3")
+    assert "for 4 sites: 13 trainings of a seed" in plain(counted.output)
+
+
+# The page, the files, and what cannot be made
+
+
+def artefact_of(make, name="table0", needs=(), **changes):
+    return Artefact(name, "A <table>", make, needs, **changes)
+
+
+def small(study, artefact):
+    return Made(
+        [Table("table0", "Numbers & more", pd.DataFrame({"Method": ["a"], "Dice [%]": [81.2]}))], notes=["Look."]
+    )
+
+
+def lacking(study, artefact):
+    raise BadInput("nothing is there")
+
+
+def test_a_page_says_what_is_made_and_what_is_missing(study):
+    paper = replace(PAPERS["fedce"], artefacts=())
+    asked = [artefact_of(small), artefact_of(lacking, "figure0")]
+    made, failed = produce(paper, asked, study)
+    assert failed == {}
+    assert [one.missing for one in made] == ["", "nothing is there"]
+    page = (study.out / "page.html").read_text()
+    for words in ("A &lt;table&gt;", "Numbers &amp; more", "81.2", "Look.", "nothing is there", "Figure 1", "Alder"):
+        assert words in page
+    assert "patients' images" not in page
+    assert "://" not in page  # it fetches nothing
+    assert (study.out / "tables" / "table0.csv").read_text() == "Method,Dice [%]\na,81.2\n"
+    assert r"\caption{Numbers \& more}" in (study.out / "tables" / "table0.tex").read_text()
+
+
+def test_methods_without_a_server_set_are_left_out_and_named(sites, tmp_path):
+    study = Study(tmp_path / "out", sites, 1, [0])
+    need = Compared(("cffl:reward=global", "fedci"))
+    made, _ = produce(PAPERS["fedce"], [artefact_of(small, needs=(need,))], study)
+    assert study.trainings[need] == []
+    assert "cffl:reward=global, fedci" in made[0].left_out
+    assert "--server-share" in made[0].left_out
+    with pytest.raises(BadInput, match="none of its trainings is finished"):
+        study.results(need)
+
+
+def test_a_setting_goes_to_the_methods_that_know_it(sites, tmp_path):
+    study = Study(tmp_path / "out", sites, 3, [0], settings={"warmup": "1", "R": "2", "depth": "3"})
+    need = Compared(("standalone", "cycle", "cycle:R=1"))
+    study.prepare(need)
+    configs = {run.label: read_run(run.folder) for run in study.trainings[need]}
+    assert {label: info["settings"] for label, info in configs.items()} == {
+        "standalone": {"depth": "3"},
+        "cycle": {"warmup": "1", "R": "2", "depth": "3"},
+        "cycle:R=1": {"warmup": "1", "R": "1", "depth": "3"},
+    }
+    assert configs["cycle"]["plan"]["parameters"]["warmup"] == 1
+
+
+def test_a_setting_that_no_method_knows_is_refused_before_anything_is_made(sites, tmp_path):
+    study = Study(tmp_path / "out", sites, 3, [0], settings={"warmup": "1"})
+    artefact = artefact_of(small, needs=(Compared(("standalone", "fedavg")), Riding("fedce")))
+    with pytest.raises(BadInput, match="--set warmup: is no parameter of fedavg, fedce, standalone, nor of training"):
+        produce(PAPERS["fedce"], [artefact], study)
+    assert not study.out.exists()
+
+
+def test_a_folder_is_for_one_study(sites, tmp_path):
+    Study(tmp_path / "out", sites, 3, [0]).claim()
+    Study(tmp_path / "out", sites, 3, [0, 1], into=4).claim()
+    with pytest.raises(BadInput, match=r"holds trainings with rounds 3\. Go on with the same"):
+        Study(tmp_path / "out", sites, 4, [0]).claim()
+    with pytest.raises(BadInput, match="settings"):
+        Study(tmp_path / "out", sites, 3, [0], settings={"width": "4"}).claim()
+
+
+def test_one_site_is_no_study(tmp_path):
+    with pytest.raises(BadInput, match="holds Alder alone"):
+        Study(tmp_path / "out", make_sites(tmp_path / "sites", ["Alder"], size=16), 1, [0])
+
+
+def test_figure_1_of_cgsv_is_computed_once(study, monkeypatch):
+    artefact = ARTEFACTS["cgsv-figure1"]
+    cells = [(4, 1024), (6, 1024), (6, 64)]
+    monkeypatch.setattr("evaluation.papers.cgsv_artefacts.approximation.grid", lambda largest: cells)
+    made, _ = produce(PAPERS["cgsv"], [artefact], study)
+    assert not made[0].missing
+    first = (study.out / "figures" / "figure1.csv").read_text()
+    again, _ = produce(PAPERS["cgsv"], [artefact], study)
+    assert not again[0].missing
+    assert (study.out / "figures" / "figure1.csv").read_text() == first  # its times are those of the first
+
+
+def test_a_private_artefact_warns(study):
+    produce(PAPERS["fedce"], chosen(PAPERS["fedce"], "figure2"), study)
+    assert "must not leave the hospital" in (study.out / "page.html").read_text()
+    numbers = pd.read_csv(study.out / "figures" / "figure2.csv")
+    assert set(numbers["site"]) == set(SITES)
+
+
+# From end to end
+
+
+def test_a_table_and_figures_from_end_to_end(tmp_path):
+    sites = make_sites(tmp_path / "sites", SITES[:3], size=16)
+    out = tmp_path / "out"
+    arguments = ("paper", "fedce", "--only", "figure2,figure6", "--sites", sites, "--rounds", 2, "--seeds", "0")
+    result = fedmerit(*arguments, "--out", out, "--jobs", 1, *TINY)
+    assert result.exit_code == 0, result.output
+    assert "page.html" in result.output
+    table = pd.read_csv(out / "tables" / "figure6.csv")
+    assert table["Method"].to_list() == list(ABLATION.labels)
+    assert table[[*SITES[:3], "Avg."]].notna().all(axis=None)
+    for name in ("figure2", "figure6"):
+        assert (out / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert len(pd.read_csv(out / "figures" / f"{name}.csv"))
+    runs = sorted((out / "runs" / "as-they-are").glob("*/run.json"))
+    assert len(runs) == 4
+    combines = {json.loads(file.read_text())["parameters"]["combine"] for file in runs}
+    assert combines == {"cosine", "error", "times", "plus"}
+    times = {file: file.stat().st_mtime_ns for file in out.rglob("results.csv")}
+    assert fedmerit(*arguments, "--out", out, "--jobs", 1, *TINY).exit_code == 0
+    assert {file: file.stat().st_mtime_ns for file in out.rglob("results.csv")} == times  # nothing is trained again
+
+
+def test_too_few_patients_are_told_before_anything_is_trained(sites, tmp_path):
+    result = fedmerit("paper", "cgsv", "--sites", sites, "--out", tmp_path / "out", "--into", 30, "--only", "figure3")
+    assert result.exit_code == 2
+    assert "the sites need 30" in plain(result.output)
+    assert not list(tmp_path.glob("out/**/*.json"))  # neither runs nor paper.json, which would hold on to this
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_artefact_from_end_to_end(paper, tmp_path):
+    from data_prep.preparation import Preparation
+    from data_prep.prepare import prepare
+
+    sites = tmp_path / "sites"
+    for folder in prepare(Preparation("synthetic-prostate", size=32, patients=8, server_share=0.2), sites):
+        if folder.name == "site6":  # five are left: as many patients for the server as the noisy sites of CGSV need
+            shutil.rmtree(folder)
+    asked = ("--sites", sites, "--rounds", 3, "--seeds", "0", "--into", 3, "--out", tmp_path / "out")
+    result = fedmerit("paper", paper, *asked, *TINY)
+    assert result.exit_code == 0, plain(result.output)
+    page = (tmp_path / "out" / "page.html").read_text()
+    for artefact in PAPERS[paper].artefacts:
+        assert f"{artefact.name}: {artefact.what}".replace("'", "&#39;") in page
+    assert "Missing:" not in page
+
+
+def test_needs_name_their_trainings():
+    names = ["A", "B", "C"]
+    assert WithoutOne("fedavg").cost == "N + 1"
+    assert len(WithoutOne("fedavg").keys(names)) == len(Riding("fedce").keys(names)) == 4
+    assert len(WithoutOne("fedce", with_all=False).keys(names)) == 3
+    assert Compared(("fedavg", "fedce"), Deal("POW", "powerlaw", into=3)).cost == "2 on POW of 3"
+    assert paper_of("cgsv") is PAPERS["cgsv"]

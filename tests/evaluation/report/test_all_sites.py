@@ -1,0 +1,277 @@
+"""The HTML report: its numbers and what it leaves out."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from run_factory import SITES, add_models, add_rows, make_run, make_sites, write_ledger
+
+from evaluation.report.all_sites import write_report
+from fedmerit.errors import BadInput
+from fedmerit.records.results import Row
+
+MINUS = "\N{MINUS SIGN}"
+
+
+class _Page(HTMLParser):
+    """Cells of each table by its id, every attribute, and the text."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.attributes: list[tuple[str, str, str]] = []
+        self.text = ""
+        self._table: list[list[str]] = []
+        self._open = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag == "table":
+            self._table = self.tables.setdefault(dict(attrs).get("id") or "settings", [])
+        elif tag == "tr":
+            self._table.append([])
+        elif tag in ("td", "th"):
+            self._table[-1].append("")
+            self._open = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._open = False
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._open:
+            self._table[-1][-1] += data.strip()
+
+
+def _runs(root: Path, seeds: int = 2) -> list[Path]:
+    return [
+        make_run(root / f"{method}-{seed}", method=method, seed=seed, level=level)
+        for method, level in (("standalone", 0.7), ("fedavg", 0.78), ("fedce", 0.82))
+        for seed in range(seeds)
+    ]
+
+
+def test_the_report_of_one_run_and_all_that_lies_beside_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", labels=("disc", "cup"))
+    path = write_report([run])
+    assert path == run / "report.html"
+    names = {file.relative_to(run).as_posix() for file in run.glob("*/*")}
+    assert names >= {
+        f"figures/{name}.png" for name in ("dice", "weights", "contributions", "reputation", "convergence")
+    }
+    assert names >= {f"tables/{name}.{kind}" for name in ("comparison", "dice", "labels") for kind in ("csv", "tex")}
+    assert not list(run.rglob(".*tmp"))
+
+
+def test_tables_in_the_page_are_those_in_the_files(tmp_path: Path) -> None:
+    page = _Page(write_report(_runs(tmp_path)).read_text())
+    shown = page.tables["table-comparison"]
+    table = pd.read_csv(tmp_path / "tables" / "comparison.csv")
+    assert shown[0] == ["Method", *SITES, "Mean", "Std", "Worst"]
+    for cells, (_, row) in zip(shown[1:], table.iterrows(), strict=True):
+        assert cells[0] == row["Method"]
+        for heading, cell in zip(shown[0][1:], cells[1:], strict=True):
+            assert cell == f"{row[heading]:.1f} ± {row[f'{heading}, std over seeds']:.1f}"
+    tex = (tmp_path / "tables" / "comparison.tex").read_text()
+    assert all(f"{row['Mean']:.1f} $\\pm$" in tex for _, row in table.iterrows())
+
+    shown = page.tables["table-contributions"]
+    table = pd.read_csv(tmp_path / "tables" / "contributions.csv")
+    for cells, (_, row) in zip(shown[1:], table.iterrows(), strict=True):
+        number = row["Contribution, mean"]
+        expected = "\N{EN DASH}" if pd.isna(number) else f"{number:.3f}".replace("-", MINUS)
+        assert cells[shown[0].index("Contribution, mean")].split(" [")[0] == expected
+
+
+def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    text = _Page(write_report([run]).read_text()).text
+    dice = pd.read_csv(run / "tables" / "dice.csv").set_index("Site")["Dice [%]"]
+    assert f"lowest at {dice.idxmin()} ({dice.min():.1f}%)" in text
+    weights = pd.read_csv(run / "tables" / "contributions.csv").set_index("Site")["Weight, last round"]
+    assert f"{weights.idxmax()}'s, {weights.max():.3f}" in text
+    assert "One seed" in text
+
+
+def test_several_runs_lie_in_their_common_parent_unless_told_otherwise(tmp_path: Path) -> None:
+    runs = _runs(tmp_path / "deep" / "down", seeds=1)
+    assert write_report(runs) == (tmp_path / "deep" / "down" / "report.html").resolve()
+    out = tmp_path / "else" / "page.html"
+    assert write_report(runs, out) == out
+    assert (out.parent / "tables" / "gains.csv").exists()
+
+
+def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    first = write_report([run]).read_bytes()
+    assert write_report([run]).read_bytes() == first
+
+
+def test_nothing_is_fetched(tmp_path: Path) -> None:
+    page = _Page(write_report(_runs(tmp_path)).read_text())
+    addresses = [value for tag, name, value in page.attributes if name in ("src", "href", "srcset", "data", "action")]
+    assert addresses
+    assert all(value.startswith("data:") for value in addresses)
+    policy = next(value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value)
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert "url(" not in page.text
+    assert "@import" not in page.text
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    sites = ("<script>alert(1)</script>", '"onload="x', "$x$ & y_z")
+    run = make_run(tmp_path / "run", sites=sites, command="<img src=http://example.org/x>")
+    page = write_report([run]).read_text()
+    assert "<script>alert" not in page
+    assert page.count("<script>") == 1
+    assert "<img src=http" not in page
+    parsed = _Page(page)
+    assert {row[1] for row in parsed.tables["table-dice"][1:]} == set(sites)
+    assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
+
+
+def test_rejected_and_flagged_sites_with_the_reason_from_the_ledger(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    rows = [Row("run", "fedce", 0, number, "Birch", "rejected", 1.0) for number in (3, 4, 5, 9)]
+    add_rows(run, [*rows, Row("run", "fedce", 0, 7, "Cedar", "flagged", 1.0)])
+    add_rows(run, [Row("run", "fedce", 0, 11, "Alder", "rejected", 1.0, "testing")])
+    write_ledger(run, [{"round": number, "rejected": {"Birch": "update with NaN"}} for number in (3, 4, 5, 9)])
+    page = _Page(write_report([run]).read_text())
+    marks = {(row[2], row[3]): row[4:] for row in page.tables["table-marks"][1:]}
+    assert marks["Birch", "rejected"] == ["3\N{EN DASH}5, 9", "update with NaN"]
+    assert marks["Cedar", "flagged"][0] == "7"
+    assert marks["Alder", "rejected"] == ["11", "no usable reply to the final test"]
+    assert "Cedar flagged in at least one round; Alder and Birch with a reply rejected" in page.text
+
+
+def test_a_ledger_that_is_none_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "ledger.jsonl").write_text("not json\n")
+    with pytest.raises(BadInput, match=r"ledger.jsonl: not a ledger.*fedmerit verify"):
+        write_report([run])
+
+
+def test_an_incomplete_run_says_so(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=10, done=3)
+    page = _Page(write_report([run]).read_text())
+    assert "run incomplete: 3 of 10 rounds" in page.text
+    assert "No test Dice yet" in page.text
+    assert "table-contributions" in page.tables
+    assert "table-dice" not in page.tables
+
+
+def test_a_site_whose_final_test_is_missing_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    lines = (run / "results.csv").read_text().splitlines(keepends=True)
+    (run / "results.csv").write_text("".join(line for line in lines if "Birch,,testing" not in line))
+    page = _Page(write_report([run]).read_text())
+    assert "no test Dice from Birch; means are over the others" in page.text
+    heading, row = page.tables["table-comparison"]
+    assert row[heading.index("Birch")] == "\N{EN DASH}"
+
+
+def test_a_run_of_one_site(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", method="standalone", sites=("Alder",))
+    heading, row = _Page(write_report([run]).read_text()).tables["table-comparison"]
+    assert row[heading.index("Std")] == "\N{EN DASH}"
+
+
+def test_runs_tested_on_other_cases_cannot_be_compared(tmp_path: Path) -> None:
+    runs = _runs(tmp_path, seeds=1)
+    add_rows(runs[0], [Row("x", "standalone", 0, 11, "Alder", "dice", 0.5, "testing", "099", "prostate")])
+    assert "their Dice cannot be compared" in _Page(write_report(runs).read_text()).text
+
+
+def test_overlays_where_the_images_are_and_a_note_where_they_are_not(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path / "sites")
+    run = make_run(tmp_path / "run", sites_folder=str(sites))
+    add_models(run)
+    text = _Page(write_report([run]).read_text()).text
+    assert "it must not leave the hospital" in text
+    assert (run / "figures" / "overlays.png").exists()
+
+    text = _Page(write_report([run], images=False).read_text()).text
+    assert "Images were left out" in text
+    assert "must not leave" not in text
+    assert not (run / "figures" / "overlays.png").exists()  # no older one is left lying beside it
+
+    shutil.rmtree(sites)
+    assert "not on this machine" in _Page(write_report([run]).read_text()).text
+    with pytest.raises(BadInput, match="no such folder"):
+        write_report([run], sites=sites)
+
+
+def test_no_case_name_and_no_patient_stands_in_the_report(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path / "sites")
+    run = make_run(tmp_path / "run", sites_folder=str(sites))
+    add_models(run)
+    page = write_report([run]).read_text()
+    for site in sites.iterdir():
+        for entry in json.loads((site / "datalist.json").read_text())["testing"]:
+            assert entry["case"] not in page
+            assert entry["patient"] not in page
+
+
+def test_intervals_hold_the_means_and_are_written_down(tmp_path: Path) -> None:
+    page = _Page(write_report(_runs(tmp_path)).read_text())
+    table = pd.read_csv(tmp_path / "tables" / "gains.csv").set_index("Method")
+    heading, *rows = page.tables["table-gains"]
+    for cells in rows:
+        row = table.loc[cells[0]]
+        for site in SITES:
+            assert row[f"{site}, low"] < row[site] < row[f"{site}, high"]
+            ends = [f"{row[f'{site}, {end}']:.1f}".replace("-", MINUS) for end in ("low", "high")]
+            assert cells[heading.index(site)].endswith(f"[{ends[0]}, {ends[1]}]")
+    methods = pd.read_csv(tmp_path / "tables" / "methods.csv")
+    assert list(methods["Rank"]) == [1, 2, 3]
+    assert methods["Mean Dice [%]"].is_monotonic_decreasing
+    assert (methods["Rank, low"] <= methods["Rank"]).all()
+
+
+def test_who_gained_and_who_cannot_be_told_apart_stands_in_words(tmp_path: Path) -> None:
+    runs = _runs(tmp_path)
+    twins = []
+    for seed in (0, 1):  # fedavg's own numbers, under another setting
+        twins.append(make_run(tmp_path / f"twin-{seed}", method="fedavg", seed=seed, parameters={"twin": 1}))
+        (twins[-1] / "results.csv").write_text((tmp_path / f"fedavg-{seed}" / "results.csv").read_text())
+    text = " ".join(_Page(write_report([*runs, *twins], tmp_path / "r.html").read_text()).text.split())
+    assert "Birch gained under 3 of 3 methods" in text
+    assert "ranks 2 and 3 (fedavg, fedavg (twin=1)) are not distinguishable" in text
+    assert "2 seeds: too few for intervals over seeds" in text
+
+
+def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
+    page = _Page(write_report([make_run(tmp_path / "run")]).read_text())
+    assert "table-gains" not in page.tables
+    assert "fedmerit run --method standalone" in page.text
+
+
+def test_suspicions_come_with_rounds_values_and_thresholds(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=4)
+    for number in range(4):
+        norms = [1.0, 1.1, 0.9, 0.01 if number >= 2 else 1.0]
+        add_rows(run, [Row("run", "fedce", 0, number, site, "norm", norm)
+                       for site, norm in zip(SITES, norms, strict=True)])  # fmt: skip
+    page = _Page(write_report([run]).read_text())
+    heading, *rows = page.tables["table-suspicions"]
+    found = {(row[1], row[2]): dict(zip(heading, row, strict=True)) for row in rows}
+    small = found["Dogwood", "small norm"]
+    assert (small["Seeds"], small["First round"], small["Flagged rounds"]) == ("1 of 1", "2", "2")
+    assert (small["Suspicion, highest"], small["Threshold"]) == (f"{MINUS}0.01", f"{MINUS}0.10")
+    assert ("Alder", "small norm") not in found
+    assert "No evidence recorded for: free-rider value" in page.text
+
+
+def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", method="rffl", rounds=4, parameters={"coef": 1 / 3})
+    add_rows(run, [Row("run", "rffl", 0, number, "Birch", "removed", float(number > 1)) for number in range(4)])
+    heading, row = _Page(write_report([run]).read_text()).tables["table-marks"]
+    assert row[2:] == ["Birch", "expelled", "2\N{EN DASH}3", "its reputation fell below 0.333 of an equal share of the "
+                       "remaining sites'"]  # fmt: skip
+    assert heading[2:5] == ["Site", "What", "Rounds"]

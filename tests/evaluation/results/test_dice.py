@@ -1,0 +1,113 @@
+"""Views of test Dice against numbers worked by hand."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from evaluation.results.dice import UNION, Dice, UnionDice, over_sites
+from fedmerit.records.results import COLUMNS, Row
+
+
+def _rows(rows: list[Row]) -> pd.DataFrame:
+    return pd.DataFrame([vars(row) for row in rows], columns=COLUMNS).astype({"value": float})
+
+
+def _dice(site: str, case: str, label: str, value: float | None, *, method: str = "a", seed: int = 0) -> Row:
+    return Row("run", method, seed, 9, site, "dice", value, "testing", case, label)
+
+
+HAND = _rows(
+    [
+        # Alder: case 0 (.8 + .6) / 2 = .7, case 1 .5 (its cup is empty in both): mean .6
+        _dice("Alder", "0", "disc", 0.8), _dice("Alder", "0", "cup", 0.6),
+        _dice("Alder", "1", "disc", 0.5), _dice("Alder", "1", "cup", None),
+        # Birch: .9; case 1 empty throughout
+        _dice("Birch", "0", "disc", 0.95), _dice("Birch", "0", "cup", 0.85),
+        _dice("Birch", "1", "disc", None), _dice("Birch", "1", "cup", None),
+    ]
+)  # fmt: skip
+
+
+def test_site_dice_is_the_mean_over_cases_of_the_mean_over_labels() -> None:
+    table = Dice(HAND).sites.droplevel(["method", "seed"])
+    assert table["dice"].to_dict() == pytest.approx({"Alder": 0.6, "Birch": 0.9})
+    assert table["lowest"].to_dict() == pytest.approx({"Alder": 0.5, "Birch": 0.9})
+    assert table["cases"].to_dict() == {"Alder": 2, "Birch": 2}
+    assert table["both_empty"].to_dict() == {"Alder": 1, "Birch": 2}
+
+
+def test_label_dice_leaves_out_what_is_empty_in_both() -> None:
+    table = Dice(HAND).labels.droplevel(["method", "seed"])
+    assert list(table) == ["disc", "cup"]  # as the results name them, not by the alphabet
+    assert table.loc["Alder"].to_dict() == pytest.approx({"disc": 0.65, "cup": 0.6})
+    assert table.loc["Birch"].to_dict() == pytest.approx({"disc": 0.95, "cup": 0.85})
+
+
+def test_over_sites() -> None:
+    row = over_sites(Dice(HAND).by_site).iloc[0]
+    # mean of .6 and .9; sample deviation sqrt(2 * .15^2 / 1)
+    assert row["mean"] == pytest.approx(0.75)
+    assert row["std"] == pytest.approx(math.sqrt(0.045))
+    assert (row["worst"], row["worst_site"]) == (pytest.approx(0.6), "Alder")
+    assert (row["best"], row["best_site"]) == (pytest.approx(0.9), "Birch")
+
+
+def test_a_site_without_any_dice_is_left_out_of_the_mean_over_sites() -> None:
+    results = _rows([_dice("Alder", "0", "disc", 0.6), _dice("Birch", "0", "disc", None)])
+    row = over_sites(Dice(results).by_site).iloc[0]
+    assert row["mean"] == row["worst"] == pytest.approx(0.6)
+    assert math.isnan(row["std"])
+
+
+def _union(site: str, case: str, label: str, value: float | None, *, method: str = "a") -> Row:
+    return Row("run", method, 0, 1, site, "dice", value, split="union", case=case, label=label)
+
+
+def test_cross_site_by_hand() -> None:
+    """Rows are whose model, columns where it was tested: cases over their labels, then sites over their cases."""
+    rows = [
+        _union("A", "A/0", "disc", 0.9),
+        _union("A", "A/0", "cup", 0.7),
+        _union("A", "A/1", "disc", 0.4),
+        _union("A", "A/1", "cup", None),
+        _union("A", "B/0", "disc", 0.5),
+        _union("B", "A/0", "disc", 0.2),
+        _union("B", "A/1", "disc", 0.1),
+        _union("B", "B/0", "disc", 1.0),
+    ]
+    same = [_union(site, f"{at}/0", "disc", 0.5, method="b") for site in "AB" for at in "AB"]
+    matrix = UnionDice(_rows([*rows, *same]), UNION).cross_site
+    assert matrix.to_dict("index") == {
+        ("a", 0, "A"): pytest.approx({"A": 0.6, "B": 0.5}),
+        ("a", 0, "B"): pytest.approx({"A": 0.15, "B": 1.0}),
+    }
+
+
+def test_comparison_over_seeds() -> None:
+    values = {("a", 0): (0.5, 0.7), ("a", 1): (0.7, 0.9), ("b", 0): (0.6, 0.6)}
+    results = _rows(
+        [
+            _dice(site, "0", "disc", value, method=method, seed=seed)
+            for (method, seed), pair in values.items()
+            for site, value in zip(("Alder", "Birch"), pair, strict=True)
+        ]
+    )
+    mean, spread = Dice(results).comparison
+    assert mean.loc["a"].to_list() == pytest.approx([0.6, 0.8, 0.7, math.sqrt(0.02), 0.6])
+    assert spread.loc["a"].to_list() == pytest.approx([math.sqrt(0.02)] * 3 + [0.0, math.sqrt(0.02)], abs=1e-12)
+    assert mean.loc["b"].to_list() == pytest.approx([0.6, 0.6, 0.6, 0.0, 0.6])
+    assert spread.loc["b"].isna().all()
+
+
+def test_only_the_last_round_of_testing_counts() -> None:
+    older = Row("run", "a", 0, 3, "Alder", "dice", 0.1, "testing", "0", "disc")
+    results = _rows([older, _dice("Alder", "0", "disc", 0.6)])
+    assert Dice(results).by_site.to_numpy().tolist() == [[0.6]]
+
+
+def test_gains_are_paired_by_seed() -> None:
+    dice = {("standalone", 0): 0.5, ("standalone", 1): 0.7, ("a", 0): 0.6, ("a", 1): 0.6, ("a", 2): 0.99}
+    rows = [_dice("Alder", "0", "disc", value, method=method, seed=seed) for (method, seed), value in dice.items()]
+    assert Dice(_rows(rows)).gains.to_numpy().tolist() == [[pytest.approx(0.0)]]  # +.1 and -.1; seed 2 has no pair
+    assert Dice(HAND).gains.empty

@@ -1,0 +1,52 @@
+"""What a comparison is asked for: methods with settings of their own, seeds."""
+
+import pytest
+
+from evaluation.studies.requests import parse_methods, parse_seeds
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import METHODS
+
+
+def test_methods_with_and_without_parameters():
+    first, second, third = parse_methods("fedce:combine=plus:estimate=server, fedavg,fedce")
+    assert (first.label, first.method) == ("fedce:combine=plus:estimate=server", "fedce")
+    assert first.settings == {"combine": "plus", "estimate": "server"}
+    assert (second.label, second.method, second.settings) == ("fedavg", "fedavg", {})
+    assert third.settings == {}
+
+
+def test_all_is_every_method():
+    assert [item.label for item in parse_methods("all")] == list(METHODS)
+    assert parse_methods("all,fedce:combine=plus")[-1].settings == {"combine": "plus"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "unknown"),
+        ("fedavg,", "unknown"),
+        ("fedavg,fedprix", "'fedprix': unknown"),
+        ("fedce:", "NAME=VALUE"),
+        ("fedce:plus", "'plus'"),
+        ("fedce:=plus", "'=plus'"),
+        ("fedce:combine=plus:combine=times", "combine is given twice"),
+        ("fedavg,fedce,fedavg", "fedavg is given twice"),
+        ("fedavg,all", "fedavg is given twice"),
+        ("fedce:combine=plus:estimate=site,fedce:estimate=site:combine=plus", "given twice"),
+        ("fedce:combine=a/b,fedce:combine=a;b", "same run folder"),
+    ],
+)
+def test_methods_that_cannot_be(text, words):
+    with pytest.raises(BadInput, match=words):
+        parse_methods(text)
+
+
+def test_seeds():
+    assert parse_seeds("0") == [0]
+    assert parse_seeds("2, 0,11") == [2, 0, 11]
+
+
+@pytest.mark.parametrize("text", ["", "0,", "-1", "1.5", "zero", "0,1,0", "1,01", "٣"])
+def test_seeds_that_cannot_be(text):
+    with pytest.raises(BadInput, match="--seeds"):
+        parse_seeds(text)

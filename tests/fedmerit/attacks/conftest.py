@@ -1,0 +1,33 @@
+"""Site folders of one label and of two, and the rounds of a site under an attack, played once each."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import pytest
+from playing import LABELS, config_of, play, write_site
+
+from fedmerit.attacks.attacking_site import attacking
+from fedmerit.federation.site import Site
+from fedmerit.training.data import SiteFolder
+from fedmerit.wire.messages import Reply, Task
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, SiteFolder]:
+    """By task."""
+    return {task: write_site(tmp_path_factory.mktemp(task) / "A", task) for task in LABELS}
+
+
+@pytest.fixture(scope="session")
+def played(
+    folders: Mapping[str, SiteFolder], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[list[Task], list[Reply]]]:
+    """Tasks and replies of a site that follows the attack of a spec, or is honest; keywords are settings."""
+    folder = folders["prostate"]
+
+    @cache
+    def make(spec: str | None = None, **settings: object) -> tuple[list[Task], list[Reply]]:
+        site = Site(folder, config_of(folder, **settings), tmp_path_factory.mktemp("memory"), "cpu")
+        return play(attacking(site, spec))
+
+    return make

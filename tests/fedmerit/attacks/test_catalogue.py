@@ -1,0 +1,72 @@
+"""Every attack by its spec."""
+
+import pytest
+
+from fedmerit.attacks.catalogue import KINDS, parse, require_possible, text_of
+from fedmerit.errors import BadInput
+from fedmerit.parameters import rules
+from fedmerit.training.place import attack_of, attack_setting
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spec_and_its_text_say_the_same(kind):
+    attack = parse(f"{kind}:of=site2:from=4" if kind == "twin" else f"{kind}:from=4")
+    assert type(attack) is KINDS[kind]
+    assert attack.from_ == attack.first == 4
+    assert parse(text_of(attack)) == attack
+    assert text_of(attack).startswith(f"{kind}:from=4")
+    assert type(attack).__doc__
+    assert rules(attack).keys() == vars(attack).keys()
+    assert all(rule.text for rule in rules(attack).values())
+
+
+def test_texts_are_as_runs_of_earlier_versions_recorded_them():
+    assert text_of(parse("zero")) == "zero:from=0"
+    assert text_of(parse("scaled:from=1:by=3")) == text_of(parse("scaled:by=3,from=1")) == "scaled:from=1:by=3.0"
+    assert text_of(parse("shifted:by=0.1:share=0.5:from=3")) == "shifted:from=3:share=0.5:by=0.1"
+    assert text_of(parse("inflated")) == "inflated:from=0:what=all:by=10.0"
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("", ["''", "repeat, zero"]),
+        ("lazy", ["attack 'lazy'", "sign-flip"]),
+        ("zero:share=0.5", ["'share=0.5'", "from"]),
+        ("zero:from=soon", ["from='soon'", "a whole number"]),
+        ("zero:from=-1", [" from=-1: ", "0 or more"]),
+        ("shifted:share=0", ["share=0", "above 0, at most 1"]),
+        ("shifted:share=nan", ["share=nan"]),
+        ("shifted:by=1", ["by=1", "above 0, below 1"]),
+        ("label-noise:level=1.5", ["level=1.5"]),
+        ("scaled:by=inf", ["by=inf"]),
+        ("scaled:by=0", ["by=0", "other than 0"]),
+        ("noise:times=0", ["times=0"]),
+        ("delta:noise=-1", ["noise=-1"]),
+        ("inflated:what=dice", ["what='dice'", "num_samples"]),
+        ("twin", ["of: missing", "twin:of=SITE"]),
+    ],
+)
+def test_an_unusable_spec_is_told(spec, words):
+    with pytest.raises(BadInput) as caught:
+        parse(spec)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_specs_are_for_sites_that_there_are():
+    assert require_possible({"B": "zero"}, ["A", "B"]) == {"B": "zero:from=0"}
+    with pytest.raises(BadInput, match="no site C; there are A, B"):
+        require_possible({"C": "zero"}, ["A", "B"])
+    with pytest.raises(BadInput, match="no site C; there are A, B"):
+        require_possible({"A": "twin:of=C"}, ["A", "B"])
+
+
+def test_a_machine_tells_its_sites_by_its_environment(monkeypatch):
+    monkeypatch.delenv("FEDMERIT_BEHAVIOURS", raising=False)
+    assert attack_of("A") is None
+    specs = require_possible({"A": "noise:from=3,times=2", "B": "zero"}, ["A", "B", "C"])
+    monkeypatch.setenv("FEDMERIT_BEHAVIOURS", attack_setting(specs))
+    assert [attack_of(site) for site in "ABC"] == ["noise:from=3:times=2.0", "zero:from=0", None]
+    monkeypatch.setenv("FEDMERIT_BEHAVIOURS", "zero")
+    with pytest.raises(BadInput, match="expected SITE=SPEC"):
+        attack_of("A")

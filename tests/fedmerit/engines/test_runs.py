@@ -1,0 +1,241 @@
+"""A run that was stopped anywhere goes on to the same end."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gate import Gate
+from stopping import stop_at
+
+from fedmerit.engines import runs
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.federation.server import Federation
+from fedmerit.federation.server_models import ModelsInTheClear
+from fedmerit.federation.site import Site
+from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.results import ResultsFile
+
+
+@pytest.fixture
+def stopped(tmp_path, sites):
+    """Start a local run and stop it as `stop_at` does: ``stopped(Ledger, "append", 2)``."""
+
+    def start(owner: Any, name: str, count: int, instead: Callable[..., object] = lambda *_: None) -> Path:
+        run = tmp_path / "run"
+        settings = {"width": "4", "depth": "3"}
+        runs.create(run, method="fedce", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
+        stop_at(run, owner, name, count, instead)
+        return run
+
+    return start
+
+
+def half_a_line(ledger: Ledger, record: object) -> None:
+    with ledger.path.open("a") as file:
+        file.write('{"round": 1, "participants": ["si')
+
+
+def half_the_rows(results: ResultsFile, rows: list[Any]) -> None:
+    ResultsFile(results.path).append(rows[: len(rows) // 2])
+    with results.path.open("a") as file:
+        file.write("run,fedce,0,1,si")
+
+
+# Per round the local engine trains three sites, then appends to results.csv, to the ledger, writes the checkpoint.
+STOPS: dict[str, tuple[Any, ...]] = {
+    "before anything": (Site, "train", 1),
+    "in the first round": (Site, "train", 2),
+    "first rows half written": (ResultsFile, "append", 1, half_the_rows),
+    "first ledger line half written": (Ledger, "append", 1, half_a_line),
+    "before the first checkpoint": (Federation, "_checkpoint", 1),
+    "at the start of a round": (Site, "train", 4),
+    "in the middle of a round": (Site, "train", 6),
+    "before the site remembers": (Site, "_remember", 8),
+    "when all have trained": (Federation, "_admit", 2),
+    "rows half written": (ResultsFile, "append", 2, half_the_rows),
+    "between results and ledger": (Ledger, "append", 2),
+    "ledger line half written": (Ledger, "append", 2, half_a_line),
+    "before the checkpoint": (Federation, "_checkpoint", 2),
+    "before the test": (Site, "evaluate", 1),
+    "in the middle of the test": (Site, "evaluate", 3),
+    "before the models are saved": (ModelsInTheClear, "save", 1),
+    "before the test's rows": (ResultsFile, "append", 4),
+    "test's rows half written": (ResultsFile, "append", 4, half_the_rows),
+    "before the last checkpoint": (Federation, "_checkpoint", 4),
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_local_run_stopped_anywhere_ends_the_same(stopped, trained, fedmerit, assert_same_run, stop):
+    run = stopped(*STOPS[stop])
+    result = fedmerit("run", "--resume", "--out", run)
+    assert result.exit_code == 0, result.output
+    assert_same_run(trained(), run)
+    assert verify(run / "ledger.jsonl") == 3
+
+
+def test_run_stopped_twice_ends_the_same(stopped, trained, assert_same_run):
+    run = stopped(Site, "train", 5)
+    stop_at(run, Site, "train", 5)
+    runs.execute(run, lambda record: None)
+    assert_same_run(trained(), run)
+
+
+def test_rounds_done_before_are_told_again(stopped):
+    run, told = stopped(Site, "train", 8), []
+    runs.execute(run, lambda record: told.append(record["round"]))
+    assert told == [0, 1, 2]
+
+
+def test_options_may_be_given_again(stopped, trained, fedmerit, options, assert_same_run):
+    run = stopped(Site, "train", 5)
+    result = fedmerit("run", "--resume", "--out", run, *options(threads=1))
+    assert result.exit_code == 0, result.output
+    assert_same_run(trained(), run)
+
+
+def test_memory_of_later_rounds_does_not_disturb(stopped, trained, assert_same_run):
+    run = stopped(Site, "train", 7)  # two rounds are done
+    for name in ("site1", "site2", "site3"):
+        memory = torch.load(run / "sites" / name / "round_00001.pt", weights_only=True)
+        changed = {key: value + 1 if isinstance(value, torch.Tensor) else value for key, value in memory.items()}
+        torch.save(changed, run / "sites" / name / "round_00002.pt")
+        torch.save(changed, run / "sites" / name / "round_00007.pt")
+    runs.execute(run, lambda record: None)
+    assert_same_run(trained(), run)
+
+
+def test_rows_and_records_after_the_checkpoint_are_dropped(stopped, trained, assert_same_run):
+    run = stopped(Site, "train", 7)
+    with (run / "results.csv").open("a") as file:
+        file.write("run,fedce,0,2,site1,,,,,weight,1.0\nrun,fedce,0,2,site1,,,,,co")
+    Ledger(run / "ledger.jsonl").append({"round": 2, "participants": []})
+    with (run / "ledger.jsonl").open("a") as file:
+        file.write("not JSON\n{")
+    runs.execute(run, lambda record: None)
+    assert_same_run(trained(), run)
+
+
+def test_temporary_files_of_a_killed_process_do_not_disturb(stopped, trained, assert_same_run):
+    run = stopped(Site, "train", 7)
+    for path in (run / "checkpoint.pt", run / "models/global.pt", run / "sites/site1/round_00002.pt"):
+        path.parent.mkdir(exist_ok=True)
+        path.with_name(f".{path.name}.12345.tmp").write_bytes(b"half")
+    runs.execute(run, lambda record: None)
+    assert_same_run(trained(), run)
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("sim", marks=pytest.mark.slow)])
+def test_resume_of_a_finished_run_trains_nothing(fedmerit, trained, tmp_path, assert_same_run, monkeypatch, engine):
+    whole = trained(engine=engine, threads=3) if engine == "sim" else trained()
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    before = contents(run)
+    monkeypatch.setattr(Site, "train", None)
+    monkeypatch.setattr(Site, "evaluate", None)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    result = fedmerit("run", "--resume", "--out", run)
+    assert result.exit_code == 0, result.output
+    assert contents(run) == before
+
+
+# Real processes, really killed
+
+
+@pytest.fixture
+def started(scripts, options, tmp_path, kill, wait_for):
+    """``fedmerit run`` in a process of its own, once its ledger holds some records; it does not end by itself."""
+
+    def start(records: int, rounds: int = 3, **changes: object) -> Path:
+        run = tmp_path / "run"
+        gate = Gate(tmp_path / "gate", run, rounds - 1)
+        command = [str(scripts / "fedmerit"), "run", "--out", str(run), *options(rounds=rounds, **changes)]
+        with (tmp_path / "output.txt").open("wb") as output:
+            process = subprocess.Popen(
+                command, env=os.environ | gate.environment, stdout=output, stderr=subprocess.STDOUT
+            )
+
+        def far_enough() -> bool:
+            assert process.poll() is None, (tmp_path / "output.txt").read_text()
+            return run.exists() and len(Ledger(run / "ledger.jsonl").records) >= records
+
+        try:
+            wait_for(far_enough, 600)
+        except BaseException:
+            kill(run)
+            raise
+        finally:
+            start.process = process
+        return run
+
+    yield start
+    process = getattr(start, "process", None)
+    if process is not None and process.poll() is None:
+        process.kill()
+    if process is not None:
+        process.wait(timeout=30)
+
+
+@pytest.fixture
+def check_killed(started, kill, processes_of, trained, fedmerit, assert_same_run):
+    def check(records: int, rounds: int, **changes: object) -> None:
+        run = started(records, rounds=rounds, **changes)
+        kill(run)
+        assert not is_finished(run, rounds)
+        result = fedmerit("run", "--resume", "--out", run)
+        assert result.exit_code == 0, result.output
+        assert_same_run(trained(rounds=rounds), run)
+        assert verify(run / "ledger.jsonl") == rounds
+        assert processes_of(run) == []
+
+    return check
+
+
+def test_killed_local_run_ends_the_same(check_killed):
+    check_killed(1, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("records", [0, 1, 3, 5])
+def test_local_run_killed_later_or_earlier(check_killed, records):
+    check_killed(records, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("records", "threads"), [(0, 3), (1, 3), (2, 3), (1, 2), (2, 1)])
+def test_simulator_run_killed_later_or_earlier(check_killed, records, threads):
+    check_killed(records, 3, engine="sim", threads=threads)
+
+
+@pytest.mark.slow
+def test_simulator_whose_command_was_killed_keeps_others_out(started, fedmerit, processes_of, kill):
+    run = started(1, engine="sim", threads=1, rounds=6)
+    command = next(process for process in processes_of(run) if "run" in process.cmdline())
+    command.kill()
+    command.wait(timeout=30)
+    result = fedmerit("run", "--resume", "--out", run)
+    assert not is_finished(run, 6)
+    assert result.exit_code == 2
+    assert "another process" in result.stderr
+    kill(run)
+
+
+@pytest.mark.slow
+def test_local_and_simulator_may_follow_each_other(started, kill, trained, fedmerit, assert_same_run):
+    """What a site remembers is the same whichever engine it worked for."""
+    run = started(1, engine="sim", threads=3)
+    kill(run)
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"engine": "local", "threads": 1}))
+    result = fedmerit("run", "--resume", "--out", run)
+    assert result.exit_code == 0, result.output
+    assert_same_run(trained(), run)

@@ -1,0 +1,522 @@
+"""What server and sites send each other: patches, mixtures, candidates, the faults of an answer, and the way there."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, generator, over_the_wire, play, replies, tiny_plan
+from stepping import Stepped as Federation
+
+from fedmerit import flat
+from fedmerit.errors import BadInput, MemoryLost, RunFailed
+from fedmerit.federation.checkpoint import CHECKPOINT
+from fedmerit.federation.requirements import require_sites
+from fedmerit.flare.translation import (
+    answer_to_model,
+    model_to_evaluated,
+    model_to_evaluation,
+    model_to_reply,
+    model_to_task,
+    task_to_model,
+)
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_results
+from fedmerit.training.data import SERVER_SPLIT
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.inspection import fault_of_evaluated
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Reply, SparseUpdate, Task, payload
+
+
+def bits(vector: torch.Tensor) -> torch.Tensor:
+    return vector.view(torch.int32)
+
+
+# Patches
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000, 1001])
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.5, 0.7, 1.0])
+def test_patch_gives_the_model_bit_for_bit_or_is_no_smaller(size, part):
+    random = generator(size)
+    previous = torch.randn(size, generator=random)
+    model = previous.clone()
+    chosen = torch.randperm(size, generator=random)[: round(part * size)]
+    model[chosen] += torch.randn(len(chosen), generator=random) * torch.logspace(-6, 6, len(chosen))
+    changed, kept = model != previous, previous.clone()
+    sparse = SparseUpdate.between(changed, model)
+    if sparse is None:
+        assert int(changed.sum()) * 2 >= size
+        return
+    assert (sparse.indices.dtype, sparse.values.dtype) == (torch.int32, torch.float32)
+    assert len(sparse.indices) == len(sparse.values) == int(changed.sum())
+    assert torch.equal(bits(sparse.apply(previous)), bits(model))
+    assert torch.equal(previous, kept)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10, 11])
+def test_patch_is_sent_exactly_where_it_is_smaller(size):
+    model = torch.arange(float(size))
+    whole = payload(Task(0, model, {}))
+    for count in range(size + 1):
+        changed = torch.arange(size) < count
+        smaller = 4 * count + 4 * count < whole  # int32 and float32
+        sparse = SparseUpdate.between(changed, model)
+        assert (sparse is not None) == smaller
+        if sparse is not None:
+            assert payload(Task(0, sparse, {})) == 8 * count
+
+
+def test_patch_for_another_model_is_a_lost_memory():
+    sparse = SparseUpdate(torch.tensor([2, 5], dtype=torch.int32), torch.tensor([1.0, 2.0]))
+    assert sparse.apply(torch.zeros(6)).tolist() == [0, 0, 1, 0, 0, 2]
+    with pytest.raises(MemoryLost, match="the model of the round before"):
+        sparse.apply(torch.zeros(5))
+
+
+def test_payload_counts_models_and_statistics():
+    buffers = {"mean": torch.zeros(3), "steps": torch.tensor(4)}  # 12 + 8 bytes
+    sparse = SparseUpdate(torch.zeros(2, dtype=torch.int32), torch.zeros(2))
+    each = torch.eye(2, dtype=torch.float64)
+    assert payload(Task(0, torch.zeros(100), buffers)) == 420
+    assert payload(Task(0, sparse, buffers)) == 36
+    assert payload(Task(0, sparse, {})) == 16
+    assert payload(Reply(0, torch.zeros(100), buffers, 5, ())) == 420
+    assert payload(Evaluation(0, "testing", torch.zeros(2, 100), each, (buffers, buffers), each, bins=10)) == 840
+
+
+# Mixtures
+
+
+def test_mixture_of_one_model_is_that_model_bit_for_bit():
+    models = torch.randn(3, 50, generator=generator(0))
+    models[1, :2] = torch.tensor([-0.0, 1e-45])
+    mixed = flat.mix(models, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+    assert torch.equal(bits(mixed), bits(models[1]))
+
+
+@pytest.mark.parametrize("mixture", [[0.25, 0.75, 0.0], [1 / 3] * 3, [0.0, 0.5, 0.0], [1.0, 1.0, -1.0], [1.0, 0, 1e-9]])
+def test_mixture_is_the_weighted_sum_in_float64(mixture):
+    models = torch.randn(3, 50, generator=generator(0))
+    kept, weights = models.clone(), torch.tensor(mixture, dtype=torch.float64)
+    mixed = flat.mix(models, weights)
+    assert mixed.dtype == torch.float32
+    assert torch.equal(mixed, (weights[:, None] * models.double()).sum(dim=0).float())
+    assert torch.equal(models, kept)
+
+
+def test_model_without_part_in_a_mixture_may_hold_anything():
+    models = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")], [3.0, 6.0]])
+    assert flat.mix(models, torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)).tolist() == [2.0, 4.0]
+
+
+# Faults of evaluations
+
+LABELS = ("disc", "cup")
+
+
+def asked(models: int = 2, bins: int = 3) -> Evaluation:
+    each = torch.eye(models, dtype=torch.float64)
+    return Evaluation(4, SERVER_SPLIT, torch.zeros(models, 5), each, ({},) * models, each, bins)
+
+
+def overlaps_of(*cases: str) -> tuple[Overlap, ...]:
+    return tuple(Overlap(case, label, 5, 2, 1) for case in cases for label in LABELS)
+
+
+def said(models: int = 2, bins: int = 3, **parts: Any) -> Evaluated:
+    return replace(Evaluated(4, (overlaps_of("000", "001"),) * models, torch.ones(models, bins), 0.5), **parts)
+
+
+def with_overlap(**parts: Any) -> Evaluated:
+    """A bad overlap, in the answer of the second model alone."""
+    first, *others = overlaps_of("000", "001")
+    return said(overlaps=((first, *others), (replace(first, **parts), *others)))
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        (asked(), said()),
+        (asked(models=1, bins=0), said(models=1, bins=0)),
+        (asked(bins=1), said(bins=1, losses=torch.zeros(2, 1))),
+        (asked(), said(overlaps=((), ()))),
+        (asked(), with_overlap(true_positives=0, false_positives=0, false_negatives=6)),
+        (asked(), said(losses=torch.full((2, 3), 1e6, dtype=torch.float64))),
+    ],
+)
+def test_evaluation_that_can_be_used(task, answer):
+    assert fault_of_evaluated(answer, task, LABELS) is None
+
+
+SPOILED_EVALUATIONS: Mapping[str, tuple[object, str]] = {
+    "a failure": (Failure("out of memory"), "out of memory"),
+    "nothing": (None, "no answer"),
+    "a reply": (Reply(4, torch.zeros(5), {}, 5, ()), "no answer to what was asked (Reply)"),
+    "an earlier round": (said(round=3), "evaluation of round 3 in round 4"),
+    "a later round": (said(round=5), "evaluation of round 5 in round 4"),
+    "no models": (said(models=0), "0 models, expected 2"),
+    "a model too few": (said(models=1), "1 models, expected 2"),
+    "a model too many": (said(models=3), "3 models, expected 2"),
+    "other cases for one model": (said(overlaps=(overlaps_of("000", "001"), overlaps_of("000", "002"))), "other cases"),
+    "fewer cases for one model": (said(overlaps=(overlaps_of("000", "001"), overlaps_of("000"))), "other cases"),
+    "no cases for one model": (said(overlaps=(overlaps_of("000", "001"), ())), "other cases"),
+    "cases in another order": (said(overlaps=(overlaps_of("000", "001"), overlaps_of("001", "000"))), "other cases"),
+    "an unknown label": (with_overlap(label="bladder"), "another label"),
+    "a name for a case": (with_overlap(case="Doe, Jane"), "no position"),
+    "a number for a case": (with_overlap(case=0), "no position"),
+    "a case twice": (said(overlaps=(overlaps_of("000", "000"),) * 2), "a case twice"),
+    "a label left out": (said(overlaps=(overlaps_of("000", "001")[:-1],) * 2), "some of its labels"),
+    "another reference": (with_overlap(false_negatives=2), "another reference"),
+    "more voxels than can be": (with_overlap(false_positives=2**60), "no counts"),
+    "a negative count": (with_overlap(false_positives=-1), "no counts"),
+    "a broken count": (with_overlap(true_positives=1.5), "no counts"),
+    "NaN for a count": (with_overlap(false_negatives=float("nan")), "no counts"),
+    "text for a count": (with_overlap(true_positives="many"), "no counts"),
+    "True for a count": (with_overlap(true_positives=True), "no counts"),
+    "a bin too few": (said(bins=2), "losses of shape (2, 2), expected (2, 3)"),
+    "losses of a model too many": (said(losses=torch.ones(3, 3)), "losses of shape (3, 3)"),
+    "losses in a row": (said(losses=torch.ones(6)), "losses of shape (6,)"),
+    "no losses": (said(losses=torch.zeros(2, 0)), "losses of shape (2, 0)"),
+    "NaN in the losses": (said(losses=torch.tensor([[1.0, 1, 1], [1, float("nan"), 1]])), "losses that are no counts"),
+    "infinite losses": (said(losses=torch.tensor([[1.0, 1, 1], [1, float("inf"), 1]])), "losses that are no counts"),
+    "losses beyond counting": (said(losses=torch.full((2, 3), 1e30)), "losses that are no counts"),
+    "losses of more images": (said(losses=torch.tensor([[1.0, 1, 1], [1, 2, 1]])), "losses of more images"),
+    "negative losses": (said(losses=torch.tensor([[1.0, 1, 1], [1, -0.5, 1]])), "losses that are no counts"),
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED_EVALUATIONS)
+def test_evaluation_that_cannot_be_used(spoiled):
+    answer, words = SPOILED_EVALUATIONS[spoiled]
+    assert words in str(fault_of_evaluated(answer, asked(), LABELS))
+
+
+# NVFlare's messages
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, SIZE // 3])
+def test_task_with_a_patch_arrives_as_it_was_sent(count):
+    places = torch.randperm(SIZE, generator=generator(1))[:count].sort().values
+    sparse = SparseUpdate(places.to(torch.int32), torch.randn(count, generator=generator(2)))
+    task = Task(3, sparse, flat.get_buffers(NETWORK), weight=0.25, data_share=None)
+    arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    assert isinstance(arrived.parameters, SparseUpdate)
+    assert same(vars(arrived.parameters), vars(sparse))
+    assert same(arrived.buffers, task.buffers)
+    assert (arrived.round, arrived.weight, arrived.data_share) == (3, 0.25, None)
+    assert payload(arrived) == payload(task)
+
+
+@pytest.mark.parametrize(("models", "kinds", "count", "bins"), [(1, 1, 1, 0), (3, 4, 8, 0), (12, 2, 6, 10)])
+def test_evaluation_arrives_as_it_was_sent(models, kinds, count, bins):
+    random = generator(models)
+    buffers = flat.get_buffers(NETWORK)
+    task = Evaluation(
+        round=2,
+        split=SERVER_SPLIT,
+        models=torch.randn(models, SIZE, generator=random),
+        mixtures=torch.rand(count, models, generator=random, dtype=torch.float64),
+        buffers=tuple({name: value + kind for name, value in buffers.items()} for kind in range(kinds)),
+        shares=torch.rand(count, kinds, generator=random, dtype=torch.float64),
+        bins=bins,
+    )
+    arrived = model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    assert torch.equal(bits(arrived.models), bits(task.models))
+    for name in ("mixtures", "shares"):
+        assert getattr(arrived, name).dtype == torch.float64
+        assert torch.equal(getattr(arrived, name), getattr(task, name))
+    assert len(arrived.buffers) == kinds
+    assert all(same(one, other) for one, other in zip(arrived.buffers, task.buffers, strict=True))
+    assert (arrived.round, arrived.split, arrived.bins) == (2, SERVER_SPLIT, bins)
+    assert payload(arrived) == payload(task)
+
+
+@pytest.mark.parametrize("bins", [0, 3])
+def test_evaluated_arrives_as_it_was_sent(bins):
+    losses = torch.rand(2, bins, generator=generator(0), dtype=torch.float64)
+    answer = said(losses=losses, overlaps=(overlaps_of("000", "001"), overlaps_of("002", "003")))
+    arrived = model_to_evaluated(over_the_wire(answer_to_model(answer, NETWORK)), NETWORK)
+    assert isinstance(arrived, Evaluated)
+    assert (arrived.losses.dtype, arrived.losses.shape) == (torch.float64, (2, bins))
+    assert torch.equal(arrived.losses, losses)
+    assert (arrived.round, arrived.overlaps, arrived.seconds) == (4, answer.overlaps, 0.5)
+
+
+SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
+    "no meta": lambda model: setattr(model, "meta", None),
+    "no round": lambda model: setattr(model, "current_round", None),
+    "a round that is text": lambda model: setattr(model, "current_round", "first"),
+    "an infinite round": lambda model: setattr(model, "current_round", float("inf")),
+    "overlaps of one model": lambda model: model.meta.update(overlaps=model.meta["overlaps"][0]),
+    "overlaps without counts": lambda model: model.meta.update(overlaps=[[{"case": "000"}]]),
+    "overlaps with more": lambda model: model.meta["overlaps"][1][0].update(patient="Doe"),
+    "overlaps that are a number": lambda model: model.meta.update(overlaps=3),
+    "overlaps of a number": lambda model: model.meta.update(overlaps=[3]),
+    "losses of text": lambda model: model.meta.update(losses="low"),
+    "losses of names": lambda model: model.meta.update(losses={"low": 3}),
+    "losses of rows unalike": lambda model: model.meta.update(losses=[[1.0], [1.0, 2.0]]),
+    "seconds that are a list": lambda model: model.meta.update(seconds=[1.0]),
+    **{f"no {name}": lambda model, name=name: model.meta.pop(name) for name in ("overlaps", "losses", "seconds")},
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED_MODELS)
+def test_message_that_is_no_evaluation_is_a_failure(spoiled):
+    model = over_the_wire(answer_to_model(said(), NETWORK))
+    SPOILED_MODELS[spoiled](model)
+    assert isinstance(model_to_evaluated(model, NETWORK), Failure)
+
+
+def test_answer_of_the_other_kind_is_a_failure():
+    reply = Reply(4, torch.zeros(SIZE), flat.get_buffers(NETWORK), 5, ())
+    assert isinstance(model_to_evaluated(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK), Failure)
+    assert isinstance(model_to_reply(over_the_wire(answer_to_model(said(), NETWORK)), NETWORK), Failure)
+
+
+# A federation whose sites only pretend
+
+
+def quantities(run, name: str) -> dict[tuple[int, str], float]:
+    rows = read_results(run).query(f"quantity == '{name}' and split == ''")
+    return dict(zip(zip(rows["round"], rows["site"], strict=True), rows["value"], strict=True))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "run"
+
+
+def test_present_sites_are_asked_to_evaluate_what_they_trained(run):
+    federation = Federation(tiny_plan(), SITES, run)
+    assert federation.work == TRAIN
+    assert set(federation.tasks()) == set(SITES)
+    start, answers = federation.models.parameters, replies(federation, without=("Birch",))
+    federation.take(answers)
+    assert (federation.work, federation.round, federation.training) == (EVALUATE, 0, True)
+    assert set(federation.tasks()) == {"Alder", "Cedar"}
+    for task in federation.tasks().values():
+        assert (task.round, task.split, task.bins) == (0, SERVER_SPLIT, 0)
+        assert torch.equal(task.mixtures, torch.eye(2, dtype=torch.float64))
+        for model, shares, site in zip(task.models, task.shares, ("Alder", "Cedar"), strict=True):
+            assert torch.equal(model, start + answers[site].update)
+            assert same(flat.average_buffers(task.buffers, shares), answers[site].buffers)
+    assert federation.recorder.ledger.records == []
+    federation.take(evaluations(federation))
+    assert (federation.work, federation.round) == (TRAIN, 1)
+    assert federation.recorder.ledger.records[0]["rejected"] == {"Birch": "asleep"}
+
+
+def test_models_received_are_evaluated_with_the_statistics_sent_out(run):
+    federation = Federation(tiny_plan("fedci"), SITES, run)
+    federation.take(replies(federation))
+    federation.take(evaluations(federation))
+    sent = federation.tasks()["Alder"]
+    federation.take(replies(federation, without=("Cedar",)))
+    candidates = federation.tasks()["Alder"]
+    assert torch.equal(flat.mix(candidates.models, candidates.mixtures[0]), sent.parameters)
+    assert same(flat.average_buffers(candidates.buffers, candidates.shares[0]), sent.buffers)
+    assert candidates.shares.sum(dim=1).tolist() == pytest.approx([1.0] * 4)
+
+
+def test_dice_are_pooled_over_the_cases_of_all_sites(run):
+    federation = Federation(tiny_plan(), SITES, run)
+    federation.take(replies(federation))
+    counts = {"Alder": 1, "Birch": 4, "Cedar": 2}
+    federation.take({site: evaluated(federation, site, count) for site, count in counts.items()})
+    found = quantities(run, "utility")
+    for model, name in enumerate(SITES):
+        positives = [1 + place + 3 * model + case for place, n in enumerate(counts.values()) for case in range(n)]
+        dice = [2 * tp / (100 + tp) for tp in positives]
+        assert len(dice) == 7
+        assert found[0, name] == pytest.approx(sum(dice) / 7, rel=1e-12)
+
+
+def test_seconds_of_a_round_count_the_trials(run):
+    federation = Federation(tiny_plan(), SITES, run)
+    federation.take({site: replace(reply, seconds=2.0) for site, reply in replies(federation).items()})
+    answers = {site: replace(evaluated(federation, site), seconds=0.5) for site in ("Alder", "Cedar")}
+    federation.take(answers | {"Birch": Failure("asleep")})
+    assert quantities(run, "seconds") == {(0, "Alder"): 2.5, (0, "Birch"): 2.0, (0, "Cedar"): 2.5}
+    server = quantities(run, "server_seconds")
+    assert len(set(server.values())) == 1
+    assert 0 < server[0, "Alder"] < 60
+
+
+def test_received_bytes_count_task_and_trials(run):
+    federation = Federation(tiny_plan(), SITES, run)
+    buffers = payload(Task(0, torch.empty(0), flat.get_buffers(NETWORK)))
+    federation.take(replies(federation, without=("Birch",)))
+    federation.take(evaluations(federation))
+    model = 4 * SIZE + buffers
+    assert quantities(run, "bytes_received") == {(0, "Alder"): 3 * model, (0, "Cedar"): 3 * model}
+    assert quantities(run, "bytes_sent") == {(0, "Alder"): model, (0, "Cedar"): model}
+
+
+def test_update_counts_though_the_evaluation_is_rejected(run):
+    federation = Federation(tiny_plan(), SITES, run)
+    federation.take(replies(federation, without=("Cedar",)))
+    birch = replace(evaluated(federation, "Birch"), round=7)
+    federation.take(evaluations(federation, Birch=birch))
+    record = federation.recorder.ledger.records[0]
+    assert record["rejected"] == {"Cedar": "asleep", "Birch": "evaluation: evaluation of round 7 in round 0"}
+    assert record["participants"] == ["Alder", "Birch"]
+    assert record["weights"] == {"Alder": 0.5, "Birch": 0.5}
+    alone = [2 * tp / (100 + tp) for tp in (1, 4)]  # what Alder said of both models
+    found = quantities(run, "utility")
+    assert [found[0, "Alder"], found[0, "Birch"]] == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize("cases", [0, 2])
+def test_site_without_cases_says_nothing_of_the_dice(run, cases):
+    federation = Federation(tiny_plan(), SITES, run)
+    federation.take(replies(federation))
+    federation.take({site: evaluated(federation, site, cases if site == "Alder" else 0) for site in SITES})
+    expected = [sum(2 * tp / (100 + tp) for tp in (1 + 3 * m, 2 + 3 * m)) / 2 if cases else 0.0 for m in range(3)]
+    found = quantities(run, "utility")
+    assert [found[0, site] for site in SITES] == pytest.approx(expected, rel=1e-12)
+
+
+def test_no_evaluation_at_all_ends_the_run_with_every_reason(run):
+    federation = Federation(tiny_plan(), SITES, run)
+    federation.take(replies(federation, without=("Cedar",)))
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    with pytest.raises(RunFailed, match="round 0: no site sent a usable evaluation") as caught:
+        federation.take({"Alder": Failure("out of memory")})
+    for words in ("Alder: evaluation: out of memory", "Birch: evaluation: no reply", "Cedar: asleep"):
+        assert words in str(caught.value)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+@pytest.mark.parametrize("method", ["cffl", "fedci"])
+@pytest.mark.parametrize("exchanges", [1, 3, 5, 6])
+def test_server_replaced_in_the_middle_of_trials_starts_the_round_again(tmp_path, assert_same_run, method, exchanges):
+    whole, run = tmp_path / "whole/run", tmp_path / "stopped/run"
+    play(Federation(tiny_plan(method), SITES, whole))
+    first = Federation(tiny_plan(method), SITES, run)
+    play(first, exchanges)
+    again = Federation(tiny_plan(method), SITES, run)
+    assert again.round == exchanges // 2
+    assert again.work == (TRAIN if exchanges < 6 else EVALUATE)
+    play(again)
+    assert again.finished
+    assert_same_run(whole, run)
+
+
+@pytest.mark.parametrize("method", ["cgsv", "cffl"])
+def test_what_sites_make_of_patches_is_what_the_server_has(run, method):
+    """Whoever is absent, and though every round has another server process."""
+    config = tiny_plan(method, rounds=7)
+    absent = {2: ("Cedar",), 4: ("Alder", "Birch")}
+    held: dict[str, torch.Tensor] = {}
+    patches = []
+    for round in range(7):
+        federation = Federation(config, SITES, run)
+        models = (
+            federation.models.parameters
+            if federation.models.parameters.ndim == 2
+            else federation.models.parameters.repeat(3, 1)
+        )
+        for model, (site, task) in zip(models, federation.tasks().items(), strict=True):
+            is_sparse = isinstance(task.parameters, SparseUpdate)
+            held[site] = task.parameters.apply(held[site]) if is_sparse else task.parameters
+            assert torch.equal(bits(held[site]), bits(model))
+            if is_sparse:
+                patches.append((round, site))
+                assert payload(task) < payload(replace(task, parameters=model))
+            if site in absent.get(round - 1, ()):
+                assert not is_sparse
+        federation.take(replies(federation, without=absent.get(round, ())))
+        if federation.work == EVALUATE:
+            federation.take(evaluations(federation))
+    assert patches
+    assert (0, "Cedar") not in patches
+
+
+def test_site_rejected_in_the_final_test_says_nothing_of_any_model(run):
+    federation = Federation(tiny_plan("cgsv", rounds=1), SITES, run)
+    federation.take(replies(federation))
+    assert {task.split for task in federation.tasks().values()} == {"testing"}
+    assert torch.equal(federation.tasks()["Alder"].models, federation.models.parameters)
+    federation.take(evaluations(federation, Birch=Failure("out of memory")))
+    assert federation.finished
+    results = read_results(run)
+    testing = results.query("split == 'testing'")
+    assert set(testing.query("quantity == 'dice'")["site"]) == {"Alder", "Cedar"}
+    assert testing.query("site == 'Birch'")["quantity"].to_list() == ["rejected"]
+    union = results.query("split == 'union'")
+    assert [*zip(union["site"], union["case"], strict=True)] == [
+        (site, case) for site in SITES for case in ("Alder/000", "Cedar/000")
+    ]
+    positives = [1 + place + 3 * model for model in range(3) for place in (0, 2)]
+    assert union["value"].to_list() == pytest.approx([2 * tp / (100 + tp) for tp in positives], rel=1e-12)
+    own = testing.query("quantity == 'dice'")["value"].to_list()
+    assert own == pytest.approx([2 / 101, 18 / 109], rel=1e-12)  # Alder of its own model, Cedar of its own
+    assert sorted(path.stem for path in (run / "models").glob("*.pt")) == list(SITES)
+
+
+def test_final_test_that_nobody_answers_can_be_repeated(run):
+    federation = Federation(tiny_plan("cgsv", rounds=1), SITES, run)
+    federation.take(replies(federation))
+    with pytest.raises(RunFailed, match=r"final test.*Alder: asleep"):
+        federation.take(dict.fromkeys(SITES, Failure("asleep")))
+    assert not (run / "models").exists()
+    again = Federation(tiny_plan("cgsv", rounds=1), SITES, run)
+    assert again.work == EVALUATE
+    again.take(evaluations(again))
+    assert again.finished
+
+
+def test_a_checkpoint_of_another_version_is_told(run):
+    config = tiny_plan("cgsv")
+    federation = Federation(config, SITES, run)
+    federation.take(replies(federation))
+    content = torch.load(run / CHECKPOINT)
+    del content["state"]["server"]
+    torch.save(content, run / CHECKPOINT)
+    with pytest.raises(BadInput, match="begun by another version of FedMerit, whose cgsv remembers other things"):
+        Federation(config, SITES, run)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_update_of_impossible_size_is_rejected(run, method):
+    federation = Federation(tiny_plan(method), SITES, run)
+    answers = replies(federation)
+    huge = replace(answers["Birch"], update=torch.full((SIZE,), 3e38))
+    federation.take(answers | {"Birch": huge})
+    if federation.work == EVALUATE:
+        federation.take(evaluations(federation))
+    assert federation.recorder.ledger.records[0]["rejected"] == {"Birch": "update with entries beyond 1e+06"}
+    assert federation.models.parameters.isfinite().all()
+
+
+def test_all_sites_say_of_one_global_model_what_it_gives_them(run):
+    federation = Federation(tiny_plan("fedavg", rounds=1), SITES, run)
+    play(federation)
+    results = read_results(run)
+    union = results.query("split == 'union'")
+    each = [2 * tp / (100 + tp) for tp in (1, 2, 3)]
+    assert union["value"].to_list() == pytest.approx(each * 3, rel=1e-12)
+    assert results.query("split == 'testing' and quantity == 'dice'")["value"].to_list() == pytest.approx(each)
+    assert [json.loads(line)["round"] for line in (run / "ledger.jsonl").read_text().splitlines()] == [0]
+
+
+# How many sites
+
+
+@pytest.mark.parametrize("method", ["fedci", "eci"])
+def test_more_than_twelve_sites_are_too_many_for_coalitions(run, method):
+    names = [f"site{number:02d}" for number in range(13)]
+    require_sites(tiny_plan(method), names[:12])
+    for check in (lambda: require_sites(tiny_plan(method), names), lambda: Federation(tiny_plan(method), names, run)):
+        with pytest.raises(BadInput, match=rf"method {method}: 13 sites.*at most 12"):
+            check()
+    assert not run.exists()

@@ -1,0 +1,485 @@
+"""Whole runs of every method: candidates on images set aside for the server, downloads as patches, the final test."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations, permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rounds import SOONER
+from stopping import Stop, stop_at
+
+from fedmerit import flat
+from fedmerit.capabilities.candidates import EvaluatesCandidates
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.federation.server import Federation
+from fedmerit.federation.site import Site
+from fedmerit.files import read_json, write_json
+from fedmerit.flare import simulation
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.results import read_results, read_run
+from fedmerit.training.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
+from fedmerit.training.networks import initial_network, load_network
+from fedmerit.training.overlaps import mean_dice
+from fedmerit.training.prediction import evaluate, image_losses
+from fedmerit.wire.messages import Evaluation
+
+NAMES = ["site1", "site2", "site3"]
+TINY = {"width": "4", "depth": "3"}
+WITH_TRIALS = [name for name, kind in METHODS.items() if issubclass(kind, EvaluatesCandidates)]
+
+
+def test_methods_with_trials_are_those_that_validate_at_the_server():
+    assert WITH_TRIALS == ["cffl", "fedave", "fedsac", "fedci", "eci"]
+
+
+@pytest.fixture(scope="module")
+def finished(trained, server_sites_data):
+    """A whole run of two rounds on sites that set images aside: never change it."""
+
+    def build(method: str, **changes: Any) -> Path:
+        settings = (f"{key}={value}" for key, value in SOONER.get(method, {}).items())
+        return trained(*settings, **{"method": method, "sites": server_sites_data, "rounds": 2, **changes})
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def own_server(server_sites_data) -> Path:
+    """A folder with a site folder of the server's own."""
+    return server_sites_data.parent / "server"
+
+
+@pytest.fixture(scope="module")
+def contrary_sites(server_sites_data, tmp_path_factory) -> Path:
+    """`server_sites_data`, but site3 takes for organ what is none: its updates go another way."""
+    root = Path(shutil.copytree(server_sites_data, tmp_path_factory.mktemp("contrary") / "sites"))
+    for file in {case.label_file for case in SiteFolder(root / "site3").cases("training")}:
+        np.save(file, 1 - np.load(file))
+    return root
+
+
+def by_site(run: Path, quantity: str, round: int) -> dict[str, float]:
+    rows = read_results(run).query(f"quantity == '{quantity}' and split == '' and round == {round}")
+    return dict(zip(rows["site"], rows["value"], strict=True))
+
+
+def remembered(run: Path, site: str, round: int) -> dict[str, Any]:
+    memory: dict[str, Any] = torch.load(run / "sites" / site / f"round_{round:05d}.pt", weights_only=True)
+    return memory
+
+
+def buffer_bytes(run: Path) -> int:
+    return sum(value.numel() * value.element_size() for value in remembered(run, "site1", 1)["buffers"].values())
+
+
+def dice(run: Path, parameters: torch.Tensor, buffers: Mapping[str, torch.Tensor], cases: Sequence[Case]) -> float:
+    """Of any model on any cases."""
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    network = initial_network(config.network, 0).to(memory_format=torch.channels_last)
+    flat.load(network, parameters, buffers)
+    return mean_dice(evaluate(network, cases, config.network.labels))
+
+
+def set_aside(root: Path) -> list[Case]:
+    return [case for site in open_sites(root) for case in site.cases(SERVER_SPLIT)]
+
+
+# Every method
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_run_ends_with_models_that_trained(finished, model, method):
+    run = finished(method)
+    assert verify(run / "ledger.jsonl") == 2
+    names = sorted(path.stem for path in (run / "models").glob("*.pt"))
+    assert names in (["global"], NAMES)
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    start = flat.get_parameters(initial_network(config.network, config.seed))
+    moved = [int((flat.get_parameters(load_network(run / "models", name)) != start).sum()) for name in names]
+    assert min(moved) > 0  # a site that earned little has received little
+    assert max(moved) == len(start)
+    for name in names:
+        state = model(run, name)
+        assert all(value.isfinite().all() for value in state.values())
+        means = [value for key, value in state.items() if key.endswith("running_mean")]
+        variances = [value for key, value in state.items() if key.endswith("running_var")]
+        counters = [int(value) for key, value in state.items() if key.endswith("num_batches_tracked")]
+        assert means
+        assert all(value.abs().max() > 0 for value in means)
+        assert all((value > 0).all() and (value != 1).any() for value in variances)
+        assert min(counters) == max(counters) >= 4
+    for record in Ledger(run / "ledger.jsonl").records:
+        assert (record["participants"], record["rejected"]) == (NAMES, {})
+        assert sum(record["weights"].values()) == pytest.approx(1, abs=1e-12)
+        assert min(record["weights"].values()) >= 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_final_model_is_tested_on_every_case(finished, server_sites_data, method):
+    run, sites = finished(method), open_sites(server_sites_data)
+    results = read_results(run)
+    union, testing = (results.query(f"split == '{split}' and quantity == 'dice'") for split in ("union", "testing"))
+    expected = [f"{site.name}/{case:03d}" for site in sites for case in range(len(site.cases("testing")))]
+    assert set(union["round"]) == {1}
+    assert set(union["label"]) == {"prostate"}
+    single = (run / "models/global.pt").exists()
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    for name in NAMES:
+        found = dict(zip(*(union[union["site"] == name][column] for column in ("case", "value")), strict=True))
+        assert list(found) == expected
+        own = testing[testing["site"] == name]
+        assert {f"{name}/{case}": value for case, value in zip(own["case"], own["value"], strict=True)} == {
+            case: value for case, value in found.items() if case.startswith(f"{name}/")
+        }
+        network = load_network(run / "models", "global" if single else name).to(memory_format=torch.channels_last)
+        overlaps = [o for site in sites for o in evaluate(network, site.cases("testing"), config.network.labels)]
+        assert list(found.values()) == [overlap.dice for overlap in overlaps]
+
+
+@pytest.mark.parametrize("method", ["cgsv", "cffl", "fedci", "fedave"])
+def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
+    assert_same_run(finished(method), finished(method, again=1, threads=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("standalone", "fedavg", "fedce")])
+def test_simulator_gives_what_the_local_engine_gives(finished, assert_same_run, processes_of, method):
+    run = finished(method, engine="sim", threads=3)
+    assert_same_run(finished(method), run)
+    assert processes_of(run) == []
+
+
+@pytest.mark.slow
+def test_patches_find_their_memory_in_whatever_process_a_site_works(finished, assert_same_run, contrary_sites):
+    options = {"sites": contrary_sites, "rounds": 3}
+    run = finished("cgsv", engine="sim", threads=2, **options)
+    assert_same_run(finished("cgsv", **options), run)
+    received = by_site(run, "bytes_received", 2)
+    assert received["site3"] < received["site1"]
+
+
+# What the server is told
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["what sites set aside", "a folder of its own"])
+def test_utility_is_the_dice_on_the_server_set(finished, server_sites_data, own_server, own):
+    run = finished("cffl", **({"server-sites": own_server} if own else {}))
+    if own:
+        cases = [case for split in SiteFolder(own_server / "site4").splits.values() for case in split]
+        assert len(cases) > 3
+    else:
+        cases = set_aside(server_sites_data)
+        assert len(cases) == 3
+    for round in (0, 1):
+        utility = by_site(run, "utility", round)
+        for name in NAMES:
+            memory = remembered(run, name, round)
+            arrived = memory["received"] + (memory["trained"] - memory["received"])
+            assert utility[name] == dice(run, arrived, memory["buffers"], cases)
+    assert len({*by_site(run, "utility", 0).values(), *by_site(run, "utility", 1).values()}) > 1
+
+
+def test_bytes_of_trials_count_as_received(finished, own_server):
+    asked, spared = finished("cffl"), finished("cffl", **{"server-sites": own_server})
+    model = len(remembered(asked, "site1", 1)["received"]) * 4 + buffer_bytes(asked)
+    assert by_site(asked, "bytes_received", 0) == dict.fromkeys(NAMES, 4 * model)  # its task, then three to evaluate
+    assert by_site(spared, "bytes_received", 0) == dict.fromkeys(NAMES, model)
+    assert by_site(asked, "bytes_sent", 0) == by_site(spared, "bytes_sent", 0) == dict.fromkeys(NAMES, model)
+
+
+@pytest.mark.parametrize("round", [0, 1])
+def test_fedci_contributions_are_shapley_values_of_coalitions_evaluated_one_by_one(finished, server_sites_data, round):
+    run, cases = finished("fedci"), set_aside(server_sites_data)
+    images = by_site(run, "num_samples", round)
+    memories = {name: remembered(run, name, round) for name in NAMES}
+    sent = flat.get_buffers(initial_network(RunConfiguration.from_dict(read_run(run)["plan"]).network, 0))
+    if round:  # everybody's of the round before
+        shares = torch.tensor([images[name] for name in NAMES], dtype=torch.float64)
+        before = [remembered(run, name, 0)["buffers"] for name in NAMES]
+        sent = flat.average_buffers(before, shares / shares.sum())
+
+    def utility(members: tuple[str, ...]) -> float:
+        if not members:
+            return dice(run, memories["site1"]["received"], sent, cases)
+        shares = torch.tensor([images[name] for name in members], dtype=torch.float64)
+        shares /= shares.sum()
+        mean = torch.zeros(len(memories["site1"]["received"]), dtype=torch.float64)
+        for part, name in zip(shares, members, strict=True):
+            received, trained = memories[name]["received"], memories[name]["trained"]
+            mean += part * (received + (trained - received)).double()
+        return dice(run, mean.float(), flat.average_buffers([memories[n]["buffers"] for n in members], shares), cases)
+
+    values = {members: utility(members) for size in range(4) for members in combinations(NAMES, size)}
+    assert len(set(values.values())) > 1
+    expected = dict.fromkeys(NAMES, 0.0)
+    for order in permutations(NAMES):
+        for place, name in enumerate(order):
+            without, joined = tuple(sorted(order[:place])), tuple(sorted(order[: place + 1]))
+            expected[name] += (values[joined] - values[without]) / 6
+    assert by_site(run, "contribution", round) == pytest.approx(expected, abs=1e-12)
+
+
+def test_fedave_compares_losses_of_the_received_model(finished, server_sites_data):
+    run = finished("fedave")
+    config = RunConfiguration.from_dict(read_run(run)["plan"])
+    network = initial_network(config.network, config.seed).to(memory_format=torch.channels_last)
+
+    def distribution(cases: Sequence[Case]) -> torch.Tensor:
+        losses = image_losses(network, Slices(cases))
+        counts = [sum(min(int(loss * 10), 9) == place for loss in losses.tolist()) + 1 for place in range(10)]
+        return torch.tensor(counts, dtype=torch.float64) / sum(counts)
+
+    at_server = distribution(set_aside(server_sites_data))
+    found = by_site(run, "divergence", 0)
+    for name in NAMES:
+        at_site = distribution(SiteFolder(server_sites_data / name).cases("training"))
+        assert found[name] == pytest.approx(max(float((at_site * (at_site / at_server).log()).sum()), 1e-3), rel=1e-12)
+
+
+# Patches
+
+
+def test_site_that_earned_little_receives_what_changed(finished, contrary_sites):
+    run = finished("cgsv", sites=contrary_sites)
+    whole = len(remembered(run, "site1", 1)["received"]) * 4 + buffer_bytes(run)
+    assert by_site(run, "bytes_received", 0) == dict.fromkeys(NAMES, whole)
+    quota, received = by_site(run, "quota", 0), by_site(run, "bytes_received", 1)
+    assert quota["site3"] < 0.1
+    assert max(quota.values()) == 1
+    for name in NAMES:
+        changed = int((remembered(run, name, 1)["received"] != remembered(run, name, 0)["received"]).sum())
+        assert received[name] == min(8 * changed, whole - buffer_bytes(run)) + buffer_bytes(run)
+    assert received["site3"] < whole / 2
+    assert max(received.values()) == whole
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """Start a local run and stop it as `stop_at` does: ``stopped(Site, "train", 2, ...)``."""
+
+    def start(owner: Any, name: str, count: int, **options: Any) -> Path:
+        run = tmp_path / "run"
+        runs.create(run, engine="local", threads=1, settings=TINY, **options)
+        stop_at(run, owner, name, count)
+        return run
+
+    return start
+
+
+def test_site_that_lost_its_memory_sits_out_one_round(stopped, contrary_sites, fedmerit):
+    run = stopped(Site, "train", 7, method="cgsv", sites=contrary_sites, rounds=4)  # two rounds are done
+    for name in ("site1", "site3"):
+        shutil.rmtree(run / "sites" / name)
+    result = fedmerit("run", "--resume", "--out", run)
+    assert result.exit_code == 0, result.output
+    records = Ledger(run / "ledger.jsonl").records
+    assert [list(record["rejected"]) for record in records] == [[], [], ["site3"], []]
+    reason = records[2]["rejected"]["site3"]
+    for words in ("what it remembers of the round before is missing", "the whole model in the next round"):
+        assert words in reason
+    assert f"round 2: site3 rejected: {reason}" in " ".join(result.output.split())
+    assert [record["participants"] for record in records[2:]] == [["site1", "site2"], NAMES]
+    whole = 4 * len(remembered(run, "site3", 3)["received"])
+    buffers = sum(v.numel() * v.element_size() for v in remembered(run, "site3", 3)["buffers"].values())
+    assert by_site(run, "bytes_received", 3)["site3"] == whole + buffers
+    assert sum(records[3]["weights"].values()) == pytest.approx(1)
+
+
+# Stopped in the middle of candidates. Per round three sites train and evaluate, and the server takes both.
+
+STOPS: dict[str, tuple[Any, ...]] = {
+    "before the first trials": (Site, "evaluate", 1),
+    "in the middle of the first trials": (Site, "evaluate", 3),
+    "when the first updates are in": (Federation, "take", 1),
+    "when the first trials are in": (Federation, "take", 2),
+    "before the first round is written": (Federation, "_end_round", 1),
+    "in the middle of later trials": (Site, "evaluate", 5),
+    "when later updates are in": (Federation, "take", 3),
+    "when later trials are in": (Federation, "take", 4),
+    "before the later checkpoint": (Federation, "_checkpoint", 2),
+    "in the middle of the final test": (Site, "evaluate", 8),
+    "when the final test is in": (Federation, "take", 5),
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_run_stopped_in_its_trials_ends_the_same(stopped, finished, fedmerit, server_sites_data, assert_same_run, stop):
+    run = stopped(*STOPS[stop], method="cffl", sites=server_sites_data, rounds=2)
+    result = fedmerit("run", "--resume", "--out", run)
+    assert result.exit_code == 0, result.output
+    assert_same_run(finished("cffl"), run)
+
+
+# A folder of the server's own
+
+
+def test_sites_are_not_asked_where_the_server_has_its_own_images(
+    finished, own_server, sites, tmp_path, monkeypatch, assert_same_run
+):
+    asked = []
+    original = Site.evaluate
+
+    def evaluate_and_tell(self: Site, task: Evaluation) -> Any:
+        asked.append((self.folder.name, task.split))
+        return original(self, task)
+
+    monkeypatch.setattr(Site, "evaluate", evaluate_and_tell)
+    run = tmp_path / "run"
+    runs.create(run, "fedci", sites, 1, engine="local", threads=1, settings=TINY, server_sites=own_server)
+    runs.execute(run, lambda record: None)  # of sites that set nothing aside
+    assert asked == [(name, "testing") for name in NAMES]
+    assert read_run(run)["server_sites"] == str(own_server)
+    assert set(read_results(run)["split"]) == {"", "validation", "testing", "union"}
+
+
+@pytest.mark.parametrize("method", ["cffl", "fedave"])
+def test_stopped_run_goes_on_with_the_servers_own_images(
+    stopped, finished, fedmerit, server_sites_data, own_server, assert_same_run, method
+):
+    options = {"method": method, "sites": server_sites_data, "rounds": 2, "server_sites": own_server}
+    run = stopped(Site, "train", 5, **options)
+    result = fedmerit("run", "--resume", "--out", run, "--server-sites", own_server)
+    assert result.exit_code == 0, result.output
+    assert_same_run(finished(method, **{"server-sites": own_server}), run)
+
+
+def test_other_server_images_are_another_run(stopped, fedmerit, server_sites_data, own_server):
+    run = stopped(Site, "train", 1, method="cffl", sites=server_sites_data, rounds=2, server_sites=own_server)
+    result = fedmerit("run", "--resume", "--out", run, "--server-sites", server_sites_data)
+    refused(result, "server_sites", str(own_server), str(server_sites_data))
+
+
+@pytest.mark.slow
+def test_server_on_the_simulator_evaluates_its_own_images(finished, own_server, assert_same_run):
+    run = finished("fedave", engine="sim", threads=3, **{"server-sites": own_server})
+    assert_same_run(finished("fedave", **{"server-sites": own_server}), run)
+    model = 4 * len(remembered(run, "site1", 1)["received"]) + buffer_bytes(run)
+    assert by_site(run, "bytes_received", 0) == dict.fromkeys(NAMES, model)
+
+
+def test_simulator_is_told_where_the_servers_images_are_by_the_run_alone(monkeypatch, tmp_path):
+    """Whatever this shell's environment says."""
+    seen: dict[str, str] = {}
+
+    def no_process(command: Sequence[str], env: Mapping[str, str], **rest: Any) -> None:
+        seen.update(env)
+        raise Stop
+
+    monkeypatch.setenv("FEDMERIT_SERVER_SITES", "/elsewhere")
+    monkeypatch.setattr(simulation.subprocess, "Popen", no_process)
+    config = make_configuration("fedavg", "prostate", 1, 0, TASKS["prostate"], TINY)
+    for given, expected in ((None, ""), ("/server", "/server")):
+        with pytest.raises(Stop):
+            simulation.run_simulator(config, NAMES, tmp_path, tmp_path, 1, "", lambda record: None, 0, given)
+        assert seen.get("FEDMERIT_SERVER_SITES", "") == expected
+
+
+@pytest.mark.parametrize("given", ["option", "config"])
+def test_command_takes_the_servers_folder(fedmerit, options, sites, own_server, tmp_path, given):
+    run, config = tmp_path / "run", tmp_path / "run.toml"
+    config.write_text(f"server_sites = '{own_server}'\n")
+    more = ("--server-sites", own_server) if given == "option" else ("--config", config)
+    result = fedmerit("run", "--out", run, *options(method="cffl", rounds=1), *more)
+    assert result.exit_code == 0, result.output
+    cases = [case for split in SiteFolder(own_server / "site4").splits.values() for case in split]
+    memory = remembered(run, "site2", 0)
+    arrived = memory["received"] + (memory["trained"] - memory["received"])
+    assert by_site(run, "utility", 0)["site2"] == dice(run, arrived, memory["buffers"], cases)
+
+
+def test_comparison_takes_the_servers_folder(fedmerit, options, own_server, tmp_path):
+    given = options(method=None, rounds=1)
+    out = tmp_path / "comparison"
+    result = fedmerit("compare", "--out", out, "--methods", "fedavg,cffl", "--server-sites", own_server, *given)
+    assert result.exit_code == 0, result.output
+    for name in ("fedavg_seed0", "cffl_seed0"):
+        assert read_run(out / name)["server_sites"] == str(own_server)
+    assert set(by_site(out / "cffl_seed0", "utility", 0)) == set(NAMES)
+
+
+# What cannot be used is refused before anything is written
+
+
+def refused(result: Any, *words: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert [word for word in words if word not in result.stderr] == [], result.stderr
+    assert "Traceback" not in result.output
+
+
+WAYS_OUT = ("--server-share", "--server-sites")
+
+
+@pytest.mark.parametrize("engine", ["local", "sim"])
+@pytest.mark.parametrize("method", WITH_TRIALS)
+def test_method_that_needs_images_nobody_set_aside(fedmerit, options, tmp_path, method, engine):
+    settings = (f"{key}={value}" for key, value in SOONER.get(method, {}).items())
+    result = fedmerit("run", "--out", tmp_path / "run", *options(*settings, method=method, engine=engine))
+    refused(result, f"method {method}", *NAMES, *WAYS_OUT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_site_that_set_nothing_aside_is_named(fedmerit, options, server_sites_data, tmp_path):
+    root = Path(shutil.copytree(server_sites_data, tmp_path / "sites"))
+    lists = read_json(root / "site2/datalist.json")
+    lists["training"] += lists.pop(SERVER_SPLIT)
+    write_json(root / "site2/datalist.json", lists)
+    result = fedmerit("run", "--out", tmp_path / "run", *options(method="cffl", sites=root))
+    refused(result, "site2 set none aside", *WAYS_OUT)
+    assert "site1" not in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_comparison_without_images_for_the_server(fedmerit, options, tmp_path):
+    result = fedmerit("compare", "--out", tmp_path / "comparison", "--methods", "fedavg,eci", *options(method=None))
+    refused(result, "method eci", *NAMES, *WAYS_OUT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def with_info(**changes: Any) -> Callable[[Path], None]:
+    def spoil(root: Path) -> None:
+        write_json(root / "site4/site.json", read_json(root / "site4/site.json") | changes)
+
+    return spoil
+
+
+SPOILED_SERVERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "another size": (with_info(image_size=[16, 16]), ("site4", "(16, 16)", "(32, 32)", "like the sites'")),
+    "another task": (with_info(task="fundus"), ("site4", "'fundus'", "'prostate'", "like the sites'")),
+    "other labels": (with_info(labels=["cup"]), ("site4", "'cup'", "'prostate'", "like the sites'")),
+    "other channels": (with_info(channels=3), ("site4", "like the sites'")),
+    "an array missing": (lambda root: next(root.glob("site4/**/*.npy")).unlink(), ("site4", ".npy", "file not found")),
+    "nothing in it": (lambda root: shutil.rmtree(root / "site4"), ("no site folders",)),
+    "no such folder": (shutil.rmtree, ("no such folder",)),
+}
+
+
+@pytest.mark.parametrize("method", ["cffl", "fedavg"])
+@pytest.mark.parametrize("spoiled", SPOILED_SERVERS)
+def test_servers_folder_that_does_not_fit_the_sites(fedmerit, options, own_server, tmp_path, spoiled, method):
+    server = Path(shutil.copytree(own_server, tmp_path / "server"))
+    spoil, words = SPOILED_SERVERS[spoiled]
+    spoil(server)
+    result = fedmerit("run", "--out", tmp_path / "run", *options(method=method), "--server-sites", server)
+    refused(result, str(server), *words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["fedci", "eci"])
+def test_more_sites_than_coalitions_allow(server_sites_data, tmp_path, method):
+    for number in range(13):
+        folder = shutil.copytree(server_sites_data / "site1", tmp_path / f"sites/site{number:02d}")
+        write_json(Path(folder) / "site.json", read_json(Path(folder) / "site.json") | {"name": Path(folder).name})
+    with pytest.raises(BadInput, match=r"13 sites.*at most 12"):
+        runs.create(tmp_path / "run", method, tmp_path / "sites", 1, settings=TINY)
+    assert not (tmp_path / "run").exists()
+    shutil.rmtree(tmp_path / "sites/site12")
+    runs.create(tmp_path / "run", method, tmp_path / "sites", 1, settings=TINY)
+    assert len(json.loads((tmp_path / "run/run.json").read_text())["sites"]) == 12

@@ -1,0 +1,399 @@
+"""A run's ledger, signed; the log of each of its sites; and whatever is done to either is found."""
+
+import json
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from certificates import issue
+from pretending import tiny_plan
+from stepping import Stepped as Federation
+
+from fedmerit.errors import BadInput
+from fedmerit.federation.memory import Memory
+from fedmerit.federation.site import Site
+from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
+from fedmerit.federation.verification import verify_run
+from fedmerit.records.ledger import GENESIS, Ledger, verified_records
+from fedmerit.records.signing import CERTIFICATE, Signer, read_certificate
+from fedmerit.training.data import open_sites
+from fedmerit.wire.messages import PeerModel
+
+ROUNDS = 3
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Key and certificate of "root", of "server" issued by it, and of "stranger"."""
+    folder = tmp_path_factory.mktemp("keys")
+    issue(folder, "root")
+    issue(folder, "server", "root")
+    issue(folder, "stranger")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def signed(keys, sites, tmp_path_factory) -> Path:
+    """A whole CGSV run of three rounds, its ledger signed; each site's log lies in its own folder. Never change it."""
+    run = tmp_path_factory.mktemp("signed") / "run"
+    config = tiny_plan("cgsv", rounds=ROUNDS)
+    folders = open_sites(sites)
+    names = [folder.name for folder in folders]
+    federation = Federation(config, names, run, signer=Signer(keys / "server.key", keys / "server.crt"))
+    own = {folder.name: Site(folder, config, run / "sites" / folder.name, "cpu") for folder in folders}
+    while federation.work:
+        federation.take({name: own[name].answer(task) for name, task in federation.tasks().items()})
+    return run
+
+
+@pytest.fixture
+def run(signed, tmp_path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(signed, tmp_path / "run"))
+
+
+def log_of(run: Path, site: str = "site2") -> Path:
+    return run / "sites" / site / SITE_LOG
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_signed_run_and_its_sites_agree(signed, keys):
+    for site in ("site1", "site2", "site3"):
+        found = verify_run(signed, [log_of(signed, site)], keys / "root.crt")
+        assert (found.records, found.updates, found.gave_model) == (ROUNDS, {site: ROUNDS}, ())
+        assert found.signer.startswith("CN=server, valid until")
+    assert verify_run(signed).signer == verify_run(signed, trusted=keys / "server.crt").signer
+
+
+def test_command_says_who_signed_and_what_agrees(fedmerit, signed, keys):
+    result = fedmerit("verify", signed, "--site-log", log_of(signed), "--certificate", keys / "root.crt")
+    assert result.exit_code == 0, result.output
+    for words in (f"{ROUNDS} records", "signed by CN=server", "the log of site2", f"{ROUNDS} updates in both"):
+        assert words in result.stdout
+
+
+def test_local_run_is_not_signed_and_its_sites_agree_all_the_same(fedmerit, trained):
+    run = trained()
+    for site in ("site1", "site2", "site3"):
+        result = fedmerit("verify", run, "--site-log", log_of(run, site))
+        assert result.exit_code == 0, result.output
+        assert "not signed" in result.stdout
+    result = fedmerit("verify", run, "--certificate", run / "run.json")
+    assert result.exit_code == 2
+    assert "line 1: it is not signed" in result.stderr
+
+
+def test_log_holds_what_the_site_got_sent_and_was_told(signed):
+    ledger, log = lines_of(signed / "ledger.jsonl"), lines_of(log_of(signed))
+    assert [(entry["round"], entry["work"]) for entry in log] == [
+        (0, "train"),
+        (1, "train"),
+        (2, "train"),
+        (3, "evaluate"),
+    ]
+    assert [entry["ledger"] for entry in log] == [GENESIS, *(record["hash"] for record in ledger)]
+    for record, entry in zip(ledger, log, strict=False):
+        assert record["updates"]["site2"] == entry["update"]
+        assert record["began"]["site2"] == entry["received"]
+    assert {entry["site"] for entry in log} == {"site2"}
+
+
+# One byte anywhere, and lines
+
+
+def is_found(run: Path, path: Path, content: bytes, log: Path | None, trusted: Path | None = None) -> bool:
+    path.write_bytes(content)
+    try:
+        verify_run(run, [log] if log else [], trusted)
+    except BadInput as error:
+        return str(path) in str(error)
+    return False
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "the log"])
+def test_one_byte_changed_anywhere_is_found(run, name):
+    """Every bit of the structure and of the last record's signature, and a seeded few hundred bytes beyond."""
+    path = run / name if name == "ledger.jsonl" else log_of(run)
+    whole = path.read_bytes()
+    draws = random.Random(0)
+    start = whole.rindex(b'"hash"')
+    places = {*draws.sample(range(len(whole)), 300), *range(start, len(whole))}
+    missed = []
+    for place in sorted(places):
+        changed = whole[:place] + bytes([whole[place] ^ 1 << draws.randrange(8)]) + whole[place + 1 :]
+        if not is_found(run, path, changed, log_of(run)):
+            missed.append(place)
+    assert not missed
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "the log"])
+def test_lines_removed_reordered_repeated_or_cut_are_found(run, name):
+    path = run / name if name == "ledger.jsonl" else log_of(run)
+    lines = path.read_bytes().splitlines(keepends=True)
+    orders = [(1, 2), (0, 2), (0, 1), (0,), (1, 0, 2), (0, 2, 1), (0, 0, 1, 2), (0, 1, 2, 0), (0, 1, 2, 2), ()]
+    more = lines[3:]  # of the log: the final test, whose removal alone no ledger can tell
+    for order in orders:
+        chosen = [*(lines[number] for number in order), *more]
+        assert is_found(run, path, b"".join(chosen), log_of(run)), order
+        assert is_found(run, path, b"".join(chosen[: len(order)]), log_of(run)) or order == (0, 1, 2), order
+    whole = b"".join(lines)
+    for length in range(1, len(whole) - 1, 41):
+        assert is_found(run, path, whole[:length], log_of(run)), length
+
+
+@pytest.fixture(params=["nobody", "stranger"])
+def forged(request, run, keys) -> Path:
+    """The run with a weight changed and the chain written anew, signed by nobody, or by a stranger."""
+    records = lines_of(run / "ledger.jsonl")
+    records[1]["weights"]["site2"] = 0.9
+    (run / "ledger.jsonl").unlink()
+    stranger = Signer(keys / "stranger.key", keys / "stranger.crt") if request.param == "stranger" else None
+    chain = Ledger(run / "ledger.jsonl", stranger)
+    for record in records:
+        chain.append({k: v for k, v in record.items() if k not in ("previous", "hash", "signature")})
+    return run
+
+
+def test_ledger_written_anew_is_not_the_servers(forged, keys):
+    with pytest.raises(BadInput, match=r"line 1: it is not signed|line 1: its signature is not the server's"):
+        verify_run(forged, trusted=keys / "root.crt")
+
+
+def test_ledger_written_anew_with_a_certificate_to_fit_is_not_what_sites_were_told(forged, keys):
+    shutil.copy(keys / "stranger.crt", forged / CERTIFICATE)
+    assert verify_run(forged).records == ROUNDS  # in itself it is whole
+    with pytest.raises(BadInput, match=r"it is not signed|neither the certificate that signed the ledger"):
+        verify_run(forged, trusted=keys / "root.crt")
+    with pytest.raises(BadInput, match=r"site_log\.jsonl, line 3: the server said its ledger ended with"):
+        verify_run(forged, [log_of(forged)])
+
+
+def test_ledger_signed_in_part_is_found(run, keys):
+    lines = lines_of(run / "ledger.jsonl")
+    del lines[2]["signature"]
+    (run / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(BadInput, match=r"ledger\.jsonl, line 3: it is not signed"):
+        verify_run(run)
+
+
+def rewritten(path: Path, change: Callable[[list[dict]], object]) -> None:
+    """A chain written anew after ``change``, as somebody would who owns it."""
+    lines = lines_of(path)
+    change(lines)
+    path.unlink()
+    chain = Ledger(path)
+    for line in lines:
+        chain.append({k: v for k, v in line.items() if k not in ("previous", "hash", "signature")})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda log: log[1].update(update="0" * 64),
+            r"line 2: the update of site2 is \w+, .*line 2, says 0+",
+        ),
+        (
+            lambda log: log[1].update(received="0" * 64),
+            r"line 2: the model it began with of site2 is .*line 2, says 0+",
+        ),
+        (lambda log: log[2].update(ledger="0" * 64), "line 3: the server said its ledger ended with 0+; .*line 2, has"),
+        (lambda log: log.pop(1), r"ledger\.jsonl, line 2: holds an update of site2, but .* has none in round 1"),
+        (lambda log: log[1].pop("ledger"), "line 2: not a record of a site's log"),
+        (lambda log: log[1].update(site="site1"), "holds the log of 2 sites, expected that of one"),
+        (lambda log: [entry.update(site="site1") for entry in log], "line 1: the model|line 1: the update of site1"),
+        (lambda log: log.append({**log[0], "round": 9}), "line 5: the server said .* lacks that record"),
+    ],
+)
+def test_log_that_disagrees_is_found_and_what_differs_is_named(run, change, words):
+    rewritten(log_of(run), change)
+    with pytest.raises(BadInput, match=words):
+        verify_run(run, [log_of(run)])
+
+
+def test_round_trained_twice_agrees_where_either_time_is_in_the_ledger(run):
+    rewritten(log_of(run), lambda log: log.insert(1, {**log[1], "update": "0" * 64}))
+    assert verify_run(run, [log_of(run)]).updates == {"site2": ROUNDS}
+
+
+def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
+    path = run / "ledger.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    with pytest.raises(BadInput, match=r"holds 2 records, but .*checkpoint\.pt stands at 3 complete rounds"):
+        verify_run(run)
+    (run / "checkpoint.pt").unlink()
+    assert verify_run(run).records == 2
+    with pytest.raises(BadInput, match=r"line 4: the server said .* lacks that record"):
+        verify_run(run, [log_of(run)])
+
+
+def test_certificate_is_needed_and_has_to_be_one(run, keys):
+    (run / CERTIFICATE).unlink()
+    with pytest.raises(BadInput, match=r"certificate\.pem: file not found"):
+        verify_run(run)
+    (run / CERTIFICATE).write_text("no certificate")
+    with pytest.raises(BadInput, match=r"certificate\.pem: not readable as a certificate"):
+        verify_run(run)
+    shutil.copy(keys / "stranger.crt", run / CERTIFICATE)
+    with pytest.raises(BadInput, match="line 1: its signature is not the server's"):
+        verify_run(run)
+
+
+@pytest.mark.parametrize(("key", "certificate"), [("stranger", "server"), ("nobody", "server"), ("server", "nobody")])
+def test_key_and_certificate_belong_together(keys, key, certificate):
+    with pytest.raises(BadInput, match=f"{key if key != 'server' else certificate}"):
+        Signer(keys / f"{key}.key", keys / f"{certificate}.crt")
+
+
+def test_same_record_gets_the_same_signature(keys, tmp_path):
+    signer = Signer(keys / "server.key", keys / "server.crt")
+    for name in ("one", "two"):
+        Ledger(tmp_path / name, signer).append({"round": 0})
+    assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
+    assert len(verified_records(tmp_path / "one", read_certificate(keys / "server.crt"))) == 1
+
+
+def test_log_cut_short_by_a_crash_goes_on(signed, tmp_path, sites):
+    """The half line is dropped, as if the site had been killed a moment earlier."""
+    run = Path(shutil.copytree(signed, tmp_path / "run"))
+    log = log_of(run)
+    whole = log.read_text()
+    log.write_text("".join(whole.splitlines(keepends=True)[:3]) + '{"site": "si')
+    config = tiny_plan("cgsv", rounds=ROUNDS)
+    folder = next(folder for folder in open_sites(sites) if folder.name == "site2")
+    federation = Federation(config, ["site1", "site2", "site3"], run)
+    federation.round = ROUNDS  # the final test again
+    Site(folder, config, log.parent, "cpu").answer(federation.tasks()["site2"])
+    assert log.read_text() == whole
+
+
+# What one site lent another
+
+
+@pytest.fixture
+def lending(trained, tmp_path) -> Path:
+    """A run of CYCle whose models went from site to site, in rounds 1 and 2; one that a test may spoil."""
+    run = trained("warmup=1", "R=2", "exchange=peer", method="cycle")
+    return Path(shutil.copytree(run, tmp_path / "lending"))
+
+
+def logs_of(run: Path, *sites: str) -> list[Path]:
+    return [log_of(run, site) for site in sites or ("site1", "site2", "site3")]
+
+
+def test_what_sites_lent_each_other_stands_in_the_logs_of_both(lending):
+    rounds = Counter()
+    for site in ("site1", "site2", "site3"):
+        for entry in lines_of(log_of(lending, site)):
+            if entry["work"] in ("lend", "borrow"):
+                assert set(entry) == {"site", "round", "work", "peer", "model", "previous", "hash"} | (
+                    {"ledger"} if entry["work"] == "borrow" else set()
+                )
+                rounds[entry["round"], entry["work"]] += 1
+    assert rounds[1, "lend"] == rounds[1, "borrow"] == 6  # everybody shares in a round of scoring
+    found = verify_run(lending, logs_of(lending))
+    assert found.updates == {"site1": 0, "site2": 0, "site3": 0}
+    pairs = {(one.lender, one.borrower): one.models.parameters for one in found.gave_model}
+    assert len(pairs) == 6
+    assert sum(pairs.values()) == rounds[1, "lend"] + rounds[2, "lend"]
+    assert not any(one.lost for one in found.gave_model)
+
+
+def test_digest_is_that_of_the_model_that_the_site_had_trained(trained):
+    run = trained("warmup=1", "R=2", "exchange=peer", method="cycle")
+    memory = Memory(**torch.load(run / "sites/site1/round_00001.pt", weights_only=True))
+    given = {
+        entry["model"] for entry in lines_of(log_of(run, "site1")) if (entry["work"], entry["round"]) == ("lend", 2)
+    }
+    assert given == {digest_of_peer(PeerModel(memory.model, memory.buffers, 0.5))}
+    assert given != {digest_of_peer(PeerModel(memory.model, {}, 0.5))}
+
+
+def test_command_compares_the_logs_of_several_sites(fedmerit, lending):
+    options = [word for log in logs_of(lending, "site1", "site3") for word in ("--site-log", log)]
+    result = fedmerit("verify", lending, *options)
+    assert result.exit_code == 0, result.output
+    for words in ("the log of site1", "the log of site3", "site1 lent site3 a model in", "site3 lent site1 a model in"):
+        assert words in result.stdout
+    assert "site2" not in result.stdout
+    rewritten(log_of(lending, "site3"), lambda log: log.remove(got_model(log)))
+    result = fedmerit("verify", lending, *options)
+    assert result.exit_code == 2
+    assert f"but {log_of(lending, 'site3')} has no such record" in " ".join(result.stderr.split())
+
+
+def got_model(log: list[dict], work: str = "borrow", peer: str = "site1") -> dict:
+    """The record of round 1 of a log that is of ``peer``."""
+    return next(entry for entry in log if (entry["work"], entry["round"], entry.get("peer")) == (work, 1, peer))
+
+
+LENT = r"site_log\.jsonl, line \d+: site1 lent site2 model \w{64} in round 1, but .*site2/site_log\.jsonl"
+GOT = r"site_log\.jsonl, line \d+: site2 got model \w{64} of site1 in round 1, but .*site1/site_log\.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("site", "change", "words"),
+    [
+        ("site2", lambda log: log.remove(got_model(log)), LENT + " has no such record"),
+        ("site2", lambda log: got_model(log).update(model="0" * 64), r"site2 got model 0{64} of site1 .*, says \w{64}"),
+        ("site2", lambda log: got_model(log).update(peer="site3"), LENT + " has no such record"),
+        ("site1", lambda log: log.remove(got_model(log, "lend", "site2")), GOT + " has no such record"),
+        ("site1", lambda log: got_model(log, "lend", "site2").update(model="0" * 64), GOT + r", line \d+, says 0{64}"),
+        ("site1", lambda log: got_model(log, "lend", "site2").update(round=2), GOT + " has no such record"),
+        (
+            "site1",
+            lambda log: log.insert(0, got_model(log, "lend", "site2") | {"model": "0" * 64}),
+            r"lent site2 model 0{64}",
+        ),
+        ("site2", lambda log: got_model(log).pop("model"), "not a record of a site's log"),
+        ("site1", lambda log: got_model(log, "lend", "site2").pop("peer"), "not a record of a site's log"),
+        ("site2", lambda log: got_model(log).update(ledger="0" * 64), "the server said its ledger ended with 0+"),
+    ],
+)
+def test_two_logs_that_disagree_on_what_was_lent_are_found(lending, site, change, words):
+    rewritten(log_of(lending, site), change)
+    with pytest.raises(BadInput, match=words):
+        verify_run(lending, logs_of(lending))
+
+
+@pytest.mark.parametrize("work", ["lend", "borrow"])
+def test_one_byte_of_what_was_lent_or_borrowed_is_found(lending, work):
+    path = log_of(lending)
+    whole = path.read_bytes()
+    start = whole.index(b'"work": "' + work.encode())
+    end = whole.index(b"\n", start)
+    for place in range(start, end, 7):
+        changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        assert is_found(lending, path, changed, path), place
+
+
+def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, lending):
+    rewritten(log_of(lending), lambda log: got_model(log).update(model=None))
+    found = verify_run(lending, logs_of(lending, "site1", "site2"))
+    models = {(one.lender, one.borrower): (one.models.parameters, one.lost) for one in found.gave_model}
+    assert models["site1", "site2"][1] == (1,)
+    assert models["site2", "site1"][1] == ()
+    result = fedmerit("verify", lending, "--site-log", log_of(lending, "site1"), "--site-log", log_of(lending))
+    assert result.exit_code == 0, result.output
+    assert "in rounds 1 what left did not arrive, by the log of site2" in result.stdout
+
+
+def test_round_asked_for_twice_agrees(lending):
+    """A site that was killed asks its peers again."""
+    before = verify_run(lending, logs_of(lending)).gave_model
+    rewritten(log_of(lending, "site1"), lambda log: log.append(got_model(log, "lend", "site2")))
+    rewritten(log_of(lending), lambda log: log.insert(0, got_model(log) | {"model": None}))
+    assert verify_run(lending, logs_of(lending)).gave_model == before
+
+
+def test_one_log_of_each_site(lending):
+    with pytest.raises(BadInput, match=re.escape("is a second log of site1; give one of each site")):
+        verify_run(lending, logs_of(lending, "site1", "site2", "site1"))

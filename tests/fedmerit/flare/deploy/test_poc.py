@@ -1,0 +1,35 @@
+"""The poc engine: a federation of processes over mutual TLS for one run, ended behind it."""
+
+import subprocess
+
+import pytest
+from federation_factory import PATIENCE
+
+from fedmerit.flare.deploy.processes import running
+from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.results import read_run
+
+pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
+
+
+@pytest.mark.slow
+def test_poc_engine_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of):
+    run = trained(engine="poc", rounds=2)
+    assert_same_run(trained(rounds=2), run)
+    assert running(run) == processes_of(run) == []
+    assert read_run(run)["engine"] == "poc"
+
+
+@pytest.mark.slow
+def test_poc_run_ends_with_its_command_and_goes_on(scripts, options, trained, assert_same_model, tmp_path, wait_for):
+    run = tmp_path / "run"
+    command = [str(word) for word in (scripts / "fedmerit", "run", "--out", run, *options(engine="poc"))]
+    with (tmp_path / "output.txt").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+        wait_for(lambda: len(Ledger(run / "ledger.jsonl").records) > 0, PATIENCE)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not running(run), PATIENCE)
+        subprocess.run([command[0], "run", "--out", run, "--resume"], check=True, stdout=output, stderr=output)
+    assert_same_model(run / "models/global.pt", trained() / "models/global.pt")
+    assert verify(run / "ledger.jsonl") == 3

@@ -1,0 +1,407 @@
+"""A provisioned federation on this machine: kits of `deploy init`, processes by their own start scripts, no code."""
+
+import json
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
+from federation_factory import PATIENCE, federation
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+from fedmerit.errors import BadInput
+from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.flare.deploy import session
+from fedmerit.flare.deploy.kits import prepare_server, server_address
+from fedmerit.flare.deploy.processes import end, start
+from fedmerit.flare.deploy.project import make_project
+from fedmerit.flare.deploy.provision import add_sites, init
+from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.results import read_results, read_run
+from fedmerit.training.place import RUN_NAME
+
+NAMES = ["site1", "site2", "site3"]
+
+pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
+
+
+@pytest.fixture(scope="module")
+def export(fedmerit, tmp_path_factory):
+    """Writes a tiny job folder by `fedmerit export`."""
+
+    def write(name, *options, method="fedce", rounds=2):
+        out = tmp_path_factory.mktemp("job") / name
+        tiny = ("--rounds", rounds, "--min-sites", 3, "--set", "width=4", "--set", "depth=3")
+        result = fedmerit("export", "--method", method, "--task", "prostate", "--out", out, *tiny, *options)
+        assert result.exit_code == 0, result.output
+        return out
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory, sites):
+    """Server and three sites at work. The server would take code that a job brings; the sites do not."""
+    with federation(tmp_path_factory.mktemp("federation") / "kits", sites, started=False) as made:
+        prepare_server(made.kits["server"], byoc=True, runs=made.root / "runs")
+        made.start()
+        made.wait_for_sites()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def finished(hospitals, export):
+    """The id of a FedCE job that ran."""
+    job = hospitals.submit(export("fedce"))
+    assert hospitals.wait(job) == session.COMPLETED, hospitals.log()
+    return job
+
+
+@pytest.fixture
+def check_fetched(hospitals, trained, fedmerit, assert_same_model, tmp_path):
+    """What `fedmerit fetch` brings of a job of two rounds is what the local engine makes of them."""
+
+    def check(job, method):
+        run, expected = tmp_path / method, trained(method=method, rounds=2)
+        result = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", run)
+        assert result.exit_code == 0, result.output
+        models = sorted(path.name for path in (expected / "models").glob("*.pt"))
+        assert models
+        for name in models:
+            assert_same_model(run / "models" / name, expected / "models" / name)
+        assert verify(run / "ledger.jsonl") == 2
+        told, local = (Ledger(folder / "ledger.jsonl").records for folder in (run, expected))
+        for field in ("round", "participants", "updates", "weights", "contributions", "model"):
+            assert [record[field] for record in told] == [record[field] for record in local]
+
+    return check
+
+
+def test_deployment_gives_what_the_local_engine_gives(finished, check_fetched):
+    check_fetched(finished, "fedce")
+
+
+@pytest.mark.slow
+def test_jobs_side_by_side_share_no_memory(hospitals, export, check_fetched):
+    jobs = {method: hospitals.submit(export(method, method=method)) for method in ("fedce", "cgsv")}
+    assert [hospitals.wait(job) for job in jobs.values()] == [session.COMPLETED] * 2, hospitals.log()
+    for method, job in jobs.items():
+        check_fetched(job, method)
+        assert read_run(hospitals.root / "runs" / job)["method"] == method
+    for name in NAMES:
+        folders = [hospitals.kits[name] / "runs" / job / "sites" / name for job in jobs.values()]
+        assert [sorted(path.name for path in folder.glob("round_*.pt")) for folder in folders] == [
+            ["round_00000.pt", "round_00001.pt"]
+        ] * 2
+
+
+def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tmp_path):
+    run = hospitals.fetch(finished, tmp_path / "run")
+    info = read_run(run)
+    assert (info["method"], info["engine"], info["sites"], info["rounds"]) == ("fedce", "prod", NAMES, 2)
+    assert info["command"] == f"NVFlare job {finished}"
+    assert str(hospitals.root) not in (run / "run.json").read_text()
+    for command in ("report", "verify"):
+        result = fedmerit(command, run)
+        assert result.exit_code == 0, result.output
+    assert "site2" in (run / "report.html").read_text()
+
+
+def test_status_lists_sites_and_jobs(hospitals, finished, fedmerit, monkeypatch):
+    monkeypatch.setattr("cli.app.console.width", 200)
+    result = fedmerit("status", "--kit", hospitals.admin)
+    assert result.exit_code == 0, result.output
+    assert "connected sites: site1, site2, site3" in result.output
+    row = next(line for line in result.output.splitlines() if finished in line)
+    assert "fedce" in row
+    assert "FINISHED:COMPLETED" in row
+
+
+@pytest.fixture(scope="module")
+def ungated(hospitals, export, scripts):
+    """What NVFlare's own command says on submitting a job without FedMerit's gate; it ran.
+
+    Meanwhile site2's own gate, which `deploy site` wrote into its privacy scope, rounded to two decimals.
+    """
+    job = export("ungated", rounds=1)
+    path = job / "app/config/config_fed_client.json"
+    config = json.loads(path.read_text())
+    chains = config["task_result_filters"]
+    assert {one["path"] for chain in chains for one in chain["filters"]} == {"fedmerit.flare.egress.EgressFilter"}
+    path.write_text(json.dumps(config | {"task_result_filters": []}))
+    scope = hospitals.kits["site2"] / "local/privacy.json"
+    whole = scope.read_text()
+    policy = json.loads(whole)
+    (gate,) = policy["scopes"][0]["task_result_filters"]
+    gate["args"]["decimals"] = 2
+    scope.write_text(json.dumps(policy))
+    command = [scripts / "nvflare", "job", "submit", "-j", job, "--startup-kit", hospitals.admin]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
+    with hospitals.session() as opened:
+        name = session.jobs(opened)[0]["job_id"]
+    assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
+    scope.write_text(whole)
+    return name, told
+
+
+@pytest.mark.slow
+def test_nvflares_own_command_submits_a_job(hospitals, ungated):
+    name, told = ungated
+    assert name in told
+    with hospitals.session() as opened:
+        assert session.job(opened, name)["name"] == "ungated"
+
+
+@pytest.mark.slow
+def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, ungated, tmp_path):
+    results = read_results(hospitals.fetch(ungated[0], tmp_path / "run"))
+    told = results[results["quantity"] == "train_loss"].set_index("site")["value"]
+    assert {site: told[site] == round(told[site], 2) for site in NAMES} == {
+        "site1": False,
+        "site2": True,
+        "site3": False,
+    }
+
+
+@pytest.mark.slow
+def test_hospitals_lend_each_other_models(hospitals, export, trained, fedmerit, assert_same_model, tmp_path):
+    """From site to site; the models stay there, and the logs of all three agree on what was lent."""
+    settings = ("warmup=1", "R=2", "exchange=peer")
+    job = export("cycle", *(word for setting in settings for word in ("--set", setting)), method="cycle", rounds=3)
+    name = hospitals.submit(job)
+    assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
+    run = hospitals.fetch(name, tmp_path / "run")
+    expected = trained(*settings, method="cycle")
+    logs = []
+    for site in NAMES:
+        own = hospitals.kits[site] / "runs" / name
+        assert_same_model(own / f"models/{site}.pt", expected / f"models/{site}.pt")
+        logs += ["--site-log", own / "sites" / site / SITE_LOG]
+    assert [path.name for path in run.rglob("*.pt")] == ["checkpoint.pt"]
+    result = fedmerit("verify", run, "--certificate", hospitals.kits["site1"] / "startup/rootCA.pem", *logs)
+    assert result.exit_code == 0, result.output
+    assert len(re.findall(r"site\d lent site\d a model in [12] rounds, by the logs of both$", result.stdout, re.M)) == 6
+
+
+# Jobs that nobody takes, and that are stopped
+
+
+def changed(job, change):
+    """A job folder, after a change of what it says of the sites' executor."""
+    path = job / "app/config/config_fed_client.json"
+    config = json.loads(path.read_text())
+    change(config["executors"][0]["executor"])
+    path.write_text(json.dumps(config))
+    return job
+
+
+def foreign(job):
+    """A job that names a class on NVFlare's own list of allowed classes, and not on ours."""
+    executor = {"path": "nvflare.app_common.np.np_trainer.NPTrainer", "args": {}}
+    return changed(job, lambda config: config.update(executor))
+
+
+@pytest.fixture
+def assert_no_run(fedmerit, tmp_path):
+    """A job that is over left no run, neither at the server nor to be fetched; the message says all these words."""
+
+    def check(hospitals, job, *words):
+        result = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
+        assert result.exit_code == 2, result.output
+        for word in (f"job {job}: left no run: no site took it", *words):
+            assert word in result.stderr
+        assert not (tmp_path / "run").exists()
+        assert list(hospitals.root.rglob(f"runs/{job}")) == []
+
+    return check
+
+
+def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, export, assert_no_run):
+    name = hospitals.submit(foreign(export("foreign")))
+    assert hospitals.wait(name) == "FINISHED:FAILED_TO_RUN"
+    path = "Component 'nvflare.app_common.np.np_trainer.NPTrainer' at config path 'executors.0.executor'"
+    assert_no_run(hospitals, name, *(f"{site}: {path} is not in allow_list" for site in NAMES), "fedmerit export")
+
+
+def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export, assert_no_run):
+    name = hospitals.submit(export("byoc", "--byoc"))
+    assert hospitals.wait(name) == "FINISHED:FAILED_TO_RUN"
+    with hospitals.session() as opened:
+        refused = session.why_refused(session.job(opened, name))
+    told = [f"{site}: BYOC not permitted" for site in NAMES]
+    assert sorted(text for text in refused if "BYOC" in text) == told
+    assert_no_run(hospitals, name, *told)
+
+
+@pytest.mark.slow
+def test_job_that_no_site_can_begin_leaves_no_run(hospitals, export, assert_no_run):
+    """The sites' processes end, while the server's waits for one of them."""
+    job = changed(export("broken"), lambda executor: executor["args"].update(plan={"method": "no such method"}))
+    name = hospitals.submit(job)
+    assert hospitals.wait(name).startswith("FINISHED:EXECUTION_EXCEPTION")
+    assert_no_run(hospitals, name, "log.txt")
+
+
+@pytest.mark.slow
+def test_sites_that_refuse_a_job_as_it_begins_leave_no_run(sites, export, assert_no_run, tmp_path):
+    """NVFlare's own check, of sites without ours: the server's process is at work by then."""
+    with federation(tmp_path / "kits", sites, started=False) as made:
+        for kit in made.kits.values():
+            path = kit / "local/resources.json"
+            resources = json.loads(path.read_text())
+            del resources["app_validator"]
+            path.write_text(json.dumps(resources))
+        made.start()
+        made.wait_for_sites()
+        name = made.submit(foreign(export("foreign")))
+        assert made.wait(name) == "FINISHED:ABORTED"
+        assert_no_run(made, name, "log.txt")
+        told = [path.read_text() for path in made.root.rglob(f"{name}/log.txt")]
+        assert any("np_trainer.NPTrainer' at config path" in text and "is not in allow_list" in text for text in told)
+
+
+def test_job_that_waits_is_stopped(hospitals, export, fedmerit, tmp_path):
+    """For a fourth site, which there is not."""
+    result = fedmerit("submit", export("waiting", "--min-sites", 4), "--kit", hospitals.admin)
+    assert result.exit_code == 0, result.output
+    assert "connected sites: site1, site2, site3" in result.output
+    job = result.output.split()[1]
+    early = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
+    assert early.exit_code == 2
+    assert "fetch it when it is over" in early.stderr
+    result = fedmerit("abort", job, "--kit", hospitals.admin)
+    assert result.exit_code == 0, result.output
+    assert "ABORTED" in hospitals.wait(job)
+    again = fedmerit("abort", job, "--kit", hospitals.admin)
+    assert again.exit_code == 2
+    assert "over already" in again.stderr
+
+
+@pytest.mark.slow
+def test_job_at_work_is_stopped(hospitals, export, fedmerit, tmp_path, wait_for):
+    """What is done by then can be fetched."""
+    job = hospitals.submit(export("long", rounds=500))
+
+    def told():
+        return " ".join(fedmerit("status", job, "--kit", hospitals.admin).output.split())
+
+    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice 0\.\d+, weights", told()), PATIENCE)
+    result = fedmerit("abort", job, "--kit", hospitals.admin)
+    assert result.exit_code == 0, result.output
+    assert "ABORTED" in hospitals.wait(job)
+    assert verify(hospitals.fetch(job, tmp_path / "run") / "ledger.jsonl") > 0
+
+
+@pytest.fixture
+def fetched(tmp_path):
+    """What `session.fetch` makes of a failed job whose run has a number of complete rounds; None: it has no run."""
+
+    def download(job_id, folder):
+        return str(shutil.copytree(tmp_path / "result", Path(folder) / job_id))
+
+    def fetch(rounds):
+        run = tmp_path / "result/workspace" / RUN_NAME
+        (run if rounds is not None else run.parent).mkdir(parents=True)
+        if rounds is not None:
+            (run / "run.json").write_text("{}")
+        for number in range(rounds or 0):
+            Ledger(run / "ledger.jsonl").append({"round": number})
+        description = {"job_id": "job1", "status": "FINISHED:EXECUTION_EXCEPTION"}
+        opened = SimpleNamespace(get_job_meta=lambda job_id: description, download_job_result=download)
+        return session.fetch(opened, "job1", tmp_path / "out")
+
+    return fetch
+
+
+def test_run_with_a_complete_round_is_fetched_though_its_job_failed(fetched):
+    assert verify(fetched(rounds=1) / "ledger.jsonl") == 1
+
+
+@pytest.mark.parametrize(("rounds", "why"), [(0, "its first round was not complete"), (None, "no site took it")])
+def test_run_without_a_complete_round_is_not_fetched(fetched, tmp_path, rounds, why):
+    with pytest.raises(BadInput, match=f"job job1: left no run: {why}; its status is FINISHED:EXEC.*; log.txt in the"):
+        fetched(rounds)
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
+
+
+@pytest.mark.parametrize("command", ["status", "fetch", "abort"])
+def test_unknown_job(hospitals, fedmerit, tmp_path, command):
+    out = ("--out", tmp_path / "run") if command == "fetch" else ()
+    result = fedmerit(command, "no-such-job", "--kit", hospitals.admin, *out)
+    assert result.exit_code == 2
+    assert "no-such-job" in result.stderr
+    assert "fedmerit status" in result.stderr
+
+
+# who may join
+
+
+def spoil(kit, state, first, last):
+    """Give a kit a certificate of its own name and of the federation's authority, valid between two days from now."""
+    authority = load_pem_private_key(state["root_pri_key"].encode(), password=None)
+    issuer = (
+        load_pem_x509_certificate(state["root_cert"].encode()).subject.rfc4514_string().split("CN=")[1].split(",")[0]
+    )
+    private, public = generate_keys()
+    now = datetime.now(UTC)
+    made = generate_cert(
+        Identity(kit.name, kit.org),
+        Identity(issuer),
+        authority,
+        public,
+        not_valid_before=now + timedelta(days=first),
+        not_valid_after=now + timedelta(days=last),
+    )
+    (kit.path / "startup/client.crt").write_bytes(serialize_cert(made))
+    (kit.path / "startup/client.key").write_bytes(serialize_pri_key(private))
+
+
+@pytest.fixture(scope="module")
+def newcomers(hospitals, tmp_path_factory):
+    """Sites added while the server runs: one as it should be, one with an expired certificate, one of elsewhere."""
+    added = {kit.name: kit for kit in add_sites(hospitals.root, {"late": "fedmerit", "expired": "fedmerit"})}
+    spoil(added["expired"], json.loads((hospitals.root / "fedmerit/state/cert.json").read_text()), -20, -10)
+    host, port = server_address(hospitals.kits["server"])
+    project = make_project({"foreign": "org"}, host, "org", {"a@b.org": "lead"}, ports=(port, port))
+    elsewhere = init(hospitals.root / "elsewhere", project)
+    return {name: kit.path for name, kit in added.items()} | {kit.name: kit.path for kit in elsewhere}
+
+
+def greeting(kit):
+    """What the server says to whoever comes with a kit's certificate; nothing where it hangs up."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is the server that has to look
+    context.load_cert_chain(kit / "startup/client.crt", kit / "startup/client.key")
+    context.set_alpn_protocols(["h2"])
+    try:
+        with socket.create_connection(server_address(kit), PATIENCE) as plain, context.wrap_socket(plain) as secure:
+            return secure.recv(100)
+    except (ssl.SSLError, ConnectionResetError):  # it hangs up in one way or another
+        return b""
+
+
+def test_server_speaks_with_certificates_of_the_federation_alone(hospitals, newcomers, wait_for):
+    assert greeting(newcomers["late"])
+    assert greeting(newcomers["expired"]) == greeting(newcomers["foreign"]) == b""
+    log = hospitals.kits["server"] / "start.log"
+    for words in ("certificate has expired", "unable to get local issuer certificate"):
+        wait_for(lambda words=words: words in log.read_text(errors="replace"), PATIENCE)
+
+
+@pytest.mark.slow
+def test_only_sites_of_the_federation_can_join(hospitals, newcomers, wait_for):
+    for name in ("expired", "foreign", "late"):
+        start(newcomers[name])
+    hospitals.wait_for_sites("late")
+    wait_for(lambda: "re-challenge" in (newcomers["foreign"] / "start.log").read_text(), PATIENCE)
+    with hospitals.session() as opened:
+        assert session.connected(opened) == ["late", *NAMES]
+    for kit in newcomers.values():
+        end(kit)

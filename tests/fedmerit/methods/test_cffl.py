@@ -1,0 +1,108 @@
+"""CFFL against its slow reference, and what is particular to it."""
+
+import pytest
+import reference_validation as reference
+import torch
+from comparing import assert_at_sites, assert_models, dice_of, given_to
+from hypothesis import given
+from rounds import few, make_rounds, play, random_rounds
+
+from fedmerit.core import CandidateResults, Layout, Reports
+from fedmerit.methods.cffl import CFFL
+from fedmerit.methods.cffl_released import CFFLReleased
+from fedmerit.methods.registry import build_method
+
+RELEASED = {"theta": 0.5, "clip": 0.4, "alpha": 5.0, "reputation": "released", "aggregation": "sum", "keep_own": True}
+GROWING = {"alpha": 5.0, "coef": 0.9, "reputation": "released", "aggregation": "mean", "keep_own": True}
+CASES = {  # parameters, and how the reference calls them where that differs
+    "default": ({}, {}),
+    "strict": ({"coef": 0.9}, {}),
+    "cut": ({"alpha": 3.0, "clip": 0.5, "theta": 0.4}, {}),
+    "own kept": ({"coef": 0.8, "keep_own": True}, {}),
+    "one model": ({"reward": "global", "coef": 0.8}, {"sparse": False}),
+    "released": (RELEASED, {"released": True}),
+    "released, growing": (GROWING | {"alpha_growth": 3}, {"released": True, "growth": 3}),
+}
+
+
+@pytest.mark.parametrize(("parameters", "otherwise"), CASES.values(), ids=CASES)
+@given(rounds=random_rounds)
+@few
+def test_cffl_is_the_reference(parameters, otherwise, rounds):
+    method = build_method("cffl", parameters)
+    same = {name: value for name, value in parameters.items() if name not in ("reputation", "reward", "alpha_growth")}
+    expected = reference.cffl(*given_to(rounds), dice_of(rounds), **same | otherwise)
+    for (reports, outcome), round in zip(play(method, rounds), expected, strict=True):
+        present = reports.present.nonzero().flatten().tolist()
+        assert_at_sites(outcome.contribution, round["share"], present)
+        assert outcome.reputation.tolist() == pytest.approx(round["c"], abs=1e-9)
+        assert outcome.quantities["removed"].bool().tolist() == round["removed"]
+        assert outcome.weights.tolist() == pytest.approx(round["weights"], abs=1e-9)
+        assert_models(outcome.models.expand(len(round["models"]), -1), round["models"])
+
+
+def with_dice(method, state, dice, updates, samples=None):
+    """A round at which all sites are, and the server found these Dice."""
+    count = len(dice)
+    images = torch.ones(count, dtype=torch.float64) if samples is None else torch.tensor(samples)
+    candidates = CandidateResults(torch.tensor(dice, dtype=torch.float64), torch.zeros(count, 0))
+    return method.round(state, updates, Reports(images, torch.ones(count, dtype=torch.bool), {}, candidates))
+
+
+def test_a_site_that_cffl_removed_trains_alone():
+    method, updates = CFFL(coef=0.5), torch.ones(3, 4).double()
+    state = method.start(torch.zeros(4).double(), 3, Layout.of(4))
+    state, outcome = with_dice(method, state, [0.9, 0.8, 0.05], updates)
+    assert outcome.quantities["removed"].tolist() == [0, 0, 1]
+    assert outcome.reputation[2] == 0
+    state, outcome = with_dice(method, state, [0.1, 0.1, 0.9], 2 * updates)  # too late
+    assert outcome.weights.tolist() == [0.5, 0.5, 0]
+    assert outcome.models[2].tolist() == [3, 3, 3, 3]
+    assert outcome.quantities["quota"][2] == 0
+
+
+def test_cffl_removes_nobody_where_nobody_would_remain():
+    method = CFFL(coef=10.0)
+    state = method.start(torch.zeros(4), 3, Layout.of(4))
+    for _ in range(3):
+        state, outcome = with_dice(method, state, [0.9, 0.1, 0.4], torch.ones(3, 4))
+        assert not outcome.quantities["removed"].any()
+
+
+def test_cffl_takes_removed_sites_back_where_only_they_come():
+    method = CFFL(coef=0.5)
+    state, _ = with_dice(method, method.start(torch.zeros(4), 2, Layout.of(4)), [0.9, 0.01], torch.ones(2, 4))
+    assert state.removed.tolist() == [False, True]
+    candidates = CandidateResults(torch.tensor([0.1]).double(), torch.zeros(1, 0))
+    reports = Reports(torch.ones(2), torch.tensor([False, True]), {}, candidates)
+    state, outcome = method.round(state, torch.tensor([[0.0] * 4, [1.0] * 4]), reports)
+    assert outcome.weights.tolist() == [0, 1]
+    assert not state.removed.any()
+
+
+def test_released_cffl_expels_all_but_the_best_of_six_near_equal_sites_and_the_resolved_form_does_not():
+    """Standalone Dice of six prostate sites as constant scores: the released loop has two stable ends."""
+    dice, updates = [0.867, 0.855, 0.862, 0.899, 0.798, 0.910], torch.ones(6, 5)
+    remaining = {}
+    for name, method in (
+        ("released", CFFLReleased(alpha=5.0, reputation="released")),
+        ("tamed", CFFLReleased(alpha=4.0, reputation="released")),
+        ("resolved", CFFL()),
+    ):
+        state = method.start(torch.zeros(5), 6, Layout.of(5))
+        for _ in range(60):
+            state, outcome = with_dice(method, state, dice, updates)
+        remaining[name] = int(6 - outcome.quantities["removed"].sum())
+    assert remaining == {"released": 1, "tamed": 6, "resolved": 6}
+
+
+def test_cffl_evaluates_what_every_present_site_trained_with_its_own_statistics():
+    rounds = make_rounds(n=4, absences=True, seed=3)
+    method = CFFL()
+    state = method.start(torch.zeros(12), 4, Layout.of(12))
+    for updates, present in zip(rounds.updates, rounds.present, strict=True):
+        candidates = method.candidates(state, updates, Reports(rounds.samples, present))
+        sites = present.nonzero().flatten()
+        assert torch.equal(candidates.mixtures @ candidates.models.double(), updates[sites].double())
+        assert torch.equal(candidates.shares.argmax(dim=1), sites)
+        assert torch.equal(candidates.shares.sum(dim=1), torch.ones(len(sites), dtype=torch.float64))

@@ -1,0 +1,77 @@
+"""FedAVE against its slow reference, and what is particular to it."""
+
+import math
+
+import pytest
+import reference_validation as reference
+import torch
+from comparing import assert_at_sites, assert_models, dice_of, evaluated, given_to, own_losses_of
+from hypothesis import given
+from rounds import few, make_rounds, outcomes, play, random_rounds
+
+from fedmerit.core import Layout, Reports, SiteView
+from fedmerit.methods.fedave import FedAVE, divergence
+from fedmerit.vectors import histogram
+
+CASES = {  # parameters, and how the reference calls them where that differs
+    "default": ({}, {}),
+    "paper": ({"form": "paper", "tau": 0.5}, {}),
+    "released": ({"form": "released", "bins": 4}, {}),
+    "other memory": ({"alpha": 0.5, "beta": 3.0}, {}),
+    "accuracy alone": ({"distributions": "none"}, {"in_score": False, "in_quota": False}),
+    "in the reputation": ({"distributions": "reputation"}, {"in_quota": False}),
+    "in the quota": ({"distributions": "quota", "form": "paper"}, {"in_score": False}),
+}
+
+
+@pytest.mark.parametrize(("parameters", "otherwise"), CASES.values(), ids=CASES)
+@given(rounds=random_rounds)
+@few
+def test_fedave_is_the_reference(parameters, otherwise, rounds):
+    method = FedAVE(**parameters)
+    same = {name: value for name, value in parameters.items() if name != "distributions"}
+
+    def server_losses(model):
+        """One loss amid its bin for each that the server counted there."""
+        counts = evaluated(rounds, model, method.bins).losses[0].tolist()
+        return [(place + 0.5) / method.bins for place, count in enumerate(counts) for _ in range(int(count))]
+
+    own = own_losses_of(rounds)
+    expected = reference.fedave(*given_to(rounds), dice_of(rounds), own, server_losses, **same | otherwise)
+    for (reports, outcome), round in zip(play(method, rounds), expected, strict=True):
+        present = reports.present.nonzero().flatten().tolist()
+        assert_at_sites(outcome.contribution, round["score"], present)
+        assert_at_sites(outcome.quantities["divergence"], round["divergence"], present)
+        assert outcome.reputation.tolist() == pytest.approx(round["r"], abs=1e-9)
+        assert torch.equal(outcome.weights, reports.data_share)
+        assert_models(outcome.models, round["models"])
+
+
+def test_a_site_reports_its_losses_as_a_histogram():
+    losses = torch.tensor([0.0, 0.05, 0.1, 0.99, 1.0])
+    view = SiteView(torch.zeros(2), lambda: losses)
+    reported = FedAVE(bins=10).report(view)
+    assert reported == {f"loss_bin_{b}": {0: 2.0, 1: 1.0, 9: 2.0}.get(b, 0.0) for b in range(10)}
+    assert histogram(losses, 1).tolist() == [5]
+
+
+def test_the_divergence_of_worked_numbers():
+    p, q = torch.tensor([[0.5, 0.5], [0.9, 0.1]], dtype=torch.float64), torch.full((2, 2), 0.5, dtype=torch.float64)
+    expected = [0.0, 0.9 * math.log(1.8) + 0.1 * math.log(0.2)]
+    assert divergence(p, q).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_fedave_evaluates_trained_models_then_received_ones():
+    method, updates = FedAVE(), torch.arange(1.0, 9.0).view(2, 4)
+    state = method.start(torch.ones(4), 2, Layout.of(4))
+    candidates = method.candidates(state, updates, Reports(torch.ones(2), torch.tensor([True, True])))
+    assert torch.equal((candidates.mixtures @ candidates.models.double())[:2], 1 + updates.double())
+    assert torch.equal((candidates.mixtures @ candidates.models.double())[2:], torch.ones(2, 4).double())
+    assert candidates.shares.tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
+    assert candidates.bins == 10
+
+
+def test_one_huge_and_one_zero_update_leave_fedave_at_the_huge_ones_scale():
+    rounds = make_rounds(n=3)
+    rounds.updates[0, 0], rounds.updates[0, 1] = 0.0, rounds.updates[0, 1] * 1e20
+    assert outcomes(FedAVE(), rounds)[0].models.isfinite().all()

@@ -1,0 +1,220 @@
+"""Methods by name: their tables, their parameters, which class reads which, and how long a file may be."""
+
+import ast
+import io
+import math
+import re
+import tokenize
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from fedmerit.core import About, Method
+from fedmerit.methods.cffl import CFFL
+from fedmerit.methods.cffl_released import CFFLReleased
+from fedmerit.methods.fedce import FedCE
+from fedmerit.methods.fedce_nvflare import FedCENVFlare
+from fedmerit.methods.registry import METHODS, VARIANTS, build_method, method_class
+from fedmerit.parameters import rules
+
+ROOT = Path(__file__).resolve().parents[3]
+FILES = sorted((ROOT / "custom" / "fedmerit" / "methods").glob("*.py"))
+MOST_LINES = {"fedce.py": 90, "cgsv.py": 80}
+SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def lines_of_code(text):
+    """How many lines hold something other than an import, a docstring or a comment."""
+    without = set()
+    for node in ast.walk(ast.parse(text)):
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, (ast.Import, ast.ImportFrom)) or docstring:
+            without |= set(range(node.lineno, node.end_lineno + 1))
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in SILENT]
+    return len({line for token in tokens for line in range(token.start[0], token.end[0] + 1)} - without)
+
+
+SOME = '''
+"""Doc."""
+import os
+from a import (
+    b,
+)
+def f(  # why
+    x,
+):
+    """Doc.
+    """
+    # a comment
+    return (os, "a"
+            "b")
+'''
+
+
+def test_what_counts_as_a_line_of_code():
+    assert lines_of_code(SOME) == 5
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_method_is_short(file):
+    assert lines_of_code(file.read_text()) <= MOST_LINES.get(file.name, 110)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_and_every_parameter_says_what_it_is(name):
+    kind = METHODS[name]
+    assert isinstance(kind(), Method)
+    assert isinstance(kind.about, About)
+    assert all(vars(kind.about).values())
+    assert list(rules(kind)) == [one.name for one in fields(kind)]
+    assert all(rule.text for rule in rules(kind).values())
+
+
+def test_every_option_of_a_method_that_the_readme_names_is_one():
+    """As in `cgsv`: `gamma=0.5`, or `cffl`: `reputation=released`."""
+    text = (ROOT / "README.md").read_text()
+    named = re.findall(r"`(\w+)`: `(\w+)=(\w+(?:\.\d+)?)`", text)
+    assert len(named) >= 3
+    for method, name, value in named:
+        assert rules(METHODS[method])[name].allows(value)
+
+
+# Variants
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "expected"),
+    [
+        ("fedce", {}, FedCE),
+        ("fedce", {"estimate": "site", "combine": "plus"}, FedCE),
+        ("fedce", {"estimate": "server"}, FedCENVFlare),
+        ("fedce", {"estimate": "client"}, FedCE),  # which refuses it, and names the choices that there are
+        ("cffl", {"coef": 0.5, "reward": "global"}, CFFL),
+        ("cffl", {"keep_own": "False", "alpha_growth": "0"}, CFFL),
+        ("cffl", {"keep_own": "True"}, CFFLReleased),
+        ("cffl", {"alpha_growth": 3}, CFFLReleased),
+        ("cffl", {"reputation": "released"}, CFFLReleased),
+        ("cffl", {"aggregation": "sum"}, CFFLReleased),
+    ],
+)
+def test_a_parameter_chooses_the_class_that_reads_it(name, parameters, expected):
+    assert method_class(name, parameters) is expected
+
+
+def test_a_variant_has_the_parameters_of_its_method():
+    method = build_method("fedce", {"estimate": "server"})
+    assert type(method) is FedCENVFlare
+    assert asdict(method) == {"combine": "times", "estimate": "server"}
+    assert asdict(FedCENVFlare()) == asdict(method)
+    for kind, variant in VARIANTS.items():
+        assert issubclass(variant, kind)
+        assert kind in METHODS.values()
+        assert [one.name for one in fields(variant)] == [one.name for one in fields(kind)]
+        assert set(kind.read_by_variant) <= {one.name for one in fields(kind)}
+        assert not variant.read_by_variant
+
+
+def test_a_method_does_not_take_what_only_its_variant_reads():
+    for kind, other in ((FedCE, {"estimate": "server"}), (CFFL, {"keep_own": True}), (CFFL, {"aggregation": "sum"})):
+        (name,) = other
+        with pytest.raises(ValueError, match=f"{name}=.*: of a variant of {kind.__name__}"):
+            kind(**other)
+
+
+# What parameters may be
+
+REFUSED = {
+    "cffl": [
+        ("theta", 0.0),
+        ("theta", 1.5),
+        ("clip", 0.0),
+        ("alpha", 0.0),
+        ("alpha", math.nan),
+        ("alpha_growth", -1),
+        ("coef", -0.1),
+        ("reputation", "paper"),
+        ("aggregation", "median"),
+        ("reward", "none"),
+    ],
+    "cgsv": [
+        ("contribution", "loo"),
+        ("reward", "dense"),
+        ("mask", "random"),
+        ("alpha", 1.1),
+        ("alpha", math.nan),
+        ("beta", 0.0),
+        ("beta", math.inf),
+        ("gamma", 0.0),
+        ("gamma", math.nan),
+        ("floor", -1e-3),
+        ("permutations", 1),
+    ],
+    "cycle": [
+        ("kl", "both"),
+        ("T", 0.0),
+        ("lambda0", -1.0),
+        ("warmup", -1),
+        ("alpha", 1.0),
+        ("tau_opt", 0.8),
+        ("tau_max", 1.5),
+        ("R", 0),
+        ("score_batches", 0),
+        ("score_loss", "dice"),
+    ],
+    "dw": [("ratio", "sum")],
+    "eci": [("truncation", math.nan)],
+    "fedave": [
+        ("tau", 0.0),
+        ("alpha", 1.5),
+        ("beta", 0.0),
+        ("bins", 0),
+        ("smoothing", 0.0),
+        ("kl_floor", 0.0),
+        ("floor", 0.0),
+        ("form", "mine"),
+        ("mask", "none"),
+        ("distributions", "some"),
+    ],
+    "fedce": [("combine", "product"), ("combine", ""), ("estimate", "client")],
+    "fedci": [("truncation", -0.1)],
+    "fedsac": [
+        ("beta", -1.0),
+        ("beta", math.nan),
+        ("standalone_rounds", 0),
+        ("importance_interval", 0),
+        ("validation_images", 0),
+        ("contributions", (0.5, 81.0)),
+        ("contributions", (0.5, math.nan)),
+        ("importance", "first"),
+        ("aggregation", "mean"),
+    ],
+    "qfedavg": [("q", -1.0), ("L", 0.0), ("rule", "mine")],
+    "rffl": [("mask", "random"), ("alpha", -0.1), ("gamma", -1.0), ("coef", 1.0), ("coef", math.nan), ("warmup", -1)],
+    "rr": [("turns", "two")],
+    "vpdl": [("kl", "both"), ("T", 0.0), ("lambda0", -1.0), ("warmup", -1)],
+}
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_parameters_out_of_range_are_named_with_what_was_expected(method):
+    for name, value in REFUSED[method]:
+        with pytest.raises(ValueError, match=f"^{name}=.*: expected ") as error:
+            build_method(method, {name: value})
+        choices = rules(METHODS[method])[name].choices
+        assert all(choice in str(error.value) for choice in choices)
+
+
+@pytest.mark.parametrize("other", [{"keep_own": True}, {"aggregation": "sum"}])
+def test_one_model_for_all_has_no_readings_of_sparse_rewards(other):
+    with pytest.raises(ValueError, match="reward='global': keep_own and aggregation belong to reward='sparse'"):
+        build_method("cffl", {"reward": "global"} | other)
+
+
+def test_the_run_is_asked_for_what_a_method_needs():
+    assert build_method("standalone", {}).needs.sites == 1
+    assert build_method("fedavg", {}).needs.sites == 2
+    assert build_method("fedsac", {"standalone_rounds": 2}).needs.rounds == 3
+    assert build_method("fedsac", {"contributions": (0.5, 1.0)}).needs.rounds == 1
+    assert {name for name in METHODS if build_method(name, {}).needs.sums_only} == {"fedavg", "fedce"}
+    assert not build_method("fedce", {"estimate": "server"}).needs.sums_only

@@ -1,0 +1,309 @@
+"""What cannot be used is refused on the server, reply by reply; the command line is tested in tests/cli."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from measured import rows
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from stepping import Stepped as Federation
+
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.errors import RunFailed
+from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
+from fedmerit.records.ledger import verify
+from fedmerit.records.results import read_results
+from fedmerit.seeds import random_seed
+from fedmerit.training.networks import initial_network
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import Evaluated, Failure, Reply
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# The server, reply by reply
+
+
+SITES = ("Alder", "Birch", "Cedar")
+Answer = Reply | Failure
+
+
+def tiny_plan(method: str = "fedce") -> RunConfiguration:
+    return make_configuration(
+        method, "prostate", 3, 0, TASKS["prostate"], {"width": 2, "depth": 2, "residual_units": 0}
+    )
+
+
+def good_reply(federation: Federation, site: str) -> Reply:
+    """What a site that trains would send: a small update, moved statistics, plausible claims."""
+    task = federation.tasks()[site]
+    random = torch.Generator().manual_seed(random_seed(federation.round, site))
+
+    def moved(value: torch.Tensor) -> torch.Tensor:
+        return value + torch.rand(value.shape, generator=random) if value.is_floating_point() else value + 4
+
+    return Reply(
+        round=task.round,
+        update=0.01 * torch.randn(task.parameters.shape, generator=random),
+        buffers={name: moved(value) for name, value in task.buffers.items()},
+        num_samples=10 + SITES.index(site),
+        overlaps=(Overlap("000", "prostate", 5, 2, 1),),
+        values={"cosine": 0.25, "minus_error": 0.5} if federation.method.asks and task.weight is not None else {},
+        train_loss=0.5,
+        seconds=1.0,
+    )
+
+
+def federate(
+    run: Path, spoil: Callable[[Reply], Answer | None], rounds: tuple[int, ...], method: str = "fedce"
+) -> Path:
+    """Three rounds; in the ``rounds`` given Birch sends what ``spoil`` makes of its reply, or nothing for `None`."""
+    federation = Federation(tiny_plan(method), SITES, run)
+    while federation.training:
+        answers: dict[str, Answer | None] = {site: good_reply(federation, site) for site in SITES}
+        if federation.round in rounds:
+            answers["Birch"] = spoil(good_reply(federation, "Birch"))
+        federation.take({site: answer for site, answer in answers.items() if answer is not None})
+    models = len(federation.tasks()["Birch"].mixtures)
+    overlaps = ((Overlap("000", "prostate", 5, 2, 1),),) * models
+    federation.take({site: Evaluated(federation.round, overlaps, torch.zeros(models, 0)) for site in SITES})
+    assert federation.finished
+    return run
+
+
+def with_first_entry(value: float) -> Callable[[Reply], Reply]:
+    def spoil(reply: Reply) -> Reply:
+        update = reply.update.clone()
+        update[0] = value
+        return replace(reply, update=update)
+
+    return spoil
+
+
+def with_buffers(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[Reply], Reply]:
+    return lambda reply: replace(reply, buffers={name: change(name, value) for name, value in reply.buffers.items()})
+
+
+def with_values(**values: Any) -> Callable[[Reply], Reply]:
+    return lambda reply: replace(reply, values={**reply.values, **values})
+
+
+def with_parts(**parts: Any) -> Callable[[Reply], Reply]:
+    return lambda reply: replace(reply, **parts)
+
+
+SPOILED_REPLIES: Mapping[str, tuple[Callable[[Reply], Answer | None], str]] = {
+    "NaN in the update": (with_first_entry(float("nan")), "NaN"),
+    "infinite entry in the update": (with_first_entry(float("-inf")), "infinite"),
+    "update too short": (lambda reply: replace(reply, update=reply.update[:-1]), "shape"),
+    "update with two dimensions": (lambda reply: replace(reply, update=reply.update[None]), "shape"),
+    "no update": (with_parts(update=torch.empty(0)), "shape"),
+    "update in double precision": (lambda reply: replace(reply, update=reply.update.double()), "float64"),
+    "update of integers": (lambda reply: replace(reply, update=reply.update.long()), "int64"),
+    "no buffers": (with_parts(buffers={}), "buffers"),
+    "further buffers": (
+        lambda reply: replace(reply, buffers={**reply.buffers, "more": torch.zeros(1)}),
+        "buffers of other names",
+    ),
+    "buffers of another shape": (with_buffers(lambda name, value: value.reshape(-1)[:1].repeat(9)), "buffers of other"),
+    "buffers of another type": (with_buffers(lambda name, value: value.double()), "buffers of other"),
+    "NaN in the buffers": (
+        with_buffers(lambda name, value: value * float("nan") if value.is_floating_point() else value),
+        "buffers with NaN",
+    ),
+    "num_samples 0": (with_parts(num_samples=0), "num_samples 0"),
+    "num_samples negative": (with_parts(num_samples=-5), "num_samples -5"),
+    "num_samples True": (with_parts(num_samples=True), "num_samples True"),
+    "num_samples a float": (with_parts(num_samples=11.0), "num_samples 11.0"),
+    "num_samples a text": (with_parts(num_samples="11"), "num_samples 11"),
+    "num_samples beyond 64 bits": (with_parts(num_samples=2**63), "num_samples 9223372036854775808"),
+    "num_samples of a country": (with_parts(num_samples=2**40), "num_samples 1099511627776"),
+    "num_samples None": (with_parts(num_samples=None), "num_samples None"),
+    "value not asked for": (with_values(loyalty=1.0), "'loyalty'"),
+    "minus_error of a million": (with_values(minus_error=1e6), "minus_error"),
+    "minus_error NaN": (with_values(minus_error=float("nan")), "minus_error nan"),
+    "minus_error negative": (with_values(minus_error=-0.1), "minus_error -0.1"),
+    "cosine beyond 1": (with_values(cosine=1.5), "cosine 1.5"),
+    "cosine infinite": (with_values(cosine=float("-inf")), "cosine -inf"),
+    "reply of an earlier round": (lambda reply: replace(reply, round=reply.round - 1), "reply of round 0 in round 1"),
+    "reply of a later round": (lambda reply: replace(reply, round=reply.round + 1), "reply of round 2 in round 1"),
+    "failure at the site": (lambda reply: Failure("out of memory"), "out of memory"),
+    "no reply": (lambda reply: None, "no reply"),
+}
+
+
+@pytest.fixture(scope="module")
+def sat_out(tmp_path_factory):
+    """The run in which Birch took no part in round 1."""
+    run = tmp_path_factory.mktemp("server") / "run"
+    return federate(run, lambda reply: Failure("sat out"), rounds=(1,))
+
+
+@pytest.mark.parametrize("spoiled", SPOILED_REPLIES)
+def test_spoiled_reply_is_rejected_and_the_others_go_on(tmp_path, sat_out, assert_same_model, spoiled):
+    spoil, word = SPOILED_REPLIES[spoiled]
+    run = federate(tmp_path / "run", spoil, rounds=(1,))
+
+    records = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    assert verify(run / "ledger.jsonl") == 3
+    assert [list(record["rejected"]) for record in records] == [[], ["Birch"], []]
+    assert word in records[1]["rejected"]["Birch"]
+    assert records[1]["participants"] == ["Alder", "Cedar"]
+    results = read_results(run)
+    rejected = results[results["quantity"] == "rejected"]
+    assert list(zip(rejected["round"], rejected["site"], rejected["value"], strict=True)) == [(1, "Birch", 1.0)]
+    birch = results[(results["round"] == 1) & (results["site"] == "Birch")]
+    assert sorted(birch["quantity"]) == ["rejected", "weight"]
+    assert birch.set_index("quantity")["value"]["weight"] == 0
+
+    assert_same_model(sat_out / "models/global.pt", run / "models/global.pt")
+    assert rows(sat_out) == rows(run)
+    model = [json.loads(line)["model"] for line in (sat_out / "ledger.jsonl").read_text().splitlines()]
+    assert [record["model"] for record in records] == model
+
+
+@pytest.mark.parametrize("method", ["fedavg", "standalone"])
+def test_value_that_the_method_does_not_ask_for(tmp_path, method, assert_same_model):
+    run = federate(tmp_path / "run", with_values(minus_error=0.5), (1,), method)
+    same = federate(tmp_path / "other/run", lambda reply: None, (1,), method)
+    assert rows(run) == rows(same)
+    names = ("global",) if method == "fedavg" else SITES
+    for name in names:
+        assert_same_model(run / f"models/{name}.pt", same / f"models/{name}.pt")
+
+
+def test_site_rejected_in_every_round_changes_nothing(tmp_path, assert_same_model):
+    runs = [
+        federate(tmp_path / str(number) / "run", spoil, rounds=(0, 1, 2))
+        for number, spoil in enumerate([with_first_entry(float("nan")), lambda reply: None])
+    ]
+    assert_same_model(*(run / "models/global.pt" for run in runs))
+    assert rows(runs[0]) == rows(runs[1])
+
+
+def test_all_rejected_ends_the_run_with_every_reason(tmp_path):
+    federation = Federation(tiny_plan(), SITES, tmp_path)
+    federation.take({site: good_reply(federation, site) for site in SITES})
+    before = contents(tmp_path)
+    answers = {"Alder": replace(good_reply(federation, "Alder"), num_samples=0), "Birch": Failure("out of memory")}
+    with pytest.raises(RunFailed, match="round 1") as caught:
+        federation.take(answers)
+    for word in ("Alder: num_samples 0", "Birch: out of memory", "Cedar: no reply"):
+        assert word in str(caught.value)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "overlap",
+    [
+        Overlap("000", "prostate", "many", 2, 1),
+        Overlap("000", "prostate", float("nan"), 2, 1),
+        Overlap("000", "prostate", -5, 2, 1),
+        Overlap("000", "bladder", 5, 2, 1),
+        Overlap("Doe, Jane", "prostate", 5, 2, 1),
+    ],
+    ids=["text for a count", "NaN for a count", "negative count", "unknown label", "a name for a case"],
+)
+def test_overlaps_that_are_none_reject_the_reply(tmp_path, sat_out, overlap):
+    run = federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))
+    assert rows(sat_out) == rows(run)
+
+
+def test_negative_variances_reject_the_reply(tmp_path, sat_out, assert_same_model):
+    spoil = with_buffers(lambda name, value: value - 1e6 if name.endswith("running_var") else value)
+    run = federate(tmp_path / "run", spoil, rounds=(1,))
+    assert_same_model(sat_out / "models/global.pt", run / "models/global.pt")
+
+
+# NVFlare's messages
+
+
+@pytest.fixture
+def federation(tmp_path):
+    federation = Federation(tiny_plan(), SITES, tmp_path / "run")
+    federation.take({site: good_reply(federation, site) for site in SITES})
+    return federation
+
+
+def over_the_wire(model):
+    return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+    )
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_task_arrives_as_it_was_sent(federation, known):
+    task = federation.tasks()["Birch"] if known else replace(federation.tasks()["Birch"], weight=None, data_share=None)
+    arrived = model_to_task(over_the_wire(task_to_model(task, federation.network, 3)), federation.network)
+    assert torch.equal(arrived.parameters, task.parameters)
+    assert same(arrived.buffers, task.buffers)
+    assert (arrived.round, arrived.weight, arrived.data_share) == (task.round, task.weight, task.data_share)
+
+
+def test_reply_arrives_as_it_was_sent(federation):
+    reply = good_reply(federation, "Birch")
+    arrived = model_to_reply(over_the_wire(answer_to_model(reply, federation.network)), federation.network)
+    assert isinstance(arrived, Reply)
+    assert torch.equal(arrived.update, reply.update)
+    assert same(arrived.buffers, reply.buffers)
+    rest = ("round", "num_samples", "overlaps", "values", "train_loss", "seconds")
+    assert [getattr(arrived, name) for name in rest] == [getattr(reply, name) for name in rest]
+
+
+def first(params: Mapping[str, Any]) -> str:
+    return next(iter(params))
+
+
+SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
+    "a parameter too many": lambda model: model.params.update(more=np.zeros(1, np.float32)),
+    "a parameter missing": lambda model: model.params.pop(first(model.params)),
+    "a parameter of another shape": lambda model: model.params.update({first(model.params): np.zeros(3, np.float32)}),
+    "a parameter of text": lambda model: model.params.update({first(model.params): np.array(["a", "b"])}),
+    "a parameter of objects": lambda model: model.params.update({first(model.params): np.array([None, {}])}),
+    "a parameter of nothing": lambda model: model.params.update({first(model.params): None}),
+    "parameters without names": lambda model: setattr(model, "params", [1, 2]),
+    "no meta": lambda model: setattr(model, "meta", None),
+    "no round": lambda model: setattr(model, "current_round", None),
+    "a round that is text": lambda model: setattr(model, "current_round", "first"),
+    "an infinite round": lambda model: setattr(model, "current_round", float("inf")),
+    "buffers without names": lambda model: model.meta.update(buffers=[1]),
+    "buffers of text": lambda model: model.meta.update(buffers={"a": "b"}),
+    "overlaps without counts": lambda model: model.meta.update(overlaps=[{"case": "000"}]),
+    "overlaps with more": lambda model: model.meta["overlaps"][0].update(patient="Doe"),
+    "overlaps that are a number": lambda model: model.meta.update(overlaps=3),
+    "a value that is text": lambda model: model.meta.update(values={"cosine": "much"}),
+    "values without names": lambda model: model.meta.update(values=[0.5]),
+    "a loss that is text": lambda model: model.meta.update(train_loss="low"),
+    "seconds that are a list": lambda model: model.meta.update(seconds=[1.0]),
+    **{
+        f"no {name}": lambda model, name=name: model.meta.pop(name)
+        for name in ("buffers", "overlaps", "values", "num_samples", "train_loss", "seconds")
+    },
+}
+
+
+@pytest.mark.parametrize("spoiled", list(SPOILED_MODELS))
+def test_message_that_is_none_is_a_failure(federation, spoiled):
+    model = over_the_wire(answer_to_model(good_reply(federation, "Birch"), federation.network))
+    SPOILED_MODELS[spoiled](model)
+    assert isinstance(model_to_reply(model, federation.network), Failure)
+
+
+def test_message_in_double_precision_gets_no_further_than_the_server(federation):
+    model = answer_to_model(good_reply(federation, "Birch"), federation.network)
+    model.params = {name: value.astype(np.float64) for name, value in model.params.items()}
+    answers = {site: good_reply(federation, site) for site in SITES}
+    answers["Birch"] = model_to_reply(model, initial_network(tiny_plan().network, 0))
+    federation.take(answers)
+    assert "float64" in federation.recorder.ledger.records[-1]["rejected"]["Birch"]

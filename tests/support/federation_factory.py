@@ -1,0 +1,113 @@
+"""A federation of real processes on this machine: provisioned kits, started by their own scripts, ended for sure."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from gate import Gate
+from nvflare.fuel.flare_api.flare_api import Session
+
+from fedmerit.flare.deploy import session
+from fedmerit.flare.deploy.poc import make_federation
+from fedmerit.flare.deploy.processes import end, guarded, running, start
+from fedmerit.training.data import open_sites
+
+PATIENCE = 800.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
+
+
+class Federation:
+    """The kits of a server and the sites of a folder.
+
+    ``server`` and ``sites`` are started with `start`; a job's processes are NVFlare's children of theirs. While the
+    ``gate`` is closed, no run in the server's kit goes further than it says.
+    """
+
+    def __init__(self, root: Path, sites: Path, run: Path | None = None, keys: Path | None = None):
+        self.root, self.folders = root, open_sites(sites)
+        self.admin, kits = make_federation(root, run, self.folders, keys=keys)
+        self.kits = dict(zip(["server", *self.names], kits, strict=True))
+        self.gate = Gate(root / "gate", self.kits["server"] / "runs")
+
+    @property
+    def names(self) -> list[str]:
+        """Of the sites."""
+        return [folder.name for folder in self.folders]
+
+    def start(self, *names: str) -> None:
+        """Start the server ("server") and sites by their kits' scripts; all where none is named."""
+        for name in names or self.kits:
+            start(self.kits[name], self.gate.environment)
+
+    def processes(self, name: str, job_only: bool = False) -> list[psutil.Process]:
+        """Those at work for "server" or a site."""
+        return running(self.kits[name], job_only)
+
+    def kill_job(self, name: str) -> int:
+        """kill -9 of the processes that work on a job for ``name``; how many there were."""
+        family = self.processes(name, job_only=True)
+        for process in family:
+            process.kill()
+        return len(family)
+
+    def stop(self, name: str) -> None:
+        """kill -9 of everything of ``name``, the script that would restart it included."""
+        end(self.kits[name], signal.SIGKILL)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """The admin's."""
+        with session.session(self.admin, patience=PATIENCE) as opened:
+            yield opened
+
+    def wait_for_sites(self, *names: str) -> None:
+        """Until sites are connected; all where none is named."""
+        with self.session() as opened:
+            session.wait_for_sites(opened, names or self.names, seconds=PATIENCE)
+
+    def submit(self, job: Path) -> str:
+        """The job's id."""
+        with self.session() as opened:
+            return session.submit(opened, job)
+
+    def wait(self, job: str, seconds: float = PATIENCE) -> str:
+        """Until a job has ended; its last status."""
+        deadline = time.monotonic() + seconds
+        with self.session() as opened:
+            while not session.has_ended(description := session.job(opened, job)):
+                assert time.monotonic() < deadline, f"{description}\n{self.log()}"
+                time.sleep(0.5)
+        return str(description["status"])
+
+    def fetch(self, job: str, out: Path) -> Path:
+        """The run folder of a job that has ended."""
+        with self.session() as opened:
+            return session.fetch(opened, job, out)
+
+    def log(self) -> str:
+        """What went wrong, as the kits' logs tell."""
+        logs = [log.read_text(errors="replace") for log in sorted(self.root.glob("*/prod_*/*/error_log.txt"))]
+        return "\n".join(logs)[-5000:]
+
+
+@contextmanager
+def federation(
+    root: Path, sites: Path, run: Path | None = None, started: bool = True, keys: Path | None = None
+) -> Iterator[Federation]:
+    """A federation in the new folder ``root``; whatever happens, no process of it outlives this block.
+
+    Args:
+        root: new folder for project, kits and logs.
+        sites: folder of site folders.
+        run: one run folder for all jobs; every job has its own in the kits where None.
+        started: whether server and sites are started, and waited for.
+        keys: folder for the contexts of encrypted jobs; None: the kits get none.
+    """
+    made = Federation(root, sites, run, keys)
+    with guarded(root):
+        if started:
+            made.start()
+            made.wait_for_sites()
+        yield made

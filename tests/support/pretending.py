@@ -1,0 +1,75 @@
+"""A federation whose sites only pretend to train and evaluate, on a network of 165 parameters."""
+
+from typing import Any
+
+import torch
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from rounds import SOONER
+from stepping import Stepped as Federation
+
+from fedmerit import flat
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.training import neurons
+from fedmerit.training.networks import initial_network
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import TRAIN, Evaluated, Failure, Importance, ImportanceTask, Reply
+
+SITES = ("Alder", "Birch", "Cedar")
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> RunConfiguration:
+    network = {"width": 2, "depth": 2, "residual_units": 0}
+    return make_configuration(
+        method, "prostate", rounds, 0, TASKS["prostate"], network | SOONER.get(method, {}) | parameters
+    )
+
+
+NETWORK = initial_network(tiny_plan().network, 0)
+SIZE = flat.get_parameters(NETWORK).numel()
+
+
+def over_the_wire(model: FLModel) -> FLModel:
+    return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
+
+
+def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, Reply | Failure]:
+    """Small updates, alike but for Cedar's, which has few images and goes the other way."""
+    common = 0.01 * torch.randn(SIZE, generator=generator(federation.round))
+    answers: dict[str, Reply | Failure] = {site: Failure("asleep") for site in without}
+    for place, site in enumerate(SITES):
+        if site not in without:
+            update = common + 0.001 * torch.randn(SIZE, generator=generator(100 * place + federation.round))
+            buffers = {name: value + 1 for name, value in federation.tasks()[site].buffers.items()}
+            overlaps = (Overlap("000", "prostate", 5, 2, 1),)
+            update, images = (-update, 2) if site == "Cedar" else (update, 10)
+            answers[site] = Reply(federation.round, update, buffers, images, overlaps)
+    return answers
+
+
+def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | Importance:
+    """True positives that tell site, model and case apart, of references of 100 voxels; neurons worth as they come."""
+    task = federation.tasks()[site]
+    if isinstance(task, ImportanceTask):
+        return Importance(task.round, torch.linspace(0, 0.5, neurons.count(federation.network), dtype=torch.float64), 1)
+    place = SITES.index(site)
+    found = [[1 + place + 3 * model + case for case in range(cases)] for model in range(len(task.mixtures))]
+    overlaps = tuple(
+        tuple(Overlap(f"{case:03d}", "prostate", tp, 0, 100 - tp) for case, tp in enumerate(of_model))
+        for of_model in found
+    )
+    return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
+
+
+def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Evaluated | Importance | Failure]:
+    return {site: evaluated(federation, site) for site in federation.tasks()} | other
+
+
+def play(federation: Federation, exchanges: int = 99) -> None:
+    while federation.work and exchanges:
+        federation.take(replies(federation) if federation.work == TRAIN else evaluations(federation))
+        exchanges -= 1

@@ -1,0 +1,41 @@
+"""A federation that a test drives exchange by exchange."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedmerit.federation.exchange import Exchange
+from fedmerit.federation.server import Federation
+from fedmerit.wire.messages import Answers, Work
+
+
+class Stepped(Federation):
+    """As `Federation`; `take` ends the exchange at hand and goes on to the next."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._steps = self.exchanges()
+        self.exchange: Exchange | None = next(self._steps, None)
+
+    @property
+    def training(self) -> bool:
+        """Whether rounds are left to train."""
+        return self.round < self.config.rounds
+
+    @property
+    def work(self) -> str | None:
+        """What the sites have to do now."""
+        return self.exchange.work if self.exchange else None
+
+    def tasks(self) -> Mapping[str, Work]:
+        """What each site that is asked receives now."""
+        assert self.exchange
+        return self.exchange.tasks
+
+    def take(self, answers: Answers, refused: Mapping[str, str] | None = None) -> None:
+        """End the exchange."""
+        assert self.exchange
+        for name, reason in (refused or {}).items():
+            self.exchange.refuse(name, reason)
+        for site in sorted(answers):
+            self.exchange.take(site, answers[site])
+        self.exchange = next(self._steps, None)
