@@ -1,6 +1,6 @@
 """What commands share: the terminal, how errors end, options that several take. Loads nothing heavy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,25 +11,12 @@ from typer.core import TyperGroup
 
 from fedmerit.errors import BadInput, RunFailed
 
-METHODS = (  # the keys of `fedmerit.methods.registry.METHODS`, which loads torch
-    "standalone",
-    "fedavg",
-    "fedce",
-    "cgsv",
-    "rffl",
-    "dw",
-    "eu",
-    "rr",
-    "cffl",
-    "fedave",
-    "fedsac",
-    "qfedavg",
-    "fedci",
-    "eci",
-    "cycle",
-    "vpdl",
-)
-TASKS = ("prostate", "fundus", "fundus-disc")  # the keys of `fedmerit.configuration.run.TASKS`, which loads torch
+# The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
+METHODS = (
+    "standalone", "fedavg", "fedce", "cgsv", "rffl", "dw", "eu", "rr", "cffl", "fedave", "fedsac", "qfedavg", "fedci",
+    "eci", "cycle", "vpdl",
+)  # fmt: skip
+TASKS = ("prostate", "fundus", "fundus-disc")
 
 console = Console()
 
@@ -104,6 +91,15 @@ def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, 
         if not name or not equals:
             raise BadInput(f"{option} {name}: expected NAME=VALUE")
     return {name: value for name, _, value in pairs}
+
+
+def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[str]) -> dict[str, Any]:
+    """The settings, and among them what --contributions stands for: what these sites contributed to a finished run."""
+    from fedmerit.engines.contributions import as_setting, contributions_of
+
+    if "contributions" in settings:
+        raise BadInput("--contributions: also given by --set; give them once")
+    return {**settings, "contributions": as_setting(contributions_of(run, sites))}
 
 
 def require_jobs(jobs: int | None) -> None:

@@ -18,6 +18,7 @@ from cli.app import (
     Track,
     assignments,
     console,
+    with_contributions,
 )
 from fedmerit.errors import BadInput
 
@@ -105,7 +106,6 @@ def export(
     from fedmerit.configuration import run
     from fedmerit.configuration.filters import require_privacy
     from fedmerit.configuration.tracking import require_tracking
-    from fedmerit.engines.contributions import as_setting, contributions_of
     from fedmerit.files import folder_digest
     from fedmerit.flare.recipe import export_job
     from fedmerit.records.results import read_run
@@ -114,9 +114,7 @@ def export(
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
     chosen = assignments(settings)
     if contributions:  # in the order of names, as the sites of the job will stand
-        if "contributions" in chosen:
-            raise BadInput("--contributions: also given by --set; give them once")
-        chosen["contributions"] = as_setting(contributions_of(contributions, read_run(contributions)["sites"]))
+        chosen = with_contributions(chosen, contributions, read_run(contributions)["sites"])
     config = run.make_configuration(method, task, rounds, seed, run.TASKS[task], chosen)
     filters = require_privacy(privacy or [], method, config.build_method())
     trackers = require_tracking(track or [], "prod")

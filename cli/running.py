@@ -27,6 +27,7 @@ from cli.app import (
     console,
     given,
     require_jobs,
+    with_contributions,
 )
 from fedmerit.errors import BadInput
 
@@ -105,12 +106,13 @@ def run(
     if "out" not in options:
         raise BadInput("--out: missing; name the run folder to write")
     folder = Path(options.pop("out"))
-    if settings := options.pop("set", {}) | assignments(settings):
-        options["settings"] = settings
+    if chosen := options.pop("set", {}) | assignments(settings):
+        options["settings"] = chosen
     if "only" in options:
         options["only"] = _names(options["only"])
     if "contributions" in options:
-        _take_contributions(folder, options)
+        source = Path(options.pop("contributions"))
+        options["settings"] = with_contributions(chosen, source, _sites_of(folder, options))
     if resume:
         runs.require_same(folder, options)
     else:
@@ -137,20 +139,14 @@ def _read(config: Path | None) -> dict[str, Any]:
     return content
 
 
-def _take_contributions(folder: Path, options: dict[str, Any]) -> None:
-    """In place of the option, the setting that it stands for; the sites are those asked for, or of the run there."""
-    from fedmerit.engines.contributions import as_setting, contributions_of
+def _sites_of(folder: Path, options: Mapping[str, Any]) -> list[str]:
+    """Names of the sites asked for, or of the run that is there."""
     from fedmerit.records.results import read_run
     from fedmerit.training.data import open_sites
 
-    source, settings = Path(options.pop("contributions")), options.setdefault("settings", {})
-    if "contributions" in settings:
-        raise BadInput("--contributions: also given by --set; give them once")
     if "sites" in options:
-        sites = [site.name for site in open_sites(Path(options["sites"]), options.get("only"))]
-    else:
-        sites = list(read_run(folder)["sites"])
-    settings["contributions"] = as_setting(contributions_of(source, sites))
+        return [site.name for site in open_sites(Path(options["sites"]), options.get("only"))]
+    return list(read_run(folder)["sites"])
 
 
 def _names(text: str) -> list[str]:
