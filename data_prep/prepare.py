@@ -6,9 +6,9 @@ from pathlib import Path
 
 from data_prep.folders import OVERVIEW, holds_something, partial_folder, partial_of, require_free
 from data_prep.preparation import Preparation
-from data_prep.preparing.all_cases import Report, work_off_all
+from data_prep.preparing.all_cases import Report, prepare_cases
 from data_prep.preparing.cases import Work
-from data_prep.preparing.interruption import begin, is_published, kept_if_worth_it, sweep
+from data_prep.preparing.interruption import begin, is_published, keeping_finished, sweep
 from data_prep.preparing.lists import split_site, write_lists
 from data_prep.preparing.patients import read_patients, with_patients
 from data_prep.raw import RawSite
@@ -43,9 +43,9 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: Report | 
     with partial_folder(out) as folder:
         if not is_published(folder, out, asked):
             require_free(out)
-            goes_on = begin(folder, out, asked.options_of_arrays(raw))
-            with kept_if_worth_it(folder) as new:
-                if layout.generate is not None and not (goes_on and holds_something(raw)):
+            resumed = begin(folder, out, asked.options_of_arrays(raw))
+            with keeping_finished(folder) as new:
+                if layout.generate is not None and not (resumed and holds_something(raw)):
                     _generate(asked, raw)
                     new.append(raw)
                 sites = layout.find_sites(raw)
@@ -88,7 +88,7 @@ def _write_sites(
         for site in sites
         for case in site.cases
     ]
-    outcomes = work_off_all(works, jobs, asked.skip_unreadable, progress)
+    outcomes = prepare_cases(works, jobs, asked.skip_unreadable, progress)
     sweep(folder / "sites", outcomes)
     for site in sites:
         write_lists(site, [step for step in outcomes if step[0].site == site.name], asked)

@@ -13,21 +13,23 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from data_prep.preparing.cases import Finished, Outcome, Unusable, Work, work_off
+from data_prep.preparing.cases import CaseOutcome, Finished, Unusable, Work, prepare_case
 from fedmerit.errors import BadInput
 from fedmerit.workers import end_with_parent
 
 Report = Callable[[str, int, int], None]  # site, cases done, cases in all
-TOLD = 10  # bad cases to name at once
+NAMED = 10  # bad cases to name at once
 
 
-def work_off_all(works: Sequence[Work], jobs: int, skip_unreadable: bool, progress: Report | None) -> list[Outcome]:
+def prepare_cases(
+    works: Sequence[Work], jobs: int, skip_unreadable: bool, progress: Report | None
+) -> list[CaseOutcome]:
     """Every case with what came of it, in the order of ``works``.
 
     Raises:
-        BadInput: names the cases that cannot be used, up to `TOLD` of them.
+        BadInput: names the cases that cannot be used, up to `NAMED` of them.
     """
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, CaseOutcome] = {}
     bad: dict[int, Unusable] = {}
     done: Counter[str] = Counter()
     totals = Counter(work.site for work in works)
@@ -41,7 +43,7 @@ def work_off_all(works: Sequence[Work], jobs: int, skip_unreadable: bool, progre
             report(work.site, done[work.site], totals[work.site])
             if isinstance(outcome, Unusable) and (outcome.readable or not skip_unreadable):
                 bad[position] = outcome
-                if len(bad) == TOLD:
+                if len(bad) == NAMED:
                     break
     if bad:
         reasons = [bad[position].reason for position in sorted(bad)]
@@ -64,7 +66,7 @@ def _alone(works: Sequence[Work]) -> Generator[tuple[int, Finished | Unusable], 
     torch.set_num_threads(1)
     try:
         for position, work in enumerate(works):
-            yield position, work_off(work)
+            yield position, prepare_case(work)
     finally:
         torch.set_num_threads(threads)
 
@@ -79,7 +81,7 @@ def _shared(works: Sequence[Work], jobs: int) -> Generator[tuple[int, Finished |
         try:
             while True:
                 for position, work in islice(waiting, jobs - len(running)):
-                    running[pool.submit(work_off, work)] = position
+                    running[pool.submit(prepare_case, work)] = position
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -68,10 +68,10 @@ class Unusable:
     readable: bool
 
 
-Outcome = tuple[Work, Finished | Unusable]  # a case and what came of it
+CaseOutcome = tuple[Work, Finished | Unusable]  # a case and what came of it
 
 
-def work_off(work: Work) -> Finished | Unusable:
+def prepare_case(work: Work) -> Finished | Unusable:
     """Store a case, unless that was done before from the same bytes and the arrays are still what they were."""
     case = work.case
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from data_prep.folders import partial_of
 from data_prep.preparation import Preparation
-from data_prep.preparing.cases import Finished, Outcome
+from data_prep.preparing.cases import CaseOutcome, Finished
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 
@@ -56,7 +56,7 @@ def begin(folder: Path, out: Path, options: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def kept_if_worth_it(folder: Path) -> Iterator[list[Path]]:
+def keeping_finished(folder: Path) -> Iterator[list[Path]]:
     """After a failure, keep what holds finished cases and say so; else remove it and the folders noted as new."""
     new: list[Path] = []
     try:
@@ -72,7 +72,7 @@ def kept_if_worth_it(folder: Path) -> Iterator[list[Path]]:
         raise
 
 
-def sweep(folder: Path, outcomes: Sequence[Outcome]) -> None:
+def sweep(folder: Path, outcomes: Sequence[CaseOutcome]) -> None:
     """Remove what an interrupted call left: halves, lists, cases that are no longer in the source."""
     wanted = {
         work.array(name) for work, finished in outcomes if isinstance(finished, Finished) for name in finished.checksums

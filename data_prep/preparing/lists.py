@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from data_prep.preparation import Preparation
-from data_prep.preparing.cases import Finished, Outcome, Unusable, Work, raw_files
+from data_prep.preparing.cases import CaseOutcome, Finished, Unusable, Work, raw_files
 from data_prep.preparing.split import split_patients
 from data_prep.raw import RawCase, RawSite
 from fedmerit.errors import BadInput
@@ -31,7 +31,7 @@ def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> d
     return split_patients(site.name, patients, asked.ratios, asked.seed, asked.server_share)
 
 
-def write_lists(site: RawSite, outcomes: Sequence[Outcome], asked: Preparation) -> None:
+def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparation) -> None:
     """Write both of one site, whose cases came to these ``outcomes``.
 
     Raises:

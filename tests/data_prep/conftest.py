@@ -1,7 +1,11 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from layouts import prostate_site
+
+from data_prep.kinds import KINDS
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +16,14 @@ def real_data():
     if not folder.is_dir():
         pytest.skip(f"no real images at {folder} (set FEDMERIT_DATA)")
     return folder
+
+
+def _generate(folder, seed, patients):
+    for number, cases in enumerate((4, 3)):
+        prostate_site(folder / f"site{number + 1}", cases=cases, seed=10 * seed + number)
+
+
+@pytest.fixture
+def few_generated(monkeypatch):
+    """Kind synthetic-prostate writes a few tiny cases."""
+    monkeypatch.setitem(KINDS, "synthetic-prostate", replace(KINDS["synthetic-prostate"], generate=_generate))

@@ -14,6 +14,10 @@ def prepare(kind, out, *, jobs=1, progress=None, **description):
     return preparing.prepare(Preparation(kind, **description), out, jobs=jobs, progress=progress)
 
 
+def snapshot(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
 AXIAL = np.diag([-1.0, -1.0, 3.0, 1.0])  # axes towards left, back, head, as the public release stores them
 SHAPE = (24, 20, 4)
 

@@ -25,7 +25,7 @@ from mutations_of_formats import bombs, mutations
 from sources import LAYOUTS, Layout
 
 from data_prep.preparation import Preparation
-from data_prep.preparing.cases import Finished, Unusable, Work, raw_files, work_off
+from data_prep.preparing.cases import Finished, Unusable, Work, prepare_case, raw_files
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 
@@ -93,7 +93,7 @@ class Sources:
             source.mkdir(parents=True)
             LAYOUTS[name].write(source)
             works, _ = works_of(LAYOUTS[name], source, self.folder / name / "out")
-            stored = {tuple(work_off(work).checksums.values()) for work in works}
+            stored = {tuple(prepare_case(work).checksums.values()) for work in works}
             self.made[name] = Pristine(source, len(works), {read_as(work) for work in works}, stored)
         return self.made[name]
 
@@ -156,7 +156,7 @@ def judge_reading(layout: Layout, mutation: Mutation, pristine: Pristine, folder
     used: set[str] = set()
     for work, own in zip(works, files, strict=True):
         if read_as(work) not in pristine.read:
-            outcome = work_off(work)
+            outcome = prepare_case(work)
             if isinstance(outcome, Unusable):
                 require_told(layout, mutation, source, outcome.reason)
                 left_out += [(file, outcome.reason) for file in own]
@@ -213,11 +213,11 @@ def of_formats(name: str) -> list[Mutation]:
 
 
 def of_layout(name: str) -> list[Mutation]:
-    """What only a layout can answer for: its lists, the folder of a case, how files are paired and labels read."""
+    """What only a layout can answer for: its lists, the folders of a case, how files are paired and labels read."""
     layout = LAYOUTS[name]
-    folder = Path(layout.image).parent.as_posix()
-    own_folder = [mutation for mutation in folders(layout) if mutation.target == folder]
-    return [*own_folder, *lists(layout), *at_every_layout(name)]
+    nearest = [folder.as_posix() for folder in Path(layout.image).parents[:2]]
+    near = [mutation for mutation in folders(layout) if mutation.target in nearest]
+    return [*near, *lists(layout), *at_every_layout(name)]
 
 
 def at_every_layout(name: str) -> list[Mutation]:

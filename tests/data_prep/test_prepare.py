@@ -1,17 +1,15 @@
 import json
 from dataclasses import replace
 
-import nibabel as nib
 import numpy as np
 import pytest
-from layouts import SHAPE, box, fundus_site, prepare, prostate_site, rings, save_nifti, save_png, volume
+from layouts import SHAPE, box, fundus_site, prepare, prostate_site, rings, save_nifti, save_png, snapshot, volume
 from typer.testing import CliRunner
 
 from cli.main import app
 from data_prep.check import check, examine
 from data_prep.kinds import KINDS
 from data_prep.preparing.interruption import finished_cases
-from data_prep.synthetic import prostate as synthetic_prostate
 from fedmerit.errors import BadInput
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, SiteFolder, Slices, open_sites
 
@@ -23,10 +21,6 @@ def source(tmp_path):
     prostate_site(tmp_path / "raw" / "UCL", cases=8, seed=1)
     prostate_site(tmp_path / "raw" / "ISBI", cases=5, seed=2)
     return tmp_path / "raw"
-
-
-def snapshot(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_site_folders_are_what_training_reads(source, tmp_path):
@@ -469,18 +463,31 @@ def test_another_label_map_does_not_go_on_where_one_stopped(own, tmp_path):
     assert snapshot(tmp_path / "sites") == snapshot(tmp_path / "undisturbed")
 
 
-def test_generation_repeats_for_a_seed_and_moves_with_it(tmp_path):
-    def voxels(seed, name):
-        prepare("synthetic-prostate", tmp_path / name, size=32, seed=seed, patients=5, source=tmp_path / f"{name}-kept")
-        assert not (tmp_path / f"{name}-raw").exists()
-        return np.asarray(nib.load(tmp_path / f"{name}-kept" / "site1" / "Case00.nii.gz").dataobj)
+def test_generated_files_are_kept_where_it_is_asked_for(few_generated, tmp_path):
+    prepare("synthetic-prostate", tmp_path / "a", source=tmp_path / "kept", **FIELD)
+    prepare("prostate-multisite", tmp_path / "b", source=tmp_path / "kept", **FIELD)
+    prepare("synthetic-prostate", tmp_path / "c", seed=1, **FIELD)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "c-raw", "kept"]
+    a, b, c = (json.loads((tmp_path / name / "site1" / "site.json").read_text())["checksums"] for name in "abc")
+    assert a == b != c
 
-    first = voxels(0, "a")
-    np.testing.assert_array_equal(voxels(0, "b"), first)
-    moved, _ = synthetic_prostate.acquire(synthetic_prostate.SITES["site1"], np.random.default_rng([1, 0, 0]))
-    assert (moved != first).any()
-    assert (tmp_path / "a/site1/datalist.json").read_bytes() == (tmp_path / "b/site1/datalist.json").read_bytes()
-    assert (tmp_path / "a/site1/site.json").read_bytes() == (tmp_path / "b/site1/site.json").read_bytes()
+
+def test_no_process_to_work(source, tmp_path):
+    with pytest.raises(BadInput, match="jobs 0: expected 1 or more"):
+        prepare("prostate-multisite", tmp_path / "sites", source=source, jobs=0)
+
+
+def test_names_that_files_cannot_have(source, tmp_path):
+    (source / "UCL").rename(source / ("U" * 201))
+    with pytest.raises(BadInput, match=r"U is too long a name for its files; rename what is called so"):
+        prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
+    for part in ("images", "masks"):
+        for folder in ("one", "two"):
+            save_png(tmp_path / "own" / folder / part / "a.png", rings())
+    rows = [f"east,{folder},{folder}/images/a.png,{folder}/masks/a.png" for folder in ("one", "two")]
+    (tmp_path / "own" / "pairs.csv").write_text("\n".join(["site,patient,image,label", *rows]))
+    with pytest.raises(BadInput, match="already stands for case a"):
+        prepare("generic", tmp_path / "sites", source=tmp_path / "own")
 
 
 def test_raw_files_that_are_there_are_never_overwritten(tmp_path):
@@ -490,12 +497,12 @@ def test_raw_files_that_are_there_are_never_overwritten(tmp_path):
         prepare("synthetic-prostate", tmp_path / "sites")
 
 
-def test_a_failure_leaves_neither_sites_nor_raw_files(tmp_path):
+def test_a_failure_leaves_neither_sites_nor_raw_files(few_generated, tmp_path):
     def interrupt(site, done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare("synthetic-prostate", tmp_path / "sites", size=32, patients=5, progress=interrupt)
+        prepare("synthetic-prostate", tmp_path / "sites", progress=interrupt)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,25 +3,23 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from layouts import fundus_site, prepare, prostate_site, save_nifti, volume
+from layouts import fundus_site, prepare, prostate_site, save_nifti, snapshot, volume
 
 from data_prep.check import check
 from data_prep.folders import partial_folder, partial_of
 from data_prep.kinds import KINDS
-from data_prep.preparing.cases import Work, raw_files
 from data_prep.preparing.interruption import finished_cases
-from data_prep.raw import RawCase
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 
 KIND = "prostate-multisite"
+
+
 FIELD = {"size": 16, "field_of_view": 24.0}
 
 
@@ -30,10 +28,6 @@ def source(tmp_path):
     prostate_site(tmp_path / "raw" / "UCL", cases=4, seed=1)
     prostate_site(tmp_path / "raw" / "ISBI", cases=3, seed=2)
     return tmp_path / "raw"
-
-
-def snapshot(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def interrupted(source, out, after=3, **options):
@@ -150,15 +144,14 @@ def test_cut_off_after_the_last_rename(source, tmp_path, monkeypatch):
     assert not partial_of(out).exists()
 
 
-def test_generated_files_are_kept_with_the_finished_cases(tmp_path):
+def test_generated_files_are_kept_with_the_finished_cases(few_generated, tmp_path):
     def stop(site, done, total):
         if done == 2:
             raise KeyboardInterrupt
 
-    options = {"size": 16, "patients": 5}
     for out, progress in (("sites", stop), ("sites", None), ("undisturbed", None)):
         try:
-            prepare("synthetic-prostate", tmp_path / out, progress=progress, **options)
+            prepare("synthetic-prostate", tmp_path / out, progress=progress, **FIELD)
         except KeyboardInterrupt:
             assert finished_cases(tmp_path / out) == 2
             assert (tmp_path / "sites-raw" / "site1").is_dir()
@@ -192,7 +185,7 @@ def killed_after(events, source, out):
     return process.exitcode == 0
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_again_and_again_the_folder_is_that_of_an_undisturbed_preparation(source, tmp_path, seed):
     prepare(KIND, tmp_path / "undisturbed", source=source, **FIELD)
     expected = snapshot(tmp_path / "undisturbed")
@@ -211,65 +204,6 @@ def test_killed_again_and_again_the_folder_is_that_of_an_undisturbed_preparation
     assert kills >= 2
     assert snapshot(out) == expected
     assert not partial_of(out).exists()
-
-
-def test_the_number_of_processes_changes_no_byte(source, tmp_path):
-    for jobs in (1, 2):
-        prepare(KIND, tmp_path / f"{jobs}", source=source, jobs=jobs, pictures=True, **FIELD)
-    assert snapshot(tmp_path / "1") == snapshot(tmp_path / "2")
-    assert (tmp_path / "1" / "overview" / "montage.png").is_file()
-    assert not (tmp_path / "1" / "RUNMC" / "overview").exists()
-
-
-def dies(case):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_process_that_dies_names_its_case(source, tmp_path, monkeypatch):
-    monkeypatch.setitem(KINDS, KIND, replace(KINDS[KIND], decode=dies))
-    with pytest.raises(BadInput, match=r"died over one of .*Case00.nii.gz.*use fewer jobs"):
-        prepare(KIND, tmp_path / "sites", source=source, jobs=2, **FIELD)
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_processes_end_with_the_command_and_the_next_goes_on(source, tmp_path):
-    out = tmp_path / "sites"
-    prostate_site(source / "UCL", cases=40, seed=1)
-    arguments = ["prepare", KIND, "--source", str(source), "--out", str(out), "--jobs", "2"]
-    arguments += ["--size", "16", "--field-of-view", "24", "--no-pictures"]
-    code = "from cli.main import app; app()"
-    command = subprocess.Popen([sys.executable, "-c", code, *arguments], start_new_session=True)
-    while finished_cases(out) < 2 and command.poll() is None:
-        time.sleep(0.01)
-    command.kill()
-    command.wait()
-    for _ in range(600):
-        try:
-            os.killpg(command.pid, 0)  # whether any process of its session is left
-        except ProcessLookupError:
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail("its processes outlive the command")
-    assert finished_cases(out) >= 2 or out.exists()
-    if not out.exists():
-        prepare(KIND, out, source=source, **FIELD)
-    prepare(KIND, tmp_path / "undisturbed", source=source, **FIELD)
-    assert snapshot(out) == snapshot(tmp_path / "undisturbed")
-
-
-def test_every_raw_file_counts(tmp_path):
-    for name in ("a.mhd", "a.raw", "b.raw", "series/1.dcm", "series/2.dcm", "m1.png", "m2.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-
-    def files(image, label, *more):
-        case = RawCase("a", "a", tmp_path / image, tmp_path / label, tuple(tmp_path / name for name in more))
-        work = Work(KINDS[KIND], tmp_path, "site", case, tmp_path / "out", 16, None, None)
-        return [path.as_posix() for path in raw_files(work)]
-
-    assert files("a.mhd", "m1.png", "m2.png") == ["a.mhd", "a.raw", "m1.png", "m2.png"]
-    assert files("series", "m1.png") == ["m1.png", "series/1.dcm", "series/2.dcm"]
 
 
 def test_disc_crops_resume_too(tmp_path):

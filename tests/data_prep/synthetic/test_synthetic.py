@@ -1,20 +1,38 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from layouts import prepare
 
 from data_prep.check import check
-from data_prep.readers import fundus_rois as fundus
-from data_prep.readers import prostate_multisite as prostate
+from data_prep.readers import fundus_rois, prostate_multisite
+from data_prep.synthetic import fundus, prostate
 from fedmerit.training.data import SPLITS, open_sites
 
-READERS = {"synthetic-prostate": prostate, "synthetic-fundus": fundus}
+READERS = {"synthetic-prostate": prostate_multisite, "synthetic-fundus": fundus_rois}
 
 
-@pytest.fixture(scope="module", params=READERS)
+def coarser(monkeypatch):
+    """A third of the pixels: drawn and read in a fraction of the time."""
+    monkeypatch.setattr(fundus, "PIXELS", fundus.PIXELS // 3)
+    scanners = {
+        name: replace(scanner, pixels=scanner.pixels // 3, spacing=scanner.spacing * 3)
+        for name, scanner in prostate.SITES.items()
+    }
+    monkeypatch.setattr(prostate, "SITES", scanners)
+
+
+@pytest.fixture(
+    scope="module", params=[*READERS, *(pytest.param(f"{kind} whole", marks=pytest.mark.slow) for kind in READERS)]
+)
 def made(request, tmp_path_factory):
-    out = tmp_path_factory.mktemp(request.param) / "sites"
-    prepare(request.param, out, size=64, patients=5)
-    return request.param, out
+    kind, *whole = request.param.split()
+    out = tmp_path_factory.mktemp(kind) / "sites"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if not whole:
+            coarser(monkeypatch)
+        prepare(kind, out, size=64, patients=5)
+    return kind, out
 
 
 def test_six_sound_sites_that_the_public_readers_read(made):
@@ -46,3 +64,16 @@ def test_sites_differ_in_size_and_the_organ_is_whole(made):
             assert all((case.label[:, 1] <= case.label[:, 0]).all() for case in cases)
     assert len(sizes) >= 4
     assert max(areas) > 1.15 * min(areas)
+
+
+@pytest.mark.parametrize("module", [fundus, prostate])
+def test_generation_repeats_for_a_seed_and_moves_with_it(tmp_path, monkeypatch, module):
+    name, made_by = next(iter(module.SITES.items()))
+    monkeypatch.setattr(module, "SITES", {name: made_by})
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        (tmp_path / folder).mkdir()
+        module.generate(tmp_path / folder, seed, 1)
+    a, b, c = ([path.read_bytes() for path in sorted((tmp_path / name).rglob("*.*"))] for name in "abc")
+    assert len(a) >= 2
+    assert a == b
+    assert not set(a) & set(c)
