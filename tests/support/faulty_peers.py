@@ -21,7 +21,7 @@ honest = Site.give_model
 
 
 def give_model(site: Site, receiver: str, round: int) -> PeerModel | None:
-    """In the place of `Site.lend`."""
+    """In the place of `Site.give_model`."""
     model = honest(site, receiver, round)
     fault = FAULTS.get((site.name, receiver)) if round == ROUND else None
     if model is None or fault is None:
@@ -35,7 +35,7 @@ def give_model(site: Site, receiver: str, round: int) -> PeerModel | None:
 
 def install_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """For sites in this process."""
-    monkeypatch.setattr(Site, "lend", give_model)
+    monkeypatch.setattr(Site, "give_model", give_model)
 
 
 def install_in_children(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -45,7 +45,7 @@ def install_in_children(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         "import sys\n"
         "if any('worker_process' in word or 'simulator' in word for word in sys.orig_argv):\n"
         "    import faulty_peers\n"
-        "    faulty_peers.Site.lend = faulty_peers.lend\n"
+        "    faulty_peers.Site.give_model = faulty_peers.give_model\n"
     )
     path = [str(folder), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))

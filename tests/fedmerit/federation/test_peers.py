@@ -427,7 +427,7 @@ def test_peer_that_vanishes_or_answers_wrongly_costs_its_own_exchange_alone(aski
 
 def test_site_decides_by_its_own_memory_with_whom_it_shares(asking):
     _, _, site = asking(peers_of())
-    held = torch.load(site.memory / "round_00001.pt", weights_only=True)["weights"]
+    held = torch.load(site.memory.path / "round_00001.pt", weights_only=True)["weights"]
     for peer in ("site2", "site3"):
         gave_model = site.give_model(peer, 2)
         assert (gave_model is not None) == gives(held[peer], 0, "site1", peer, 2)
@@ -439,7 +439,7 @@ def test_site_decides_by_its_own_memory_with_whom_it_shares(asking):
 
 def spoiled_memory(site, round, change):
     """What the site remembers of a round, changed."""
-    path = site.memory / f"round_{round:05d}.pt"
+    path = site.memory.path / f"round_{round:05d}.pt"
     memory = torch.load(path, weights_only=True)
     torch.save(change(memory), path)
 
@@ -457,20 +457,20 @@ def spoiled_memory(site, round, change):
 def test_model_that_is_not_as_listed_is_neither_lent_nor_logged_as_lent(asking, change):
     _, _, site = asking(peers_of())
     assert site.give_model("site2", 2) is not None
-    before = Ledger(site.memory / SITE_LOG).records
+    before = Ledger(site.memory.path / SITE_LOG).records
     assert (before[-1]["work"], before[-1]["peer"], before[-1]["round"]) == ("lend", "site2", 2)
     spoiled_memory(site, 1, change)
     with pytest.raises(Withheld) as withheld:
         site.give_model("site2", 2)
     assert "Mueller" not in str(withheld.value)
-    assert Ledger(site.memory / SITE_LOG).records == before
+    assert Ledger(site.memory.path / SITE_LOG).records == before
 
 
 def test_what_cannot_be_asked_for_is_logged_by_kind_alone(asking, caplog):
     _, _, site = asking(peers_of() | {"site3": OSError("/data/Mueller.npy: gone")})
     assert "site3 cannot be asked for its model: OSError" in caplog.text
     assert "Mueller" not in caplog.text
-    got_model = [record for record in Ledger(site.memory / SITE_LOG).records if record["work"] == "borrow"]
+    got_model = [record for record in Ledger(site.memory.path / SITE_LOG).records if record["work"] == "borrow"]
     assert [(record["peer"], record["model"]) for record in got_model] == [
         ("site2", digest_of_peer(peers_of()["site2"])),
         ("site3", None),
@@ -479,7 +479,7 @@ def test_what_cannot_be_asked_for_is_logged_by_kind_alone(asking, caplog):
 
 def test_site_that_shares_nothing_with_a_peer_is_not_in_its_log(asking):
     _, _, site = asking(dict.fromkeys(("site2", "site3")))
-    assert {record["work"] for record in Ledger(site.memory / SITE_LOG).records} == {"train"}
+    assert {record["work"] for record in Ledger(site.memory.path / SITE_LOG).records} == {"train"}
 
 
 # What a bad peer costs
