@@ -46,11 +46,14 @@ def parameter(default: Any, text: str, **rule: Any) -> Any:
     """A dataclass field that says what it is and may be.
 
     Args:
-        default: its value where none is given; `dataclasses.MISSING`: one has to be.
+        default: its value where none is given; `dataclasses.MISSING`: one has to be; ``dict``: an empty one.
         text: what it is.
         **rule: the bounds or choices of its `Rule`.
     """
-    return field(default=default, metadata={"rule": Rule(text=text, **rule)})
+    metadata = {"rule": Rule(text=text, **rule)}
+    return (
+        field(default_factory=dict, metadata=metadata) if default is dict else field(default=default, metadata=metadata)
+    )
 
 
 def rules(kind: Any) -> dict[str, Rule]:

@@ -30,7 +30,7 @@ from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
 from fedmerit.training.data import Slices, open_sites
-from fedmerit.training.learning import train
+from fedmerit.training.learning import steps_of, train
 from fedmerit.training.networks import build_network
 from fedmerit.training.place import device_of, pick_device
 
@@ -163,10 +163,10 @@ def _seconds_per_image(folder: Path, batches: int = 4) -> float:
     took = []
     for _ in range(2):
         started = time.perf_counter()
-        train(build_network(config.network, device), slices, config.training, seed=0)
+        train(build_network(config.network, device), slices, config.training, config.training.lr, seed=0)
         took.append(time.perf_counter() - started)
     torch.set_num_threads(threads)
-    return min(took) / (len(slices) * config.training.epochs)
+    return min(took) / (steps_of(slices, config.training) * config.training.batch_size)
 
 
 def own_seconds(trainings: Sequence[Training]) -> float:

@@ -1,5 +1,7 @@
 """What a run is: method, parameters, network, training, rounds, seed. Made once, sent to server and sites."""
 
+import json
+from collections import abc
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, get_origin, get_type_hints
@@ -12,7 +14,10 @@ from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method, method_class
 from fedmerit.parameters import Checked, parameter
 
-OPTIMIZERS = ("adam", "sgd")
+ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
+OPTIMIZERS = ("adam", "adamw", "sgd")
+SCHEDULES = ("constant", "polynomial", "cosine")
+AUGMENTATIONS = ("strong", "light")
 STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 
 TASKS: Mapping[str, Mapping[str, Any]] = {
@@ -24,39 +29,73 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Network(Checked):
-    """MONAI's 2D U-Net."""
+    """One of MONAI's 2D networks."""
 
     __pydantic_config__ = STRICT_NAMES
     in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
     labels: tuple[str, ...] = parameter(MISSING, "one sigmoid output channel each")
+    architecture: str = parameter("dynunet", "MONAI's", choices=ARCHITECTURES)
     width: int = parameter(16, "channels of the first level; each further level doubles them", low=1, high=512)
     depth: int = parameter(5, "levels; 5 of width 16 give 16, 32, 64, 128, 256", low=2, high=9)
     norm: str = parameter(
-        "batch", "group: one group, which any number of channels allows", choices=("batch", "instance", "group")
+        "own",
+        "own: the architecture's; group: one group, which any number of channels allows",
+        choices=("own", "batch", "instance", "group"),
     )
-    residual_units: int = parameter(2, "convolutions of each level's residual unit; 0: plain ones", low=0, high=8)
+    residual_units: int = parameter(2, "unet: convolutions of a residual unit; 0: plain ones", low=0, high=8)
+    arguments: Mapping[str, Any] = parameter(
+        dict, 'further ones of MONAI\'s class, as JSON: {"deep_supervision": true}'
+    )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Network":
+        """As `dataclasses.asdict` wrote it, this version's or an earlier one's."""
+        network: Network = build(cls, {**NETWORK_BEFORE, **values}, "network")
+        return network
 
 
 @dataclass(frozen=True)
 class Training(Checked):
-    """One site's round. Optimiser, batch and epochs are those of Jiang et al. 2023."""
+    """One site's round."""
 
     __pydantic_config__ = STRICT_NAMES
     loss: str = parameter(
-        "dice_ce", "soft Dice + cross-entropy; dice: soft Dice alone, as in that paper", choices=("dice_ce", "dice")
+        "dice_ce",
+        "soft Dice + cross-entropy; dice: soft Dice alone, as in Jiang et al. 2023",
+        choices=("dice_ce", "dice"),
     )
-    optimizer: str = parameter(
-        "adam", "made anew each round; adam: betas (0.9, 0.99); sgd: no momentum", choices=OPTIMIZERS
+    optimizer: str = parameter("adam", "made anew each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS)
+    lr: float = parameter(1e-3, "learning rate, where the schedule has it highest", above=0)
+    schedule: str = parameter(
+        "polynomial",
+        "of the learning rate over T rounds; polynomial: (1 - t/T)^0.9, cosine: (1 + cos(πt/T))/2",
+        choices=SCHEDULES,
     )
-    lr: float = parameter(1e-3, "learning rate", above=0)
+    warmup_rounds: int = parameter(0, "in which the learning rate rises in equal steps", low=0)
+    momentum: float = parameter(0.0, "of sgd", low=0, below=1)
+    weight_decay: float = parameter(0.0, "adam, sgd: L2; adamw: decoupled", low=0)
+    clip: float = parameter(0.0, "longest gradient of a step; 0: any", low=0)
     batch_size: int = parameter(8, "slices of a step", low=1, high=4096)
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
-    augment: bool = parameter(True, "random flips, rotation, scaling, noise and contrast")
+    steps: int = parameter(0, "of the optimiser per round, in the place of epochs; 0: epochs", low=0, high=1_000_000)
+    organ_share: float = parameter(
+        0.0, "of a batch's slices, at least, that show a label; 0: as they come", low=0, high=1
+    )
+    augment: bool = parameter(True, "random transforms of images and masks")
+    augmentation: str = parameter(
+        "strong",
+        "light: flip, small rotation and scaling, noise, gamma; strong: more of them, and blur, bias field, intensity",
+        choices=AUGMENTATIONS,
+    )
     amp: bool = parameter(False, "mixed precision")
     cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
     validate_trained: bool = parameter(
         False, "also test what a site trained on its validation split: evidence of free riders"
     )
+
+
+NETWORK_BEFORE: Mapping[str, Any] = {"architecture": "unet"}  # what versions did that wrote down no such name
+TRAINING_BEFORE: Mapping[str, Any] = {"schedule": "constant", "augmentation": "light"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +122,9 @@ class RunConfiguration(Checked):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
         """The configuration that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
-        config: RunConfiguration = build(cls, values, "plan")
+        parts = {"network": NETWORK_BEFORE, "training": TRAINING_BEFORE}
+        complete = {name: {**before, **values.get(name, {})} for name, before in parts.items()}
+        config: RunConfiguration = build(cls, {**values, **complete}, "plan")
         return config.checked()
 
     def checked(self) -> "RunConfiguration":
@@ -128,7 +169,9 @@ def make_configuration(
             known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
             raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
         chosen[group][name] = value
-    return RunConfiguration.from_dict({"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen})
+    values = {"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen}
+    config: RunConfiguration = build(RunConfiguration, values, "plan")
+    return config.checked()
 
 
 def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
@@ -137,12 +180,7 @@ def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
     if unknown:
         raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")
     kinds = get_type_hints(kind)
-    values = {  # a list in a text: 0.5,0.25
-        name: [part for part in value.split(",") if part]
-        if isinstance(value, str) and get_origin(kinds[name]) is tuple
-        else value
-        for name, value in values.items()
-    }
+    values = {name: _parsed(value, get_origin(kinds[name]), f"{what}: {name}") for name, value in values.items()}
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
@@ -151,3 +189,15 @@ def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
             raise BadInput(f"{what}: {first['ctx']['error']}") from None
         name = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{what}: {name}: {first['msg']} (got {first['input']!r})") from None
+
+
+def _parsed(value: Any, kind: Any, what: str) -> Any:
+    """A list, 0.5,0.25, or a JSON object in a text as what it says; all else as it is."""
+    if not isinstance(value, str) or kind not in (tuple, abc.Mapping):
+        return value
+    if kind is tuple:
+        return [part for part in value.split(",") if part]
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise BadInput(f"{what}: {value!r} is no JSON object ({error}); expected {{...}}") from None

@@ -26,7 +26,7 @@ from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import SiteKey
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import SERVER_SPLIT, Case, SiteFolder, Slices
-from fedmerit.training.learning import build_loss, fixed_batches, steps_of, train
+from fedmerit.training.learning import build_loss, fixed_batches, learning_rate, steps_of, train
 from fedmerit.training.networks import build_network, save_network
 from fedmerit.training.neurons import held_parameters
 from fedmerit.training.overlaps import Overlap, mean_dice
@@ -142,11 +142,14 @@ class Site:
         if isinstance(self.method, LearnsFromPeers) and task.peers:
             return self._learn_from_peers(self.method, task, received)
         held = None if task.neurons is None else held_parameters(self.network, task.neurons)
-        loss = train(self.network, self.slices, self.config.training, self._seed(task), held)
+        loss = train(self.network, self.slices, self.config.training, self._rate(task), self._seed(task), held)
         return self._learned(received, loss)
 
     def _seed(self, task: Task) -> int:
         return random_seed(self.config.seed, self.folder.name, task.round)
+
+    def _rate(self, task: Task) -> float:
+        return learning_rate(self.config.training, task.round, self.config.rounds)
 
     def _learned(self, received: Tensor, loss: float) -> Learned:
         """What the network has become."""
@@ -157,7 +160,9 @@ class Site:
         """With the term that the method makes of the peers' predictions; the network is as it was received."""
         exchange = ModelExchange(task.peers, self.network, self.config.network)
         term = self._peer_term(method, task, exchange)
-        loss = train(self.network, self.slices, self.config.training, self._seed(task), extra_loss=term.loss)
+        loss = train(
+            self.network, self.slices, self.config.training, self._rate(task), self._seed(task), extra_loss=term.loss
+        )
         for peer, fault in exchange.faults.items():
             log.warning("round %d: %s is not available: %s", task.round, peer, fault)
         available = {peer: float(peer not in exchange.faults) for peer in task.peers}
@@ -175,7 +180,7 @@ class Site:
 
     def _learn_its_way(self, method: TrainsLocally, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         """As the method has it, which trains once or more."""
-        settings = self.config.training
+        settings, rate = self.config.training, self._rate(task)
 
         def once(
             start: Tensor,
@@ -184,9 +189,9 @@ class Site:
             shift: Tensor | None = None,
         ) -> Trained:
             flat.load(self.network, start, task.buffers if buffers is None else buffers)
-            loss = train(self.network, self.slices, settings, self._seed(task), penalty=penalty, shift=shift)
+            loss = train(self.network, self.slices, settings, rate, self._seed(task), penalty=penalty, shift=shift)
             trained, statistics = flat.get_parameters(self.network), flat.get_buffers(self.network)
-            return Trained(trained, statistics, loss, steps_of(self.slices, settings), settings.lr)
+            return Trained(trained, statistics, loss, steps_of(self.slices, settings), rate)
 
         kept, own_before = (memory.kept, memory.own) if memory else ({}, None)
         result = method.train(TrainingView(received, task.buffers, task.vectors, kept, own_before, once))

@@ -181,6 +181,11 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return len(self.index)
 
+    @cached_property
+    def show_labels(self) -> Tensor:
+        """(slices,) bool: whether a label is there at all."""
+        return torch.tensor([bool(case.label[position].any()) for case, position in self.index])
+
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
         case, position = self.index[item]
         image = torch.from_numpy(np.array(case.image[position]))

@@ -1,24 +1,19 @@
-"""Local training: MONAI's loss and transforms, put together for one site."""
+"""Local training: loss, optimiser and batches of one site's round."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import chain, islice, repeat
 
 import torch
-from monai.losses import DiceLoss
-from monai.transforms import (
-    Compose,
-    RandAdjustContrastd,
-    RandAffined,
-    RandFlipd,
-    RandGaussianNoised,
-)
+from monai.losses import DeepSupervisionLoss, DiceLoss
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 
 from fedmerit import flat
 from fedmerit.capabilities.local_training import Penalty
 from fedmerit.capabilities.peer_learning import ExtraLoss
 from fedmerit.configuration.run import Training
+from fedmerit.training.augmentation import AUGMENTATIONS, Augmenter
 from fedmerit.training.data import Slices
 from fedmerit.training.precision import autocast, precision_of
 
@@ -40,37 +35,6 @@ class _Sum(nn.Module):
         return torch.stack([loss(logits, masks) for loss in self.losses]).sum()
 
 
-class Augmented(Dataset[tuple[Tensor, Tensor]]):
-    """Slices under random transforms drawn from one seed."""
-
-    def __init__(self, slices: Slices, seed: int):
-        self.slices = slices
-        both = ("image", "label")
-        self.transform = Compose(
-            [
-                RandFlipd(both, prob=0.5, spatial_axis=1),
-                RandAffined(
-                    both,
-                    prob=0.5,
-                    rotate_range=0.2,
-                    scale_range=0.1,
-                    mode=("bilinear", "nearest"),
-                    padding_mode="border",
-                ),
-                RandGaussianNoised("image", prob=0.2, std=0.1),
-                RandAdjustContrastd("image", prob=0.2, gamma=(0.7, 1.5)),
-            ]
-        ).set_random_state(seed % 2**32)
-
-    def __len__(self) -> int:
-        return len(self.slices)
-
-    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
-        image, label = self.slices[item]
-        result: Any = self.transform({"image": image, "label": label})
-        return torch.as_tensor(result["image"]), torch.as_tensor(result["label"])
-
-
 def fixed_batches(slices: Slices, count: int, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """At most ``count`` batches of ``size`` images and masks, spread evenly over the slices, as they are."""
     images = min(len(slices), count * size)
@@ -83,6 +47,7 @@ def train(
     network: nn.Module,
     slices: Slices,
     training: Training,
+    rate: float,
     seed: int,
     held: Mapping[nn.Parameter, Tensor] | None = None,
     extra_loss: ExtraLoss | None = None,
@@ -92,9 +57,10 @@ def train(
     """Train in place for one round, on the device the network is on; the mean loss of its batches.
 
     Args:
-        network: gives logits (batch, labels, h, w).
+        network: gives logits (batch, labels, h, w); with deep supervision (batch, heads, labels, h, w).
         slices: the site's training images.
         training: loss, optimiser and batches.
+        rate: the round's learning rate, of `learning_rate`.
         seed: of the order of images and the augmentation.
         held: by parameter, bool in its shape: what the site holds of it; the rest is zero after every step. None: all.
         extra_loss: added to the run's, of the batch as it is trained on.
@@ -103,51 +69,88 @@ def train(
     """
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
-    optimizer = build_optimizer(network, training)
+    of_heads = DeepSupervisionLoss(loss_function)
+    optimizer = build_optimizer(network, training, rate)
     parameters = list(flat.trainable(network).values())
     if held is not None:  # without it β of a BatchNorm would move, and all by momentum
         optimizer.register_step_post_hook(lambda *_: _drop(held))
-    loader = DataLoader(
-        Augmented(slices, seed) if training.augment else slices,
-        batch_size=training.batch_size,
-        shuffle=True,
-        generator=torch.Generator().manual_seed(seed),
-        pin_memory=device.type == "cuda",
-    )
+    augment = Augmenter(AUGMENTATIONS[training.augmentation], seed, device) if training.augment else None
     precision = precision_of(device, training.amp)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     total = torch.zeros((), device=device)
     network.train()
-    for _ in range(training.epochs):
-        for images, masks in loader:
-            images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
-            optimizer.zero_grad(set_to_none=True)
-            with autocast(device, precision):
-                logits = network(images)
-                loss = loss_function(logits, masks)
-                if extra_loss:
-                    loss = loss + extra_loss(images, logits)
-            whole = loss + penalty(_vector(parameters)) if penalty else loss
-            scaler.scale(whole).backward()
-            if shift is not None:
-                scaler.unscale_(optimizer)
-                _add_to_gradients(parameters, shift)
-            scaler.step(optimizer)
-            scaler.update()
-            total += loss.detach()
-    return float(total) / (len(loader) * training.epochs)
+    for images, masks in _batches(slices, training, seed, device):
+        images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
+        if augment:
+            images, masks = augment(images, masks)
+        optimizer.zero_grad(set_to_none=True)
+        with autocast(device, precision):
+            heads = network(images)
+            logits = heads if heads.ndim == masks.ndim else heads[:, 0]
+            loss = loss_function(logits, masks) if logits is heads else of_heads(list(heads.unbind(1)), masks)
+            if extra_loss:
+                loss = loss + extra_loss(images, logits)
+        whole = loss + penalty(_vector(parameters)) if penalty else loss
+        scaler.scale(whole).backward()
+        if shift is not None or training.clip:
+            scaler.unscale_(optimizer)
+        if shift is not None:
+            _add_to_gradients(parameters, shift)
+        if training.clip:
+            nn.utils.clip_grad_norm_(parameters, training.clip)
+        scaler.step(optimizer)
+        scaler.update()
+        total += loss.detach()
+    return float(total) / steps_of(slices, training)
 
 
-def build_optimizer(network: nn.Module, training: Training) -> torch.optim.Optimizer:
-    """ "adam", with the betas of Jiang et al. 2023, or "sgd", without momentum; made anew each round."""
+def _batches(slices: Slices, training: Training, seed: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """Those of one round, of images and masks."""
+    order = torch.Generator().manual_seed(seed)
+    loader = DataLoader(
+        slices,
+        batch_size=training.batch_size,
+        shuffle=not training.organ_share,
+        sampler=_favouring_organs(slices, training.organ_share, order) if training.organ_share else None,
+        generator=order,
+        pin_memory=device.type == "cuda",
+    )
+    return islice(chain.from_iterable(repeat(loader)), steps_of(slices, training))
+
+
+def _favouring_organs(slices: Slices, share: float, order: torch.Generator) -> WeightedRandomSampler:
+    """As many slices as there are, drawn so that ``share`` of them, if not more, is expected to show a label."""
+    shown = slices.show_labels
+    present = max(share, float(shown.double().mean())) if shown.any() else 0.0
+    weights = torch.where(shown, present / max(int(shown.sum()), 1), (1 - present) / max(int((~shown).sum()), 1))
+    return WeightedRandomSampler(weights.tolist(), len(slices), generator=order)
+
+
+def learning_rate(training: Training, round: int, rounds: int) -> float:
+    """Of round t = ``round`` of T = ``rounds``, the same for all its steps."""
+    warm = min(1.0, (round + 1) / (training.warmup_rounds + 1))
+    done = round / rounds
+    falling: Mapping[str, float] = {
+        "constant": 1.0,
+        "polynomial": math.pow(1 - done, 0.9),
+        "cosine": (1 + math.cos(math.pi * done)) / 2,
+    }
+    return training.lr * warm * falling[training.schedule]
+
+
+def build_optimizer(network: nn.Module, training: Training, rate: float) -> torch.optim.Optimizer:
+    """Made anew each round; the betas are those of Jiang et al. 2023."""
+    parameters, decay, betas = network.parameters(), training.weight_decay, (0.9, 0.99)
     if training.optimizer == "sgd":
-        return torch.optim.SGD(network.parameters(), lr=training.lr)
-    return torch.optim.Adam(network.parameters(), lr=training.lr, betas=(0.9, 0.99))
+        return torch.optim.SGD(parameters, lr=rate, momentum=training.momentum, weight_decay=decay)
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=decay)
+    return torch.optim.Adam(parameters, lr=rate, betas=betas, weight_decay=decay)
 
 
 def steps_of(slices: Slices, training: Training) -> int:
     """K, of the optimiser in a round."""
-    return -(-len(slices) // training.batch_size) * training.epochs
+    return training.steps or -(-len(slices) // training.batch_size) * training.epochs
 
 
 def _vector(parameters: Sequence[nn.Parameter]) -> Tensor:

@@ -1,11 +1,15 @@
 """Networks: MONAI's, by their description; how they are saved."""
 
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from monai.networks.nets import UNet
+from monai.networks.nets import AttentionUnet, BasicUNet, DynUNet, SegResNet, SwinUNETR, UNet
 from torch import nn
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
@@ -13,21 +17,118 @@ from fedmerit.files import read_json, write_atomically, write_json
 from fedmerit.seeds import random_seed
 
 
-def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
-    """MONAI's 2D U-Net: (batch, in_channels, h, w) to logits (batch, labels, h, w).
+@dataclass(frozen=True)
+class Architecture:
+    """One of MONAI's networks, and how its arguments follow from a description."""
 
-    On a ``device`` to work on, its weights lie channels last: an epoch on a CPU takes 3/4 of its time.
+    kind: Callable[..., nn.Module]
+    arguments: Callable[[Network], Mapping[str, Any]]
+    norm: str = ""  # the name of the argument that sets the norm layers; "": it has none
+    own_norm: str = "instance"  # with norm=own
+    affine: bool = True  # whether an instance norm has weights
+    outputs: tuple[str, ...] = ()  # the modules that give the logits; (): the last of a nested sequence
+    step: Callable[[Network], int] = lambda network: int(2 ** (network.depth - 1))  # that image sides are multiples of
+
+
+def _filters(network: Network) -> list[int]:
+    return [network.width * 2**level for level in range(network.depth)]
+
+
+def _dynunet(network: Network) -> dict[str, Any]:
+    strides = [1] + [2] * (network.depth - 1)
+    return {
+        "kernel_size": [3] * network.depth,
+        "strides": strides,
+        "upsample_kernel_size": strides[1:],
+        "filters": _filters(network),
+    }
+
+
+def _unet(network: Network) -> dict[str, Any]:
+    strides = [2] * (network.depth - 1)
+    return {"channels": _filters(network), "strides": strides, "num_res_units": network.residual_units}
+
+
+def _segresnet(network: Network) -> dict[str, Any]:
+    levels = network.depth - 1
+    return {"init_filters": network.width, "blocks_down": (1, *[2] * levels), "blocks_up": (1,) * levels}
+
+
+def _basicunet(network: Network) -> dict[str, Any]:
+    return {"features": [*_filters(network), network.width]}
+
+
+def _attentionunet(network: Network) -> dict[str, Any]:
+    return {"channels": _filters(network), "strides": [2] * (network.depth - 1)}
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "dynunet": Architecture(DynUNet, _dynunet, "norm_name", outputs=("output_block", "deep_supervision_heads")),
+    "unet": Architecture(UNet, _unet, "norm", own_norm="batch", affine=False),
+    "segresnet": Architecture(SegResNet, _segresnet, "norm", own_norm="group", outputs=("conv_final",)),
+    "basicunet": Architecture(BasicUNet, _basicunet, "norm", outputs=("final_conv",)),
+    "attentionunet": Architecture(AttentionUnet, _attentionunet),
+    "swinunetr": Architecture(
+        SwinUNETR, lambda network: {"feature_size": network.width}, "norm_name", outputs=("out",), step=lambda _: 32
+    ),
+}
+
+
+def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
+    """MONAI's 2D network: (batch, in_channels, h, w) to logits (batch, labels, h, w).
+
+    Its ``smallest_side`` is that of the images it takes. On a ``device`` to work on, its weights lie as they are the
+    quickest: channels last with batch norms (3/4 of an epoch's time on a CPU), but not with instance norms (5/4).
+
+    Raises:
+        BadInput: MONAI refuses the arguments.
     """
-    unet: nn.Module = UNet(
-        spatial_dims=2,
-        in_channels=network.in_channels,
-        out_channels=len(network.labels),
-        channels=[network.width * 2**level for level in range(network.depth)],
-        strides=[2] * (network.depth - 1),
-        num_res_units=network.residual_units,
-        norm=("group", {"num_groups": 1}) if network.norm == "group" else network.norm,
-    )
-    return unet if device is None else unet.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    architecture = ARCHITECTURES[network.architecture]
+    arguments = {
+        "spatial_dims": 2,
+        "in_channels": network.in_channels,
+        "out_channels": len(network.labels),
+        **architecture.arguments(network),
+        **_norm(network, architecture),
+        **network.arguments,
+    }
+    try:
+        built = architecture.kind(**arguments)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise BadInput(
+            f"architecture={network.architecture}: MONAI's {architecture.kind.__name__} refuses width={network.width}, "
+            f"depth={network.depth}, norm={network.norm} and arguments {dict(network.arguments)}: {error}"
+        ) from error
+    built.smallest_side = 2 * architecture.step(network)  # type: ignore[assignment]
+    if device is None:
+        return built
+    instances = any(isinstance(module, _InstanceNorm) for module in built.modules())
+    return built.to(device, memory_format=torch.contiguous_format if instances else torch.channels_last)  # type: ignore[call-overload]
+
+
+def _norm(network: Network, architecture: Architecture) -> dict[str, Any]:
+    own = network.norm == "own"
+    if not architecture.norm:
+        if own:
+            return {}
+        raise BadInput(f"norm={network.norm}: {network.architecture} has no other norm than its own; leave it out")
+    layers: dict[str, Any] = {
+        "batch": "batch",
+        "instance": ("instance", {"affine": architecture.affine}),
+        "group": ("group", {"num_groups": 1}),
+    }
+    return {architecture.norm: layers[architecture.own_norm if own else network.norm]}
+
+
+def output_modules(network: nn.Module) -> list[nn.Module]:
+    """The blocks whose channels are the labels themselves."""
+    for architecture in ARCHITECTURES.values():
+        if isinstance(network, architecture.kind) and architecture.outputs:  # type: ignore[arg-type]
+            return [module for name in architecture.outputs if (module := getattr(network, name, None)) is not None]
+    body = network
+    while len(children := list(body.children())) == 1:
+        body = children[0]
+    return [children[-1] if children else body]
 
 
 def initial_network(network: Network, seed: int) -> nn.Module:
@@ -38,13 +139,31 @@ def initial_network(network: Network, seed: int) -> nn.Module:
 
 
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where the U-Net cannot halve an image ``depth - 1`` times."""
-    step = 2 ** (network.depth - 1)
+    """`BadInput` where the network cannot halve an image as often as it has to."""
+    step = ARCHITECTURES[network.architecture].step(network)
     if any(side % step or side < 2 * step for side in image_size):
         raise BadInput(
-            f"image size {image_size[0]}x{image_size[1]}: a U-Net of depth {network.depth} needs multiples of {step}, "
-            f"at least {2 * step}; prepare with another --size or run with --set depth=..."
+            f"image size {image_size[0]}x{image_size[1]}: {network.architecture} of depth {network.depth} needs "
+            f"multiples of {step}, at least {2 * step}; prepare with another --size or run with --set depth=..."
         )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a network costs."""
+
+    parameters: int  # d
+    update_bytes: int  # float32
+    operations: int  # multiplications and additions of one image's forward pass
+
+
+def cost_of(network: Network, image_size: tuple[int, int]) -> Cost:
+    """Counted in one image's forward pass."""
+    built = initial_network(network, 0).eval()
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        built(torch.zeros(1, network.in_channels, *image_size))
+    parameters = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
+    return Cost(parameters, 4 * parameters, counter.get_total_flops())
 
 
 def save_network(folder: Path, name: str, network: nn.Module, description: Network) -> None:
@@ -55,8 +174,7 @@ def save_network(folder: Path, name: str, network: nn.Module, description: Netwo
 
 def load_network(folder: Path, name: str = "global") -> nn.Module:
     """The network that `save_network` wrote, on the CPU, to evaluate; `BadInput` naming a missing or spoiled file."""
-    description = read_json(folder / "model.json")
-    network = build_network(Network(**description | {"labels": tuple(description["labels"])}))
+    network = build_network(Network.from_dict(read_json(folder / "model.json")))
     path = folder / f"{name}.pt"
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the model of a finished run")

@@ -1,7 +1,7 @@
 """The neurons of a network: which parameters and statistics belong to each, and what the loss says of each.
 
 A neuron is one output channel of a hidden convolution: its filter and bias, and the γ, β and running statistics of
-that channel in the norm after it. What is in the last block of the network belongs to none: its channels are the
+that channel in the norm after it. What is in the output block of the network belongs to none: its channels are the
 labels themselves (in a U-Net of residual units the transposed convolution there adds to the logits directly), and
 without one of them a model knows nothing of that label.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedmerit import flat
 from fedmerit.flat import Buffers
+from fedmerit.training.networks import output_modules
 from fedmerit.training.prediction import EVALUATION_BATCH, soft_dice_losses
 from fedmerit.vectors import owned
 
@@ -43,19 +45,52 @@ class Layer:
 
 def layers(network: nn.Module) -> list[Layer]:
     """The hidden convolutions, in the order of `named_modules`."""
-    body = network
-    while len(children := list(body.children())) == 1:
-        body = children[0]
-    last = set(children[-1].modules()) if children else {body}
+    if network not in _KNOWN:
+        _KNOWN[network] = _layers(network)
+    return _KNOWN[network]
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, list[Layer]] = WeakKeyDictionary()
+
+
+def _layers(network: nn.Module) -> list[Layer]:
+    last = {module for block in output_modules(network) for module in block.modules()}
+    norms = _norms_after(network)
+    names = {module: name for name, module in network.named_modules()}
     found: list[Layer] = []
-    for name, module in network.named_modules():
-        if module in last:
-            continue
-        if isinstance(module, CONVOLUTIONS):
+    for module, name in names.items():
+        if isinstance(module, CONVOLUTIONS) and module not in last:
             first = found[-1].first + found[-1].count if found else 0
-            found.append(Layer(first, module.out_channels, name, None))
-        elif isinstance(module, NORMS) and found:
-            found[-1] = Layer(found[-1].first, found[-1].count, found[-1].convolution, name)
+            norm = norms.get(module)
+            found.append(Layer(first, module.out_channels, name, None if norm is None else names[norm]))
+    return found
+
+
+def _norms_after(network: nn.Module) -> dict[nn.Module, nn.Module]:
+    """By convolution, the norm that its output goes into: seen on an image of zeros."""
+    convolutions = [module for module in network.modules() if isinstance(module, CONVOLUTIONS)]
+    norms = [module for module in network.modules() if isinstance(module, NORMS)]
+    source: dict[int, nn.Module] = {}
+    outputs: list[Tensor] = []  # kept, so that no other tensor takes an id
+    found: dict[nn.Module, nn.Module] = {}
+
+    def leaves(module: nn.Module, _: object, output: Tensor) -> None:
+        outputs.append(output)
+        source[id(output)] = module
+
+    def enters(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if id(inputs[0]) in source:
+            found[source[id(inputs[0])]] = module
+
+    side, like = getattr(network, "smallest_side", 64), next(network.parameters())
+    trained = network.training
+    with ExitStack() as stack, torch.inference_mode():
+        for convolution in convolutions:
+            stack.callback(convolution.register_forward_hook(leaves).remove)
+        for norm in norms:
+            stack.callback(norm.register_forward_pre_hook(enters).remove)
+        network.eval()(like.new_zeros(1, convolutions[0].in_channels, side, side))
+    network.train(trained)
     return found
 
 
