@@ -9,12 +9,13 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from fedmerit.configuration.recipes import RECIPES
 from fedmerit.errors import BadInput, RunFailed
 
 # The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
 METHODS = (
-    "standalone", "fedavg", "fedce", "cgsv", "rffl", "dw", "eu", "rr", "cffl", "fedave", "fedsac", "qfedavg", "fedci",
-    "eci", "cycle", "vpdl",
+    "standalone", "pooled", "fedavg", "fedce", "cgsv", "rffl", "dw", "eu", "rr", "cffl", "fedave", "fedsac", "qfedavg",
+    "fedci", "eci", "cycle", "vpdl",
 )  # fmt: skip
 TASKS = ("prostate", "fundus", "fundus-disc")
 
@@ -45,6 +46,10 @@ class Engine(StrEnum):
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method, the training or the network."),
+]
+Recipe = Annotated[
+    str | None,
+    typer.Option(metavar="|".join(RECIPES), help="How to train where --set says nothing; quick: to try things out."),
 ]
 Method = typer.Option(help=", ".join(METHODS))
 Methods = Annotated[
@@ -91,6 +96,11 @@ def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, 
         if not name or not equals:
             raise BadInput(f"{option} {name}: expected NAME=VALUE")
     return {name: value for name, _, value in pairs}
+
+
+def settings_of(settings: list[str] | None, recipe: str | None) -> dict[str, str]:
+    """What --set and --recipe say."""
+    return {**given(recipe=recipe), **assignments(settings)}
 
 
 def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[str]) -> dict[str, Any]:

@@ -11,15 +11,17 @@ from cli.app import (
     Jobs,
     Methods,
     OutFolder,
+    Recipe,
     Rounds,
     ServerSites,
     Settings,
     SitesFolder,
-    assignments,
     console,
     given,
     require_jobs,
+    settings_of,
 )
+from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -37,12 +39,13 @@ def attack(
     sites: SitesFolder,
     out: OutFolder,
     method: Annotated[str, typer.Option(help="With parameters where wanted: fedce:combine=plus.")] = "fedce",
-    rounds: Rounds = 30,
+    rounds: Rounds = ROUNDS,
     seed: Annotated[int, typer.Option(help="Of both runs.")] = 0,
     jobs: Jobs = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
+    recipe: Recipe = None,
 ) -> None:
     """One run in which a site attacks, beside the same run in which all are honest: who was flagged, and when.
 
@@ -56,7 +59,7 @@ def attack(
         if "," in value or value == "all":
             raise BadInput(f"{option} {value}: expected one; `fedmerit freeriders` takes several")
     options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
-    control, attacked = _train(out, method, kind, [site], str(seed), jobs, assignments(settings), options)
+    control, attacked = _train(out, method, kind, [site], str(seed), jobs, settings_of(settings, recipe), options)
     show([beside_honest(attacked, control, results_of([control, attacked]))], out)
     _say_where(out)
 
@@ -68,12 +71,13 @@ def freeriders(
     kinds: Annotated[str, typer.Option(help=f"Attacks: all, or some of {KINDS}")] = "all",
     methods: Methods = "fedavg,fedce,cgsv",
     riding: Annotated[str | None, typer.Option(help="Sites that attack in turn: A,B.", show_default="all")] = None,
-    rounds: Rounds = 30,
+    rounds: Rounds = ROUNDS,
     seeds: Annotated[str, typer.Option(help="Of every run.")] = "0",
     jobs: Jobs = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
+    recipe: Recipe = None,
 ) -> None:
     """Every site in turn makes every attack under every method: what it pays, and what tells.
 
@@ -91,7 +95,7 @@ def freeriders(
 
     names = riding.split(",") if riding is not None else [folder.name for folder in open_sites(sites)]
     options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
-    attacks = _train(out, methods, kinds, names, seeds, jobs, assignments(settings), options)
+    attacks = _train(out, methods, kinds, names, seeds, jobs, settings_of(settings, recipe), options)
     results = results_of(attacks)
     show(tables(attacks, results), out)
     details = {"runs": outcomes(attacks, results), "roc": rocs(attacks, results)}

@@ -13,13 +13,15 @@ from cli.app import (
     Contributions,
     Method,
     Privacy,
+    Recipe,
     RoundTimeout,
     Settings,
     Track,
-    assignments,
     console,
+    settings_of,
     with_contributions,
 )
+from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 
 COLUMNS = {  # of the table of methods, by the field of `About`
@@ -90,7 +92,7 @@ def export(
     method: Annotated[str, Method],
     task: Annotated[str, typer.Option(help=", ".join(TASKS))],
     out: Annotated[Path, typer.Option(help="Job folder to write.")],
-    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
+    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = ROUNDS,
     seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
     min_sites: Annotated[
         int, typer.Option(help="Sites that have to be there for the job to start, and answer for a round to end.")
@@ -98,6 +100,7 @@ def export(
     round_timeout: RoundTimeout = None,
     contributions: Contributions = None,
     settings: Settings = None,
+    recipe: Recipe = None,
     privacy: Privacy = None,
     track: Track = None,
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
@@ -112,7 +115,7 @@ def export(
 
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
-    chosen = assignments(settings)
+    chosen = settings_of(settings, recipe)
     if contributions:  # in the order of names, as the sites of the job will stand
         chosen = with_contributions(chosen, contributions, read_run(contributions)["sites"])
     config = run.make_configuration(method, task, rounds, seed, run.TASKS[task], chosen)

@@ -9,12 +9,14 @@ import typer
 from cli.app import (
     Device,
     Jobs,
+    Recipe,
     ServerSites,
     Settings,
-    assignments,
     console,
     require_jobs,
+    settings_of,
 )
+from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,13 +36,14 @@ def paper(
     ] = None,
     only: Annotated[str | None, typer.Option(help="Some: table1,figure3.", show_default="all")] = None,
     listed: Annotated[bool, typer.Option("--list", help="What there is, and what it costs; nothing is run.")] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds of each training.")] = 30,
+    rounds: Annotated[int, typer.Option(help="Rounds of each training.")] = ROUNDS,
     seeds: Annotated[str, typer.Option(help="Of each training.")] = "0,1,2",
     into: Annotated[int, typer.Option(help="Sites that papers which deal one data set deal it into.")] = 5,
     jobs: Jobs = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
+    recipe: Recipe = None,
 ) -> None:
     """Make a paper's tables and figures for these sites, with the paper's own numbers beside them.
 
@@ -68,7 +71,7 @@ def paper(
         rounds,
         parse_seeds(seeds),
         into=into,
-        settings=assignments(settings),
+        settings=settings_of(settings, recipe),
         device=device,
         server_sites=server_sites,
     )

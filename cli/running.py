@@ -16,6 +16,7 @@ from cli.app import (
     Methods,
     OutFolder,
     Privacy,
+    Recipe,
     Rounds,
     RoundTimeout,
     ServerSites,
@@ -27,8 +28,10 @@ from cli.app import (
     console,
     given,
     require_jobs,
+    settings_of,
     with_contributions,
 )
+from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
@@ -50,7 +53,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder to write.")] = None,
     method: Annotated[str | None, Method] = None,
     sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default="30")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default=str(ROUNDS))] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of initial model, order of images, augmentation.", show_default="0")
     ] = None,
@@ -64,6 +67,7 @@ def run(
     only: Annotated[str | None, typer.Option(metavar="SITE,SITE", help="Sites of --sites that take part.")] = None,
     contributions: Contributions = None,
     settings: Settings = None,
+    recipe: Recipe = None,
     attack: Annotated[
         list[str] | None,
         typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: the attack of a site."),
@@ -106,7 +110,7 @@ def run(
     if "out" not in options:
         raise BadInput("--out: missing; name the run folder to write")
     folder = Path(options.pop("out"))
-    if chosen := options.pop("set", {}) | assignments(settings):
+    if chosen := options.pop("set", {}) | settings_of(settings, recipe):
         options["settings"] = chosen
     if "only" in options:
         options["only"] = _names(options["only"])
@@ -162,7 +166,7 @@ def compare(
     sites: SitesFolder,
     methods: Methods = "all",
     seeds: Annotated[str, typer.Option(help="Of the runs of each method.")] = "0",
-    rounds: Rounds = 30,
+    rounds: Rounds = ROUNDS,
     engine: Annotated[
         Engine, typer.Option(help="NVFlare's simulator, real processes (poc), or one process.")
     ] = Engine.sim,
@@ -171,6 +175,7 @@ def compare(
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
+    recipe: Recipe = None,
 ) -> None:
     """Train methods and seeds on the same sites, and print Tables 1 and 6 of the FedCE paper for them.
 
@@ -187,7 +192,7 @@ def compare(
     options = given(
         sites=sites, rounds=rounds, engine=engine.value, threads=threads, device=device, server_sites=server_sites
     )
-    planned = prepare(out, parse_methods(methods), parse_seeds(seeds), assignments(settings), options)
+    planned = prepare(out, parse_methods(methods), parse_seeds(seeds), settings_of(settings, recipe), options)
     names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
     with resumable(), progress() as bars:
         bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")

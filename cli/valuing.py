@@ -8,14 +8,16 @@ from cli.app import (
     Device,
     Jobs,
     OutFolder,
+    Recipe,
     Rounds,
     ServerSites,
     Settings,
     SitesFolder,
-    assignments,
     console,
     given,
+    settings_of,
 )
+from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 
 MethodName = Annotated[str, typer.Option(help="One that gives all sites one global model.")]
@@ -29,12 +31,13 @@ def loo(
     sites: SitesFolder,
     out: OutFolder,
     method: MethodName = "fedavg",
-    rounds: Rounds = 30,
+    rounds: Rounds = ROUNDS,
     seeds: Seeds = "0",
     jobs: Jobs = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
+    recipe: Recipe = None,
 ) -> None:
     """Leave-one-out: train all sites together, then without each; print Tables 4 and 5 of the FedCE paper for them.
 
@@ -45,7 +48,7 @@ def loo(
     from evaluation.truth.values import leave_one_out_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
-    study = CoalitionStudy(out, method, seeds, jobs, assignments(settings), options)
+    study = CoalitionStudy(out, method, seeds, jobs, settings_of(settings, recipe), options)
     study.train(required(study.names, leave_one_out_weights))
     study.show(leave_one_out_tables(study.results()))
 
@@ -55,7 +58,7 @@ def shapley(
     sites: SitesFolder,
     out: OutFolder,
     method: MethodName = "fedavg",
-    rounds: Rounds = 30,
+    rounds: Rounds = ROUNDS,
     seeds: Seeds = "0",
     exact_up_to: Annotated[int, typer.Option(help="Sites; of more than these, permutations are sampled.")] = 6,
     truncation: Annotated[
@@ -67,6 +70,7 @@ def shapley(
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
+    recipe: Recipe = None,
 ) -> None:
     """Shapley values by retraining: all 2^N - 1 coalitions, or of many sites, sampled permutations.
 
@@ -78,7 +82,7 @@ def shapley(
     from evaluation.truth.values import sampled_tables, shapley_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
-    study = CoalitionStudy(out, method, seeds, jobs, assignments(settings), options)
+    study = CoalitionStudy(out, method, seeds, jobs, settings_of(settings, recipe), options)
     number = len(study.names)
     if number <= exact_up_to:
         study.train(coalition for coalition in required(study.names, shapley_weights) if coalition)

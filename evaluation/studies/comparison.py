@@ -14,6 +14,7 @@ from evaluation.studies import comparison_tables
 from evaluation.studies.pool import OnEnd, OnRound, execute_all, execute_in_turn
 from evaluation.studies.requests import Item
 from evaluation.studies.study_folders import require_same, scratch
+from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.engines import runs
 from fedmerit.engines.contributions import as_setting, contributions_of
 from fedmerit.errors import BadInput, RunFailed
@@ -81,6 +82,8 @@ def prepare(
                     raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
                 folder = out / f"{file_name(item.label)}_seed{seed}"
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **item.settings}}
+                if issubclass(METHODS[item.method], PoolsImages):
+                    asked["engine"] = "local"  # it has no other
                 alone = out / f"standalone_seed{seed}" if _takes_contributions(item, items) else None
                 if alone and is_finished(alone, options["rounds"]):
                     asked, alone = _with_contributions(asked, alone), None

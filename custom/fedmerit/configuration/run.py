@@ -9,6 +9,7 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.configuration.recipes import with_recipe
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method, method_class
@@ -154,7 +155,9 @@ def parameter_names(method: str) -> dict[str, list[str]]:
 def make_configuration(
     method: str, task: str, rounds: int, seed: int, network: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> RunConfiguration:
-    """A configuration from defaults and ``settings``, each naming a parameter of method, training or network.
+    """A configuration from defaults and ``settings``.
+
+    Each setting names a parameter of the method, the training or the network, or is the "recipe" of the defaults.
 
     Raises:
         BadInput: a name is unknown or a value not of its type; the message lists the names there are.
@@ -163,7 +166,7 @@ def make_configuration(
         raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
     names = parameter_names(method)
     chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network)}
-    for name, value in settings.items():
+    for name, value in with_recipe(settings).items():
         group = next((group for group in names if name in names[group]), None)
         if group is None:
             known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from fedmerit.attacks.attacking_site import attacking
+from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.engines.pooled import pooled
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.machine import cores
@@ -62,6 +64,8 @@ def run_local(
         key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
         site = Site(folder, config, run / "sites" / name, devices.get(name, "auto"), ask_peer, key)
         sites[name] = attacking(site, attacks.get(name))
+    if isinstance(federation.method, PoolsImages):
+        sites = dict(zip(sites, pooled(list(sites.values())), strict=True))
     threads = threads or max(1, cores() // config.training.cpu_threads)
 
     def answer(name: str, task: Work) -> Answer:

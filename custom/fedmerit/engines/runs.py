@@ -9,13 +9,16 @@ import torch
 from fedmerit.attacks.catalogue import require_possible
 from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.capabilities.peer_learning import from_site_to_site
+from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE, require_privacy
+from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.local import run_local
 from fedmerit.errors import BadInput
-from fedmerit.federation.requirements import require_patience, require_sites
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.federation.requirements import require_patience, require_sites, require_sites_apart
 from fedmerit.files import held, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
@@ -44,7 +47,7 @@ def create(
     run: Path,
     method: str,
     sites: Path | str,
-    rounds: int = 30,
+    rounds: int = ROUNDS,
     seed: int = 0,
     engine: str = "sim",
     threads: int | None = None,
@@ -83,6 +86,7 @@ def create(
     config = make_configuration(method, first.task, rounds, seed, network, settings or {})
     names = [folder.name for folder in folders]
     require_sites(config, names)
+    _require_one_machine(config, engine, attacks)
     check_image_size(config.network, first.image_size)
     require_patience(min_sites, round_timeout, len(names))
     require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
@@ -112,6 +116,14 @@ def create(
             "settings": {name: str(value) for name, value in (settings or {}).items()},
         },
     )
+
+
+def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping[str, str] | None) -> None:
+    """`BadInput` where images were to be pooled elsewhere than in one process, or by sites that attack."""
+    if engine != "local":
+        require_sites_apart(config)
+    elif attacks and isinstance(config.build_method(), PoolsImages):
+        raise BadInput(f"--attack: {config.method} has one training for all sites, so that none can attack it")
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
@@ -203,6 +215,12 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
     threads = threads or info["threads"]
     _require_processes(config, info["engine"], threads, names)
     device = info["device"] or spread(names, torch.cuda.device_count())
+    training = info["plan"].get("training", {})
+    if training.get("augment") and "augmentation" not in training and not is_finished(run, config.rounds):
+        raise BadInput(
+            f"{run}: was begun by an earlier version of FedMerit, which drew other random transforms of images; "
+            "finish it with that version, or start another run"
+        )
     with held(run) as lock:
         keys = None
         if HE in info.get("privacy", []):  # the machine is one: sites and server find their contexts in the run folder

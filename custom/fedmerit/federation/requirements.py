@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Layout
 from fedmerit.errors import BadInput
@@ -43,3 +44,9 @@ def require_fit(config: RunConfiguration, folder: SiteFolder) -> None:
             f"the run expects {expected}"
         )
     check_image_size(config.network, folder.image_size)
+
+
+def require_sites_apart(config: RunConfiguration) -> None:
+    """`BadInput` where the method cannot work with images that stay at their sites."""
+    if isinstance(config.build_method(), PoolsImages):
+        raise BadInput(f"method {config.method}: needs all images in one place; run it with --engine local")

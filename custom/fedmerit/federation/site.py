@@ -98,6 +98,11 @@ class Site:
         """That it trains on."""
         return Slices(self.folder.cases("training"))
 
+    @property
+    def num_samples(self) -> int:
+        """Training images that it says it has."""
+        return len(self.slices)
+
     def answer(self, task: Work) -> Answer:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
         try:
@@ -123,7 +128,7 @@ class Site:
             round=task.round,
             update=leaving.update,
             buffers=leaving.buffers,
-            num_samples=len(self.slices),
+            num_samples=self.num_samples,
             overlaps=overlaps,
             trained_overlaps=after,
             values=values,

@@ -15,7 +15,7 @@ import fedmerit
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
-from fedmerit.federation.requirements import require_patience
+from fedmerit.federation.requirements import require_patience, require_sites_apart
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import MeritController
 from fedmerit.flare.egress import EgressFilter
@@ -38,6 +38,9 @@ class MeritRecipe(Recipe):
         start_sites: sites that have to be there for the job to start, where others than ``min_sites``.
         privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
         track: specs of `fedmerit.configuration.tracking`.
+
+    Raises:
+        BadInput: the method needs all images in one place.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class MeritRecipe(Recipe):
         privacy: Sequence[str] = (),
         track: Sequence[str] = (),
     ):
+        require_sites_apart(config)
         job = FedJob(name=name, min_clients=start_sites or min_sites)
         job.set_app_packages(["fedmerit"])
         job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))

@@ -18,6 +18,7 @@ from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedce_nvflare import FedCENVFlare
 from fedmerit.methods.fedci import FedCI
 from fedmerit.methods.fedsac import FedSAC
+from fedmerit.methods.pooled import Pooled
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.round_robin import RoundRobin
@@ -27,6 +28,7 @@ from fedmerit.parameters import rules
 
 METHODS: Mapping[str, type[Method]] = {
     "standalone": Standalone,
+    "pooled": Pooled,
     "fedavg": FedAvg,
     "fedce": FedCE,
     "cgsv": CGSV,

@@ -103,7 +103,9 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
     if device is None:
         return built
     instances = any(isinstance(module, _InstanceNorm) for module in built.modules())
-    return built.to(device, memory_format=torch.contiguous_format if instances else torch.channels_last)  # type: ignore[call-overload]
+    layout = torch.contiguous_format if instances else torch.channels_last
+    placed: nn.Module = built.to(device, memory_format=layout)  # type: ignore[call-overload]
+    return placed
 
 
 def _norm(network: Network, architecture: Architecture) -> dict[str, Any]:

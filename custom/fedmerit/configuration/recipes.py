@@ -1,0 +1,30 @@
+"""Named sets of settings: how to train where nothing else is said."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedmerit.errors import BadInput
+
+ROUNDS = 60  # of a run, where its recipe does not say otherwise
+
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},  # the defaults of `Network` and `Training`, chosen by validation Dice: docs/training.md
+    "quick": {  # for demonstrations and tests: a quarter of the cost of a round, and less of a model
+        "architecture": "unet",
+        "schedule": "constant",
+        "augmentation": "light",
+    },
+}
+
+
+def with_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings``, and beneath them those of the recipe that "recipe" names among them.
+
+    Raises:
+        BadInput: there is no recipe of that name.
+    """
+    rest = dict(settings)
+    name = rest.pop("recipe", "default")
+    if name not in RECIPES:
+        raise BadInput(f"recipe {name!r}: unknown; expected one of {', '.join(RECIPES)}")
+    return {**RECIPES[name], **rest}

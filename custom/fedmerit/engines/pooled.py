@@ -1,0 +1,61 @@
+"""The sites of one machine, trained as one: what centralised training would give."""
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+from torch import Tensor
+
+from fedmerit.federation.memory import Learned, Memory
+from fedmerit.federation.site import Site
+from fedmerit.seeds import random_seed
+from fedmerit.training.data import Slices
+from fedmerit.wire.messages import Task
+
+DRAWN_FOR = "pooled"  # part of the seeds, in the place of a site's name
+
+
+def pooled(sites: Sequence[Site]) -> list[Site]:
+    """The same sites, each of which trains on the training images of all; they share one training a round."""
+    everything = Slices([case for site in sites for case in site.folder.cases("training")])
+    training = _OneTraining()
+    return [PooledSite(site, everything, training) for site in sites]
+
+
+class _OneTraining:
+    """That of the last round, done by the site that comes first."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._last: tuple[int, Learned] | None = None
+
+    def of(self, round: int, learn: Callable[[], Learned]) -> Learned:
+        with self._lock:
+            if self._last is None or self._last[0] != round:
+                self._last = round, learn()
+            return self._last[1]
+
+
+class PooledSite(Site):
+    """A site that validates and tests on its own images, and trains on those of all.
+
+    Args:
+        own: the site by itself.
+        everything: all sites' training images.
+        training: shared by all.
+    """
+
+    def __init__(self, own: Site, everything: Slices, training: _OneTraining):
+        vars(self).update(vars(own))
+        self._own, self.slices, self._training = own, everything, training
+
+    @property
+    def num_samples(self) -> int:
+        """Its own."""
+        return self._own.num_samples
+
+    def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
+        """What the one training gives."""
+        return self._training.of(task.round, lambda: super(PooledSite, self).learn(task, received, memory))
+
+    def _seed(self, task: Task) -> int:
+        return random_seed(self.config.seed, DRAWN_FOR, task.round)
