@@ -83,6 +83,26 @@ class Recorder:
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
         self.ledger.append(self._record(round, replies, rejected, began, ended, digests, outcome))
 
+    def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
+        """Write down the validation Dice of each site's final model, as that of the round that it would begin."""
+        tests = zip(self.sites, validated, strict=True)
+        self.results.append(
+            [
+                row
+                for site, test in tests
+                if test
+                for row in self._overlap_rows(round, site, "validation", test.overlaps[0])
+            ]
+        )
+
+    def best_test(self, round: int, tests: Sequence[Evaluated | None]) -> None:
+        """Write down the test Dice of the models that ``round`` began with, which validation patients liked best."""
+        rows = []
+        for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
+            if test:
+                rows += self._overlap_rows(round, site, "testing_best", _of_model(test, place))
+        self.results.append(rows)
+
     def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int, own_alone: bool = False) -> None:
         """Write down the test Dice of the final models under the last ``round``.
 

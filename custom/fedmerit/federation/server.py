@@ -19,6 +19,7 @@ from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import CandidateResults, Layout, Outcome, Reports
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.federation.best_round import BestRound
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
 from fedmerit.federation.evaluating import evaluate_models, measure_importance
 from fedmerit.federation.evidence import evidence_of
@@ -87,6 +88,7 @@ class Federation:
         self.network = initial_network(config.network, config.seed)
         self.models = models_of(config, self.method, self.network, self.sites, context)
         self.submodels = Submodels(self.network)
+        self.best = BestRound(run)
         self.round = 0
         self.state = self.method.start(self.models.parameters, len(self.sites), self._layout())
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
@@ -113,6 +115,8 @@ class Federation:
             yield training
             clock = _Clock()
             admitted = self._admit(training)
+            if isinstance(self.models, ModelsInTheClear):
+                self.best.consider(self.round, admitted.replies, self.models)
             updates, reports = self._stack(admitted.replies)
             if isinstance(self.method, EvaluatesCandidates):
                 candidates = self.method.candidates(self.state, updates, reports)
@@ -297,17 +301,32 @@ class Federation:
         self.recorder.training_round(self.round, admitted, began, self.models.ended(), updates, outcome)
 
     def _test(self) -> Iterator[Exchange]:
-        """End the run: record the test Dice of the final models and save them."""
-        task = self.models.final_test(self.round, self._told)
-        exchange = self._exchange(dict.fromkeys(self.sites, task), self._fault_of_evaluated(task), "evaluation")
-        yield exchange
-        usable = exchange.usable()
-        self.models.save(self.run / "models")
-        tested = [usable.get(site) for site in self.sites]
-        own_alone = self.models.own_alone
-        self.recorder.final_test(self.config.rounds - 1, tested, payload(task), own_alone)  # type: ignore[arg-type]
+        """End the run: record the Dice of the final models, and of the best round's, and save them."""
+        models, last = self.models, self.config.rounds - 1
+        own = {site: models.own_model(row, self.round, "validation", self._told) for row, site in enumerate(self.sites)}
+        validated = yield from self._evaluated(own)
+        tested = yield from self._evaluated(
+            dict.fromkeys(self.sites, task := models.final_test(self.round, self._told))
+        )
+        models.save(self.run / "models")
+        best = self.best.instead_of(models, validated) if isinstance(models, ModelsInTheClear) else None
+        if best:
+            again = best.final_test(self.round, self._told)
+            self.recorder.best_test(self.best.round, (yield from self._evaluated(dict.fromkeys(self.sites, again))))
+            best.save(self.run / "models", prefix="best_")
+        self.recorder.final_validation(self.config.rounds, validated)
+        self.recorder.final_test(last, tested, payload(task), models.own_alone)
         self.round += 1
         self._checkpoint()
+        self.best.forget()
+
+    def _evaluated(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
+        """What the sites make of final models, in site order."""
+        one = next(iter(tasks.values()))
+        exchange = self._exchange(tasks, self._fault_of_evaluated(one), "evaluation")
+        yield exchange
+        usable = exchange.usable()
+        return [usable.get(site) for site in self.sites]  # type: ignore[misc]
 
     def _layout(self) -> Layout:
         parts = flat.trainable(self.network)
@@ -328,6 +347,7 @@ class Federation:
                 "complete_rounds": min(self.round, self.config.rounds),
                 "results_size": self.recorder.results.size,
             }
+            | self.best.content()
             | self.models.content()
             | self.submodels.content(),
         )
@@ -348,6 +368,7 @@ class Federation:
         self.num_samples = dict(content.get("num_samples", {}))  # likewise
         self.models.restore(content)
         self.submodels.restore(content)
+        self.best.restore(content)
         self.state = type(self.state)(**content["state"])
         self.recorder.rewind(content["results_size"], min(self.round, self.config.rounds))
         for record in self.recorder.ledger.records:

@@ -4,6 +4,8 @@ Each kind is one part that `fedmerit.federation.server` is put together with.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +71,12 @@ class Models:
 
     def final_test(self, round: int, ledger: str) -> Evaluation:
         """Each site tests the model that it has, and the server has not."""
+        return self.own_model(0, round, "testing", ledger)
+
+    def own_model(self, row: int, round: int, split: str, ledger: str) -> Evaluation:
+        """The site at ``row`` evaluates the one final model that is its own."""
         one = torch.eye(1, dtype=torch.float64)
-        return Evaluation(round, "testing", torch.empty(1, 0), one, ({},), one, ledger=ledger)
+        return Evaluation(round, split, torch.empty(1, 0), one, ({},), one, ledger=ledger)
 
     @property
     def own_alone(self) -> bool:
@@ -139,11 +145,9 @@ class EncryptedModels(Models):
         """Of the ciphertexts."""
         return digest(self.total or self.parameters)
 
-    def final_test(self, round: int, ledger: str) -> Evaluation:
-        """Each site tests the one that it decrypts."""
-        one = torch.eye(1, dtype=torch.float64)
-        empty = torch.empty(1, 0)
-        return Evaluation(round, "testing", empty, one, ({},), one, ledger=ledger, ciphertexts=self.total)
+    def own_model(self, row: int, round: int, split: str, ledger: str) -> Evaluation:
+        """The one that the sites decrypt."""
+        return replace(super().own_model(row, round, split, ledger), ciphertexts=self.total)
 
     @property
     def own_alone(self) -> bool:
@@ -255,17 +259,31 @@ class ModelsInTheClear(Models):
         of_each = torch.eye(len(names), dtype=torch.float64)
         return Evaluation(round, "testing", vectors, each, buffers, of_each, ledger=ledger)
 
+    def own_model(self, row: int, round: int, split: str, ledger: str) -> Evaluation:
+        """One of them, unless it stays with the site."""
+        if self.sites_test_their_own:
+            return super().own_model(row, round, split, ledger)
+        model = self.parameters if self.parameters.ndim == 1 else self.parameters[row]
+        one = torch.eye(1, dtype=torch.float64)
+        return Evaluation(round, split, model[None], one, (self.buffers[row],), one, ledger=ledger)
+
+    def with_models(self, parameters: Tensor, buffers: list[Buffers]) -> "ModelsInTheClear":
+        """Of the same run, others."""
+        other = copy(self)
+        other.parameters, other.buffers = parameters, buffers
+        return other
+
     @property
     def own_alone(self) -> bool:
         """Where a site's own model stays with it."""
         return self.sites_test_their_own
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, prefix: str = "") -> None:
         """One file for all sites, or one for each, where models or statistics differ."""
         names, vectors, each, buffers = self._final()
         for name, mixture, statistics in zip(names, each, buffers, strict=True):
             flat.load(self.network, flat.mix(vectors, mixture), statistics)
-            save_network(folder, name, self.network, self.config.network)
+            save_network(folder, prefix + name, self.network, self.config.network)
 
     def content(self) -> dict[str, Any]:
         """What changed as bits."""

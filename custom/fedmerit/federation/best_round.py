@@ -1,0 +1,60 @@
+"""The models that the sites' validation patients liked best, of all that a run sent out and its last ones."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmerit.federation.recorder import Replies
+from fedmerit.federation.server_models import ModelsInTheClear
+from fedmerit.files import write_atomically
+from fedmerit.training.overlaps import mean_dice
+from fedmerit.wire.messages import Evaluated
+
+FILE = "best.pt"  # in the run folder, until the run ends
+
+
+class BestRound:
+    """Kept on disk: models are large, and rounds many.
+
+    Args:
+        run: the run folder.
+    """
+
+    def __init__(self, run: Path):
+        self._path = run / FILE
+        self.round = -1  # whose models these are: those that it sent out; -1: none yet
+        self.dice = -math.inf  # mean over sites of their mean validation Dice
+
+    def consider(self, round: int, replies: Replies, models: ModelsInTheClear) -> None:
+        """The models that ``round`` sent out, by what all sites replied; nothing where one is missing."""
+        of_sites = [mean_dice(reply.overlaps) for reply in replies if reply]
+        if len(of_sites) == len(replies) and self._better(of_sites):
+            self.round, self.dice = round, sum(of_sites) / len(of_sites)
+            content = {"models": models.parameters, "buffers": models.buffers, "round": round}
+            write_atomically(self._path, lambda file: torch.save(content, file))
+
+    def instead_of(self, final: ModelsInTheClear, validated: Sequence[Evaluated | None]) -> ModelsInTheClear | None:
+        """The best round's models, where they are liked better than the ``final`` ones by what sites said of these."""
+        of_sites = [mean_dice(one.overlaps[0]) for one in validated if one]
+        if final.own_alone or not self._path.exists() or len(of_sites) < len(validated) or self._better(of_sites):
+            return None
+        content = torch.load(self._path, weights_only=True)
+        return final.with_models(content["models"], content["buffers"]) if content["round"] == self.round else None
+
+    def forget(self) -> None:
+        """They are tested and saved, or not needed."""
+        self._path.unlink(missing_ok=True)
+
+    def content(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"best_round": self.round, "best_dice": self.dice}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """From the checkpoint; those of earlier versions know of none."""
+        self.round, self.dice = content.get("best_round", -1), content.get("best_dice", -math.inf)
+
+    def _better(self, of_sites: Sequence[float]) -> bool:
+        return sum(of_sites) / len(of_sites) > self.dice
