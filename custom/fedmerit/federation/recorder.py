@@ -85,15 +85,11 @@ class Recorder:
 
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
         """Write down the validation Dice of each site's final model, as that of the round that it would begin."""
-        tests = zip(self.sites, validated, strict=True)
-        self.results.append(
-            [
-                row
-                for site, test in tests
-                if test
-                for row in self._overlap_rows(round, site, "validation", test.overlaps[0])
-            ]
-        )
+        rows = []
+        for site, one in zip(self.sites, validated, strict=True):
+            if one:
+                rows += self._overlap_rows(round, site, "validation", one.overlaps[0])
+        self.results.append(rows)
 
     def best_test(self, round: int, tests: Sequence[Evaluated | None]) -> None:
         """Write down the test Dice of the models that ``round`` began with, which validation patients liked best."""
