@@ -1,0 +1,113 @@
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from fedmerit import flat
+from fedmerit.configuration.run import Network
+from fedmerit.errors import BadInput
+from fedmerit.training import neurons
+from fedmerit.training.networks import (
+    ARCHITECTURES,
+    build_network,
+    check_image_size,
+    cost_of,
+    initial_network,
+    load_network,
+    output_modules,
+    save_network,
+)
+
+WIDTHS = {"segresnet": 8, "swinunetr": 12}
+
+
+def description(architecture, **changes):
+    depth = {"basicunet": 5}.get(architecture, 3)
+    return Network(1, ("disc", "cup"), architecture, WIDTHS.get(architecture, 4), depth, **changes)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_gives_a_logit_map_per_label_and_comes_back_from_disk(architecture, tmp_path):
+    network = description(architecture)
+    built = initial_network(network, 0).eval()
+    image = torch.randn(1, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+    logits = built(image)
+    assert logits.shape == (1, 2, 64, 64)
+    save_network(tmp_path, "global", built, network)
+    assert torch.equal(load_network(tmp_path)(image), logits)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_hidden_neurons_are_all_but_the_outputs(architecture):
+    built = initial_network(description(architecture), 0)
+    outputs = {module for block in output_modules(built) for module in block.modules()}
+    convolutions = [module for module in built.modules() if isinstance(module, neurons.CONVOLUTIONS)]
+    hidden = [module for module in convolutions if module not in outputs]
+    assert 0 < len(hidden) == len(neurons.layers(built))
+    owners = neurons.owners(built)
+    assert len(owners) == len(flat.get_parameters(built))
+    assert set(owners.tolist()) >= set(range(neurons.count(built)))
+
+
+def test_a_norm_belongs_to_the_convolution_it_follows():
+    """In a DynUNet's block both convolutions are made before both norms."""
+    layers = neurons.layers(initial_network(description("dynunet"), 0))
+    pairs = {layer.convolution: layer.norm for layer in layers}
+    assert pairs["input_block.conv1.conv"] == "input_block.norm1"
+    assert pairs["input_block.conv2.conv"] == "input_block.norm2"
+
+
+def test_a_neuron_left_out_changes_nothing_elsewhere():
+    """Zero all that belongs to one neuron of a DynUNet: the channel behind its norm is zero, whatever the image."""
+    built = initial_network(description("dynunet"), 0).eval()
+    held = torch.ones(neurons.count(built), dtype=torch.bool)
+    held[1] = False
+    with torch.no_grad():
+        for parameter, mask in neurons.held_parameters(built, held).items():
+            parameter.mul_(mask)
+    seen = []
+    built.input_block.norm1.register_forward_hook(lambda *arguments: seen.append(arguments[-1]))
+    built(torch.randn(1, 1, 32, 32))
+    assert not seen[0][0, 1].any()
+    assert seen[0][0, 0].any()
+
+
+def test_a_description_of_an_earlier_version_is_a_unet():
+    old = {"in_channels": 1, "labels": ["disc"], "width": 4, "depth": 3, "norm": "batch", "residual_units": 0}
+    network = Network.from_dict(old)
+    assert network.architecture == "unet"
+    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in build_network(network).modules())
+    assert Network.from_dict(asdict(network)) == network
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"architecture": "attentionunet", "norm": "batch"}, "norm=batch"),
+        ({"architecture": "dynunet", "depth": 2}, "depth=2"),
+        ({"architecture": "dynunet", "arguments": {"colour": 1}}, "colour"),
+        ({"architecture": "swinunetr", "width": 5}, "width=5"),
+    ],
+)
+def test_what_monai_refuses_is_told(changes, told):
+    network = replace(description("unet"), **changes)
+    with pytest.raises(BadInput, match=told):
+        build_network(network)
+
+
+def test_the_size_of_images_follows_the_depth():
+    check_image_size(description("dynunet"), (8, 12))
+    with pytest.raises(BadInput, match="multiples of 4"):
+        check_image_size(description("dynunet"), (10, 12))
+    with pytest.raises(BadInput, match="multiples of 32"):
+        check_image_size(description("swinunetr"), (48, 48))
+
+
+def test_the_cost_is_that_of_the_network():
+    network = Network(1, ("disc",), "unet", width=4, depth=3, residual_units=0)
+    cost = cost_of(network, (32, 32))
+    assert cost.parameters == len(flat.get_parameters(build_network(network)))
+    assert cost.update_bytes == 4 * cost.parameters
+    wide = cost_of(replace(network, width=8), (32, 32))
+    larger = cost_of(network, (64, 64))
+    assert larger.operations == 4 * cost.operations < wide.operations * 4
