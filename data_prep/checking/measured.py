@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from data_prep.checking.conventions import Regions, regions
 from data_prep.checking.duplicates import Fingerprint, fingerprint
 from data_prep.checking.findings import Located
-from fedmerit.files import read_json
-from fedmerit.training.data import SiteFolder
 
 WITHIN = {"cup": "disc"}
 MOST_OUTSIDE = 0.05  # share of the inner label that may lie outside the outer one
@@ -44,23 +42,10 @@ class Measured:
         return bool(self.levels[0] == self.levels[-1])
 
 
-def spacings(site: SiteFolder) -> dict[str, tuple[float, ...]]:
-    """By case, the mm between stored slices, rows and columns, where datalist.json states all three."""
-    lists = read_json(site.path / "datalist.json")
-    stated = {entry["case"]: entry.get("spacing") for split in site.splits for entry in lists.get(split, [])}
-    return {
-        case: tuple(float(step) for step in spacing)
-        for case, spacing in stated.items()
-        if isinstance(spacing, list)
-        and len(spacing) == 3
-        and all(isinstance(step, int | float) and 0 < step < np.inf for step in spacing)
-    }
-
-
-def measure(where: Located, spacing: tuple[float, ...] | None) -> Measured:
-    """That of one case; ``spacing`` is what `spacings` says of it."""
+def measure(where: Located) -> Measured:
+    """That of one case."""
     image, label = np.asarray(where.case.image), np.asarray(where.case.label).astype(bool)
-    names = where.site.labels
+    names, spacing = where.site.labels, where.case.spacing
     middle = image[len(image) // 2].mean(axis=0)
     volume = len(image) > 1
     top_or_bottom = np.asarray(label[..., [0, -1], :].any(axis=(0, 2, 3)))

@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedmerit.files import write_text
+from fedmerit.training.overlaps import TOLERANCE
 
 HEADINGS = {
     "method": "Method",
@@ -27,7 +28,12 @@ HEADINGS = {
     "dice": "Dice [%]",
     "lowest": "Lowest case [%]",
     "cases": "Cases",
+    "hd95": "HD95 [mm]",
+    "nsd": f"NSD at {TOLERANCE:g} mm [%]",
+    "hd95_px": "HD95 [px]",
+    "nsd_px": f"NSD at {TOLERANCE:g} px [%]",
     "both_empty": "Both empty",
+    "one_empty": "One empty",
     "mean": "Mean",
     "std": "Std",
     "worst": "Worst",
@@ -44,7 +50,7 @@ HEADINGS = {
     "bytes_sent": "Sent per round [MB]",
     "bytes_received": "Received per round [MB]",
 }
-UNITS = {"dice": 100.0, "lowest": 100.0, "bytes_sent": 1e-6, "bytes_received": 1e-6}
+UNITS = {"dice": 100.0, "lowest": 100.0, "nsd": 100.0, "nsd_px": 100.0, "bytes_sent": 1e-6, "bytes_received": 1e-6}
 WHOLE = (
     "Runs",
     "Seed",
@@ -56,6 +62,7 @@ WHOLE = (
     "Round",
     "Cases",
     "Both empty",
+    "One empty",
     "Training images",
     "Flagged rounds",
     "Rejected rounds",
@@ -93,7 +100,7 @@ class Table:
     frame: pd.DataFrame
     spread: pd.DataFrame | None = None  # standard deviations over seeds, same shape; NaN: none
     best: pd.DataFrame | None = None  # bool, same shape: what to print bold
-    decimals: int = 3  # where the heading does not say [%], [points], [MB] or a count
+    decimals: int = 3  # where the heading does not say [%], [points], [MB], [mm], [px] or a count
     low: pd.DataFrame | None = None  # lower ends of intervals, same shape; NaN: none
     high: pd.DataFrame | None = None  # upper ends, likewise
 
@@ -129,7 +136,7 @@ class Table:
             return MISSING
         if isinstance(value, float) and not math.isfinite(value):
             return str(value)
-        one = heading.endswith(("[%]", "[points]", "[MB]")) or heading.startswith("Seconds")
+        one = heading.endswith(("[%]", "[points]", "[MB]", "[mm]", "[px]")) or heading.startswith("Seconds")
         decimals = 0 if heading in WHOLE and float(value).is_integer() else 1 if one else self.decimals
         text = f"{value:z.{decimals}f}"  # z: no minus before a zero
         return text.replace("-", MINUS)

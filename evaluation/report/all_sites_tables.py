@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.display.table import MISSING, Table, headed
+from evaluation.display.table import HEADINGS, MISSING, UNITS, Table, headed
 from evaluation.report import marks
-from evaluation.report.parts import averaged, with_intervals
+from evaluation.report.parts import averaged, surface_columns, with_intervals
+from evaluation.results.dice import RUN, SURFACES
 from evaluation.results.intervals import by_rank, of_methods, of_sites
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
@@ -28,10 +29,8 @@ def report_tables(runs: Sequence[Run], results: Results) -> dict[str, Table]:
     found: list[Table] = []
     if not results.dice.rows.empty:
         found += [_methods(results), _comparison(results, several_seeds), _sites(results, over_seeds)]
-        labels = results.dice.labels
-        if labels.shape[1] > 1:
-            found.append(Table("labels", f"Test Dice [%] per label{over_seeds}", headed(100 * averaged(labels)),
-                               decimals=1))  # fmt: skip
+        if results.dice.labels.shape[1] > 1:
+            found.append(_labels(results, over_seeds))
         matrix = results.union.cross_site
         if not matrix.empty:
             caption = f"Test Dice [%] of each site's own final model (row) at every site (column){over_seeds}"
@@ -61,6 +60,9 @@ def _methods(results: Results) -> Table:
     gain = of_methods(intervals, "mean_gain")
     if not gain.empty:
         columns["Mean gain over training alone [points]"] = 100 * gain.reindex(order)
+    sites = results.dice.sites
+    runs = sites[[name for name in SURFACES if name in sites]].groupby(level=RUN).mean()
+    columns |= surface_columns(runs.groupby(level="method").mean().reindex(order))
     caption = f"Methods by mean test Dice; {LEVEL_NOTE}"
     return Table("methods", caption, **with_intervals(columns, {"Method": order}))
 
@@ -99,11 +101,23 @@ def _sites(results: Results, over_seeds: str) -> Table:
     columns: dict[str, pd.DataFrame | pd.Series] = {
         "Dice [%]": 100 * ends.assign(mean=dice["dice"].to_numpy()),
         "Lowest case [%]": 100 * dice["lowest"],
-        "Cases": dice["cases"],
-        "Both empty": dice["both_empty"],
+        **surface_columns(dice),
+        **{HEADINGS[name]: dice[name] for name in ("cases", "both_empty", "one_empty") if name in dice},
     }
     caption = f"Test Dice per site{over_seeds}; {LEVEL_NOTE}"
     return Table("dice", caption, **with_intervals(columns, {"Method": methods, "Site": sites}))
+
+
+def _labels(results: Results, over_seeds: str) -> Table:
+    """A row per method and site: Dice of each label, then the distances of its surfaces."""
+    dice = results.dice
+    surfaces = {
+        f"{label}, {HEADINGS[name]}": table[label] * UNITS.get(name, 1.0)
+        for label in dice.labels
+        for name, table in dice.label_surfaces.items()
+    }
+    frame = headed(averaged((100 * dice.labels).assign(**surfaces)))
+    return Table("labels", f"Test Dice [%] per label{over_seeds}", frame, decimals=1)
 
 
 def _gains(results: Results) -> Table:

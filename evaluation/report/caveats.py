@@ -7,6 +7,7 @@ import pandas as pd
 
 from evaluation.report.words import listed
 from evaluation.results.bootstrap import LEVEL
+from evaluation.results.dice import SURFACES
 from evaluation.results.intervals import alike, by_rank, chains, of_methods, of_sites
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
@@ -87,6 +88,13 @@ def of_cases(results: Results, own: str | None = None) -> Iterator[str]:
     if empty := int(dice["both_empty"].sum()):
         pairs = "1 pair" if empty == 1 else f"{empty} pairs"
         yield f"{pairs} of test case and label, empty in reference and prediction, left out of the means."
+    if "one_empty" in dice and (lone := int(dice["one_empty"].sum())):
+        pairs = "1 pair" if lone == 1 else f"{lone} pairs"
+        yield f"{pairs} with only one of reference and prediction empty: no HD95, left out of its means; NSD counts 0."
+    if surfaces := [name for name in SURFACES if name in dice]:
+        blank = dice[surfaces].isna().all(axis=1) & (dice["one_empty"].fillna(0) == 0)
+        if unknown := list(dict.fromkeys(map(str, blank.index[blank].get_level_values("site")))):
+            yield f"HD95 and NSD are not known of {listed(unknown)}: volumes of unknown spacing, or an earlier version."
     if false := _false_alarms(rows):
         yield f"{false} test cases whose reference is empty were given a segmentation: they count as Dice 0."
 

@@ -11,7 +11,7 @@ from evaluation.display.table import Table
 from evaluation.report import marks
 from evaluation.report.agreement import Agreement
 from evaluation.report.own_site import QUANTILES, Own, quantiles
-from evaluation.report.parts import ROUNDS, averaged, shared_quantities, with_intervals
+from evaluation.report.parts import ROUNDS, averaged, shared_quantities, surface_columns, with_intervals
 from evaluation.results.intervals import of_sites
 
 MERIT = {
@@ -26,6 +26,9 @@ def own_tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
     dice, gain = own.of("dice"), own.of("gain")
     if not dice[0].empty:
         yield _against("own-dice", own, {"Test Dice [%]": dice}, 100.0, "Test Dice [%], with its 95 % interval", 1)
+    surfaces = _surfaces(own)
+    if surfaces:
+        yield _against("own-surfaces", own, surfaces, 1.0, "How far surfaces of prediction and reference lie apart", 1)
     if not gain[0].empty:
         caption = "Gain in test Dice over training alone [points], with its 95 % interval"
         yield _against("own-gains", own, {"Gain [points]": gain}, 100.0, caption, 1)
@@ -73,6 +76,23 @@ def _against(name: str, own: Own, columns: dict[str, Against], unit: float, capt
     return Table(name, caption, **with_intervals(shown, names), decimals=decimals)
 
 
+def _surfaces(own: Own) -> dict[str, Against]:
+    """HD95 and NSD, means over seeds."""
+    found: dict[str, Against] = {}
+    for heading, column in surface_columns(own.results.dice.sites).items():
+        table = _method_by_site(column)
+        if own.name in table and table[own.name].notna().any():
+            mine = pd.DataFrame({"mean": table[own.name]}).dropna().assign(low=float("nan"), high=float("nan"))
+            found[heading] = (mine, quantiles(table.drop(columns=own.name)))
+    return found
+
+
+def _method_by_site(column: pd.Series) -> pd.DataFrame:
+    """``(method, seed, site)`` as methods x sites, mean over seeds."""
+    table = column.unstack("site").groupby(level="method", observed=True).mean().dropna(how="all")
+    return table.set_axis(table.index.astype(str), axis=0)
+
+
 def _merit(own: Own) -> dict[str, Against]:
     """Weights, contributions and reputations, means over rounds and seeds."""
     merit = own.results.rounds.contributions
@@ -80,8 +100,7 @@ def _merit(own: Own) -> dict[str, Against]:
     for column, heading in MERIT.items():
         if column not in merit:
             continue
-        table = merit[column].unstack("site").groupby(level="method", observed=True).mean().dropna(how="all")
-        table.index = table.index.astype(str)
+        table = _method_by_site(merit[column])
         if own.name not in table:
             continue
         mine = pd.DataFrame({"mean": table[own.name]}).dropna().assign(low=float("nan"), high=float("nan"))

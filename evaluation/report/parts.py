@@ -10,7 +10,9 @@ import pandas as pd
 
 from evaluation.display.drawing import png
 from evaluation.display.pages import Picture, photograph
+from evaluation.display.table import HEADINGS, UNITS
 from evaluation.report.overlay import draw, overlays
+from evaluation.results.dice import SURFACES
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
 from fedmerit.errors import BadInput
@@ -104,6 +106,11 @@ def overlay_picture(
         "in the slice where the organ is largest. The Dice is that of the whole case."
     )
     return photograph(content, caption, file), ""
+
+
+def surface_columns(table: pd.DataFrame) -> dict[str, pd.Series]:
+    """Of `evaluation.results.dice.Dice.sites` or means of it, HD95 and NSD as shown, by heading."""
+    return {HEADINGS[name]: table[name] * UNITS.get(name, 1.0) for name in SURFACES if name in table}
 
 
 def averaged(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,7 @@
-"""Test Dice of runs, from the rows of one split: views that are computed once. Dice is a fraction here."""
+"""Test Dice of runs, HD95 and NSD beside it, from the rows of one split: views that are computed once.
+
+Dice and NSD are fractions here.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +13,7 @@ from evaluation.results import intervals
 RUN = ["method", "seed"]
 SITE = [*RUN, "site"]
 ALONE = "standalone"  # the method under which every site trains alone
+SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities; runs of earlier versions have none of them
 OWN, UNION = "testing", "union"  # a site's own test cases; those of every site, for the model it ends with
 
 
@@ -23,14 +27,21 @@ class Dice:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """Rows of Dice on these cases, of all rounds."""
-        return self.results[(self.results["split"] == self.split) & (self.results["quantity"] == "dice")]
+        return self._rows("dice")
+
+    def _rows(self, quantity: str) -> pd.DataFrame:
+        return self.results[(self.results["split"] == self.split) & (self.results["quantity"] == quantity)]
 
     @cached_property
     def label_cases(self) -> pd.DataFrame:
         """Of every case: ``(method, seed, site, case)`` x labels; NaN where reference and prediction are both empty."""
-        rows = self.rows[self.rows["round"] == self.rows.groupby(RUN)["round"].transform("max")]
-        table = rows.pivot(index=[*SITE, "case"], columns="label", values="value")
-        return table[rows["label"].unique()].rename_axis(columns=None)
+        return _by_label(self.rows)
+
+    @cached_property
+    def surface_cases(self) -> dict[str, pd.DataFrame]:
+        """As `label_cases`, of each of `SURFACES` that was recorded."""
+        recorded = {name: self._rows(name) for name in SURFACES}
+        return {name: _by_label(rows) for name, rows in recorded.items() if not rows.empty}
 
     @cached_property
     def cases(self) -> pd.Series:
@@ -44,14 +55,33 @@ class Dice:
 
     @cached_property
     def sites(self) -> pd.DataFrame:
-        """Per site: ``(method, seed, site)`` x ``dice, lowest, cases, both_empty``.
+        """Per site: ``(method, seed, site)`` x ``dice, lowest, cases, both_empty``, and surfaces where recorded.
 
         ``dice`` is the mean over cases of the mean over labels, ``lowest`` the site's lowest case, ``cases`` their
         number, ``both_empty`` how many case-and-label pairs were left out since reference and prediction are empty.
+        `SURFACES` are means as ``dice`` is; ``one_empty`` counts the pairs that have no HD95 since only one of the two
+        is empty, which NSD counts as 0.
         """
         means = self.cases.groupby(level=SITE)
         empty = self.label_cases.isna().sum(axis=1).groupby(level=SITE).sum()
-        return pd.DataFrame({"dice": means.mean(), "lowest": means.min(), "cases": means.size(), "both_empty": empty})
+        dice = pd.DataFrame({"dice": means.mean(), "lowest": means.min(), "cases": means.size(), "both_empty": empty})
+        if not self.surface_cases:
+            return dice
+        surfaces = {name: _per_site(cases.mean(axis=1), "mean") for name, cases in self.surface_cases.items()}
+        return dice.assign(**surfaces, one_empty=self._one_empty())
+
+    def _one_empty(self) -> pd.Series:
+        """Pairs of case and label with an NSD and no HD95, per site."""
+        pairs = [(self.surface_cases.get(f"hd95{unit}"), self.surface_cases.get(f"nsd{unit}")) for unit in ("", "_px")]
+        counts = [
+            (nsd.notna() & hd95.isna()).sum(axis=1) for hd95, nsd in pairs if hd95 is not None and nsd is not None
+        ]
+        return _per_site(pd.concat(counts), "sum")
+
+    @cached_property
+    def label_surfaces(self) -> dict[str, pd.DataFrame]:
+        """As `labels`, of each of `SURFACES` that was recorded."""
+        return {name: cases.groupby(level=SITE).mean() for name, cases in self.surface_cases.items()}
 
     @cached_property
     def by_site(self) -> pd.DataFrame:
@@ -86,6 +116,17 @@ class Dice:
             return intervals.NONE
         order = intervals.by_rank(pd.DataFrame(self.comparison[0]["sites"]))
         return intervals.of_dice(self.cases, order, ALONE)
+
+
+def _by_label(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one quantity in the last round: ``(method, seed, site, case)`` x labels, as they come."""
+    last = rows[rows["round"] == rows.groupby(RUN)["round"].transform("max")]
+    table = last.pivot(index=[*SITE, "case"], columns="label", values="value")
+    return table[last["label"].unique()].rename_axis(columns=None)
+
+
+def _per_site(cases: pd.Series, how: str) -> pd.Series:
+    return pd.Series(cases.groupby(level=SITE).agg(how))
 
 
 class UnionDice(Dice):

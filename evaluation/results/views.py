@@ -5,7 +5,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from evaluation.results.dice import OWN, UNION, Dice, UnionDice
+from evaluation.results.dice import OWN, SURFACES, UNION, Dice, UnionDice
 from evaluation.results.recorded import Rounds
 
 
@@ -71,8 +71,10 @@ class Results:
         """The table at the end of a run: one row per method and site, mean over seeds.
 
         Columns ``method, site, num_samples, dice, weight, mean_contribution``: test Dice as a fraction, the weight of
-        the last round, the contribution as mean over rounds. NaN where a run has no such number.
+        the last round, the contribution as mean over rounds; after Dice those of `SURFACES` that were recorded. NaN
+        where a run has no such number.
         """
-        wanted = ["num_samples", "dice", "weight", "mean_contribution"]
-        table = self.rounds.contributions.join(self.dice.sites["dice"], how="outer").reindex(columns=wanted)
+        tested = ["dice", *(name for name in SURFACES if name in self.dice.sites)]
+        wanted = ["num_samples", *tested, "weight", "mean_contribution"]
+        table = self.rounds.contributions.join(self.dice.sites[tested], how="outer").reindex(columns=wanted)
         return table.groupby(level=["method", "site"]).mean().reset_index().astype({"method": str})

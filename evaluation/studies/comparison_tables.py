@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from evaluation.display.table import Table
+from evaluation.display.table import HEADINGS, UNITS, Table
 from evaluation.results.dice import UNION
 from evaluation.results.views import Results
 
@@ -17,7 +17,7 @@ OVER_SEEDS = ", mean ± std over seeds"
 
 
 def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[Table]:
-    """Tables 1 and 6 for each label, and the one on the union of the test splits where it was measured.
+    """Tables 1 and 6 for each label, the one on the union of the test splits, and HD95 and NSD, where measured.
 
     A site's Dice is the mean over the cases of its own test split, of the model that it ends with. What is
     missing is left empty, never counted as zero:
@@ -42,21 +42,26 @@ def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[T
     for label in own.columns:
         what = f"Dice [%]{f' of the {label}' * several} on each site's test split"
         suffix = f"-{label}" * several
-        plain = _table(f"table1{suffix}", f"{what} (as Table 1 of {PAPER})", own[label], sites, methods, seeds)
+        plain = _table(f"table1{suffix}", f"{what} (as Table 1 of {PAPER})", 100 * own[label], sites, methods, seeds)
         caption = f"{what}{OVER_SEEDS} (as Table 6 of {PAPER})"
         found += [replace(plain, spread=None), replace(plain, name=f"table6{suffix}", caption=caption)]
     if not union.empty:
         caption = f"Dice [%] on the union of the test splits, of the model each site ends with{OVER_SEEDS}"
         measured = [method for method in methods if method in union.index.get_level_values("method")]
-        found.append(_table(UNION, caption, union, sites, measured, seeds))
+        found.append(_table(UNION, caption, 100 * union, sites, measured, seeds))
+    for quantity, table in results.dice.label_surfaces.items():
+        for label in table.columns:
+            what = f"{HEADINGS[quantity]}{f' of the {label}' * several} on each site's test split{OVER_SEEDS}"
+            shown = UNITS.get(quantity, 1.0) * table[label]
+            found.append(_table(f"{quantity}{f'-{label}' * several}", what, shown, sites, methods, seeds))
     return found
 
 
 def _table(
-    name: str, caption: str, dice: pd.Series, sites: list[str], methods: list[str], seeds: Sequence[int]
+    name: str, caption: str, numbers: pd.Series, sites: list[str], methods: list[str], seeds: Sequence[int]
 ) -> Table:
-    """Methods x (sites, Avg., Std.) of ``dice`` by (method, seed, site), a fraction, as `tables` describes it."""
-    runs = (100 * dice).unstack("site").reindex(columns=sites).groupby(level="method")
+    """Methods x (sites, Avg., Std.) of ``numbers`` by (method, seed, site), as `tables` describes it."""
+    runs = numbers.unstack("site").reindex(columns=sites).groupby(level="method")
     mean, spread = (part.reindex(methods) for part in (runs.mean(skipna=False), runs.std(ddof=1, skipna=False)))
     over_sites = {"Avg.": mean.mean(axis=1, skipna=False), "Std.": mean.std(axis=1, ddof=1, skipna=False)}
     frame = mean.assign(**over_sites)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,13 @@ def make_run(
     done: int | None = None,
     level: float = 0.8,
     parameters: Mapping[str, Any] | None = None,
+    surfaces: bool = False,
     **changes: Any,
 ) -> Path:
-    """A run folder of believable numbers; ``changes`` are put into run.json."""
+    """A run folder of believable numbers; ``changes`` are put into run.json.
+
+    With ``surfaces``, the HD95 of a case is 20 mm less 20 times its Dice, its NSD is its Dice.
+    """
     done = rounds if done is None else done
     random = np.random.default_rng([seed, len(method)])
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +51,8 @@ def make_run(
     for number in range(done):
         results.append(_round(folder.name, method, seed, number, sites, labels, merit, level, random))
     if done == rounds:
-        results.append(_testing(folder.name, method, seed, rounds - 1, sites, labels, merit, level, random))
+        tested = list(_testing(folder.name, method, seed, rounds - 1, sites, labels, merit, level, random))
+        results.append(row for one in tested for row in (one, *(_surface(one) if surfaces else ())))
     return folder
 
 
@@ -80,6 +86,11 @@ def _testing(
             for label in labels:
                 dice = np.clip(level * (0.9 + 0.05 * index) + random.normal(0, 0.04), 0, 1)
                 yield Row(run, method, seed, number, site, "dice", float(dice), "testing", f"{case:03d}", label)
+
+
+def _surface(row: Row) -> tuple[Row, Row]:
+    assert row.value is not None
+    return replace(row, quantity="hd95", value=20 - 20 * row.value), replace(row, quantity="nsd")
 
 
 def add_rows(run: Path, rows: Sequence[Row]) -> None:

@@ -22,7 +22,7 @@ def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation,
     overlaps, losses = [], torch.zeros(len(task.mixtures), task.bins, dtype=torch.float64)
     for row, (mixture, shares) in enumerate(zip(task.mixtures, task.shares, strict=True)):
         flat.load(network, flat.mix(task.models, mixture), flat.average_buffers(task.buffers, shares))
-        overlaps.append(tuple(evaluate(network, cases, config.network.labels, config.training.amp)))
+        overlaps.append(tuple(evaluate(network, cases, config.network.labels, config.training.amp, task.final)))
         if task.bins:
             of_images = image_losses(network, Slices(cases), config.training.amp)
             losses[row] = histogram(of_images, task.bins)

@@ -100,7 +100,7 @@ class Recorder:
         self.results.append(rows)
 
     def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int, own_alone: bool = False) -> None:
-        """Write down the test Dice of the final models under the last ``round``.
+        """Write down test Dice, HD95 and NSD of the final models under the last ``round``.
 
         Args:
             round: the last.
@@ -118,10 +118,8 @@ class Recorder:
         for place, site in enumerate([] if own_alone else self.sites):  # its final model, on the cases of every site
             for tester, test in zip(self.sites, tests, strict=True):
                 for overlap in _of_model(test, place) if test else ():
-                    case = f"{tester}/{overlap.case}"
-                    rows.append(
-                        self._row(round, site, "dice", overlap.dice, split="union", case=case, label=overlap.label)
-                    )
+                    columns = {"split": "union", "case": f"{tester}/{overlap.case}", "label": overlap.label}
+                    rows += [self._row(round, site, name, value, **columns) for name, value in overlap.scores.items()]
         self.results.append(rows)
         write_json(self.matrix, self._cross_site(tests))
 
@@ -140,13 +138,10 @@ class Recorder:
         return Row(self.name, self.config.method, self.config.seed, round, site, quantity, value, **columns)
 
     def _overlap_rows(self, round: int, site: str, split: str, overlaps: Sequence[Overlap]) -> list[Row]:
-        quantities = ("dice", "true_positives", "false_positives", "false_negatives")
         return [
-            self._row(
-                round, site, quantity, getattr(overlap, quantity), split=split, case=overlap.case, label=overlap.label
-            )
+            self._row(round, site, quantity, value, split=split, case=overlap.case, label=overlap.label)
             for overlap in overlaps
-            for quantity in quantities
+            for quantity, value in overlap.quantities.items()
         ]
 
     def _repeated(self, digests: Mapping[str, str]) -> set[str]:

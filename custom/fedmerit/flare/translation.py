@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedmerit import flat
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.training.overlaps import Overlap
+from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.wire.messages import (
     Answer,
     Evaluated,
@@ -249,7 +249,11 @@ def _numbers(values: Mapping[str, object]) -> dict[str, float]:
 def _overlaps(value: object) -> tuple[Overlap, ...]:
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"{type(value).__name__} in the place of a list")
-    return tuple(Overlap(**overlap) for overlap in value)
+    return tuple(_overlap(**overlap) for overlap in value)
+
+
+def _overlap(surface: Mapping[str, Any] | None = None, **parts: Any) -> Overlap:
+    return Overlap(**parts, surface=None if surface is None else Surface(**surface))
 
 
 def _round(model: FLModel) -> int:

@@ -15,6 +15,13 @@ from fedmerit.files import read_json, write_atomically
 
 QUANTITIES: Mapping[str, str] = {
     "dice": "Dice of one case and label, 0 to 1; empty where reference and prediction are both empty",
+    "hd95": "95th percentile of the distances between the surfaces of prediction and reference, the larger of both "
+    "directions, in mm; of the final test alone; empty where prediction or reference is empty. A volume of unknown "
+    "spacing has none of these four",
+    "nsd": "normalised surface Dice: share of both surfaces within `overlaps.TOLERANCE` of the other, 0 to 1; 0 where "
+    "prediction or reference is empty; empty where both are",
+    "hd95_px": "hd95 of a photograph or single slice of unknown spacing, in pixels of the stored image",
+    "nsd_px": "nsd of such, likewise in pixels",
     "true_positives": "voxels in reference and prediction",
     "false_positives": "voxels in the prediction alone",
     "false_negatives": "voxels in the reference alone",

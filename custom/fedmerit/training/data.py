@@ -5,6 +5,7 @@ Per case two ``.npy`` files: image ``(slices, channels, height, width)`` float32
 a case of one slice.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,7 @@ class Case:
     image_file: Path
     label_file: Path
     slices: tuple[int, ...] | None = None  # those to train on; None: all of them
+    spacing: tuple[float, float, float] | None = None  # mm between stored slices, rows, columns; None: not known
 
     @cached_property
     def image(self) -> NDArray[np.float32]:
@@ -93,6 +95,7 @@ class SiteFolder:
             image_file=self._within(entry["image"]),
             label_file=self._within(entry["label"]),
             slices=None if slices is None else tuple(slices),
+            spacing=_spacing(entry.get("spacing")),
         )
 
     def _within(self, entry: str) -> Path:
@@ -136,6 +139,16 @@ class SiteFolder:
                     raise BadInput(
                         f"{file}: has shape {array.shape}, expected {expected}; run `fedmerit prepare` again"
                     )
+
+
+def _spacing(stated: object) -> tuple[float, float, float] | None:
+    """Three lengths in mm, or None: folders of earlier versions state none, or only those that their files tell."""
+    if not isinstance(stated, list) or len(stated) != 3:
+        return None
+    if not all(isinstance(step, int | float) and 0 < step < math.inf for step in stated):
+        return None
+    slice_distance, row, column = (float(step) for step in stated)
+    return slice_distance, row, column
 
 
 def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder]:

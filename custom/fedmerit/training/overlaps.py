@@ -1,7 +1,26 @@
-"""What a prediction and a reference share, and Dice of it."""
+"""What a prediction and a reference share, Dice of it, and how far their surfaces lie apart."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+TOLERANCE = 2.0  # that surfaces may lie apart and agree by NSD: mm, or pixels where a photograph has no mm
+UNITS = ("mm", "px")
+COUNTS = ("true_positives", "false_positives", "false_negatives")
+
+
+@dataclass(frozen=True)
+class Surface:
+    """How far the surfaces of prediction and reference lie apart, of one case and label; `surfaces` measures it."""
+
+    unit: str  # of `UNITS`; "px" are pixels of the stored image
+    hd95: float | None  # None where prediction or reference is empty
+    nsd: float | None  # at `TOLERANCE`; 0 where one of them is empty, None where both are
+
+    @property
+    def quantities(self) -> dict[str, float | None]:
+        """By their names in results.csv."""
+        suffix = "" if self.unit == "mm" else f"_{self.unit}"
+        return {f"hd95{suffix}": self.hd95, f"nsd{suffix}": self.nsd}
 
 
 @dataclass(frozen=True)
@@ -13,12 +32,23 @@ class Overlap:
     true_positives: int
     false_positives: int
     false_negatives: int
+    surface: Surface | None = None  # None: not measured, or not measurable
 
     @property
     def dice(self) -> float | None:
         """2 TP / (2 TP + FP + FN); None where reference and prediction are both empty."""
         size = 2 * self.true_positives + self.false_positives + self.false_negatives
         return 2 * self.true_positives / size if size else None
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """Dice and what is known of surfaces, by their names in results.csv."""
+        return {"dice": self.dice, **(self.surface.quantities if self.surface else {})}
+
+    @property
+    def quantities(self) -> dict[str, float | None]:
+        """Scores and counts, likewise."""
+        return {**self.scores, **{name: getattr(self, name) for name in COUNTS}}
 
 
 def mean_dice(overlaps: Iterable[Overlap]) -> float:

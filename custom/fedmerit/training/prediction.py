@@ -13,21 +13,26 @@ from torch.utils.data import DataLoader
 from fedmerit.training.data import Case, Slices
 from fedmerit.training.overlaps import Overlap
 from fedmerit.training.precision import autocast, precision_of
+from fedmerit.training.surfaces import measure_surfaces
 
 EVALUATION_BATCH = 16  # slices
 
 
 @torch.inference_mode()
-def evaluate(network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False) -> list[Overlap]:
+def evaluate(
+    network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False, surfaces: bool = False
+) -> list[Overlap]:
     """One `Overlap` per case and label, over all slices of the case: 3D Dice for volumes.
 
-    Cases go by their position ("000", "001", ...), since results leave the site and names do not.
+    With ``surfaces``, which takes its time, also how far those lie apart. Cases go by their position ("000", "001",
+    ...), since results leave the site and names do not.
     """
     device = next(network.parameters()).device
     precision = precision_of(device, amp)
     network.eval()
-    counts = []
+    counts, distances = [], []
     for case in cases:
+        predicted = np.zeros(case.label.shape, dtype=np.bool_)
         total = torch.zeros(len(labels), 4, device=device, dtype=torch.float64)
         for start in range(0, len(case.image), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
@@ -36,14 +41,18 @@ def evaluate(network: nn.Module, cases: Sequence[Case], labels: Sequence[str], a
             with autocast(device, precision):
                 logits = network(images)
             total += get_confusion_matrix((logits > 0).float(), masks).sum(dim=0)
+            if surfaces:
+                predicted[part] = (logits > 0).cpu().numpy()
         counts.append(total)
+        none = [None] * len(labels)
+        distances.append(measure_surfaces(predicted, case.label, case.spacing) if surfaces else none)
     if not counts:
         return []
     table = torch.stack(counts).round().long().tolist()  # (cases, labels, TP FP TN FN), fetched from the device once
     return [
-        Overlap(f"{position:03d}", label, tp, fp, fn)
-        for position, rows in enumerate(table)
-        for label, (tp, fp, _, fn) in zip(labels, rows, strict=True)
+        Overlap(f"{position:03d}", label, tp, fp, fn, surface)
+        for position, (rows, of_case) in enumerate(zip(table, distances, strict=True))
+        for label, (tp, fp, _, fn), surface in zip(labels, rows, of_case, strict=True)
     ]
 
 

@@ -5,14 +5,14 @@ The wire form of an answer (`fedmerit.flare.translation`) is a table of arrays, 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 
 from fedmerit.core import DECIMALS, RANGES
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.training.overlaps import Overlap
+from fedmerit.training.overlaps import COUNTS, UNITS, Overlap, Surface
 from fedmerit.wire.messages import REASONS
 
 LISTED: Mapping[str, str] = {
@@ -21,7 +21,8 @@ LISTED: Mapping[str, str] = {
     "vectors": "what the method sends beside the update, by its name and the parameter's; float32",
     "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
     "num_samples": "how many training images there are",
-    "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models",
+    "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models; "
+    "in the final test also how far their surfaces lie apart",
     "trained_overlaps": "likewise of the model it trained, where the run asks for that",
     "values": f"numbers the method asks for, some of {', '.join(RANGES)}",
     "pairs": "numbers the method asks a site to say of others, by their names",
@@ -145,20 +146,29 @@ def _count(value: Any, decimals: int = 0) -> int:
 def _overlaps(value: Any, decimals: int) -> list[Any]:
     """Of one model, or one such list per model."""
     return [
-        _overlaps(one, decimals) if isinstance(one, list | tuple) else _overlap(one)
+        _overlaps(one, decimals) if isinstance(one, list | tuple) else _overlap(one, decimals)
         for one in _bounded(value, "overlaps")
     ]
 
 
-def _overlap(one: Mapping[str, Any]) -> Parts:
-    overlap = Overlap(**{part.name: one[part.name] for part in fields(Overlap)})
+def _overlap(one: Mapping[str, Any], decimals: int) -> Parts:
+    surface = one.get("surface")
+    parts = {part.name: one[part.name] for part in fields(Overlap) if part.name != "surface"}
+    overlap = Overlap(**parts, surface=None if surface is None else _surface(surface, decimals))
     if not (isinstance(overlap.case, str) and overlap.case.isdecimal() and len(overlap.case) < 7):
         raise Withheld("overlaps: a case that is no position in the split")
     if not (isinstance(overlap.label, str) and NAME.fullmatch(overlap.label)):
         raise Withheld("overlaps: a label that is no name")
-    for count in (overlap.true_positives, overlap.false_positives, overlap.false_negatives):
-        _count(count)
-    return dict(vars(overlap))
+    for name in COUNTS:
+        _count(parts[name])
+    return asdict(overlap)
+
+
+def _surface(value: Mapping[str, Any], decimals: int) -> Surface:
+    if value["unit"] not in UNITS:
+        raise Withheld("overlaps: distances in another unit")
+    hd95, nsd = (None if value[name] is None else _number(value[name], decimals) for name in ("hd95", "nsd"))
+    return Surface(value["unit"], hd95, nsd)
 
 
 def _losses(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -10,12 +10,13 @@ from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.core import Method, allowed
 from fedmerit.flat import Buffers
-from fedmerit.training.overlaps import Overlap
+from fedmerit.training.overlaps import UNITS, Overlap, Surface
 from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Importance, ImportanceTask, Reply
 
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
 LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
 LONGEST = 1e9  # seconds, some 30 years
+FARTHEST = 1e6  # mm or pixels between two surfaces
 ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
 UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
@@ -142,9 +143,12 @@ def _fault_of_trained(answer: Reply, labels: tuple[str, ...]) -> str | None:
     return None
 
 
-def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int]]:
-    """Case, label and voxels of the reference of each overlap."""
-    return [(one.case, one.label, one.true_positives + one.false_negatives) for one in overlaps]
+def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int, str]]:
+    """Case, label, voxels of the reference, and unit of the surfaces' distance, of each overlap."""
+    return [
+        (one.case, one.label, one.true_positives + one.false_negatives, one.surface.unit if one.surface else "")
+        for one in overlaps
+    ]
 
 
 def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]) -> str | None:
@@ -163,7 +167,7 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
     if len(answer.overlaps) != len(task.mixtures):
         return f"evaluation of {len(answer.overlaps)} models, expected {len(task.mixtures)}"
     cases = [[(overlap.case, overlap.label) for overlap in overlaps] for overlaps in answer.overlaps]
-    if any(fault := _fault_of_overlaps(overlaps, labels) for overlaps in answer.overlaps):
+    if any(fault := _fault_of_overlaps(overlaps, labels, task.final) for overlaps in answer.overlaps):
         return fault
     if any(of_model != cases[0] for of_model in cases):
         return "evaluation of other cases for one model than for another"
@@ -208,13 +212,16 @@ def _no_answer(answer: object) -> str:
     return answer.reason if isinstance(answer, Failure) else f"no answer to what was asked ({type(answer).__name__})"
 
 
-def _fault_of_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...]) -> str | None:
+def _fault_of_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...], surfaces: bool = False) -> str | None:
+    """What is wrong with overlaps; ``surfaces``: whether they may tell how far those lie apart."""
     for overlap in overlaps:
         counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
         if overlap.label not in labels or not all(_is_count(count, MOST_VOXELS) for count in counts):
             return "overlaps of another label, or with counts that are no counts"
         if not (isinstance(overlap.case, str) and overlap.case.isdecimal()):
             return "overlaps whose case is no position in the split"
+        if overlap.surface is not None and not (surfaces and _is_surface(overlap.surface, overlap)):
+            return "distances of surfaces that are none, that nobody asked for, or that are not of the counts"
     pairs = {(overlap.case, overlap.label) for overlap in overlaps}
     cases = {overlap.case for overlap in overlaps}
     if len(pairs) < len(overlaps) or len(pairs) < len(cases) * len(labels):
@@ -224,3 +231,17 @@ def _fault_of_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...]) -
 
 def _is_count(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _is_surface(surface: object, of: Overlap) -> bool:
+    """Whether these are distances, and there where the counts say that there is a surface."""
+    if not isinstance(surface, Surface) or surface.unit not in UNITS:
+        return False
+    masks = (of.true_positives + of.false_positives > 0, of.true_positives + of.false_negatives > 0)
+    if not all(masks):
+        return surface.hd95 is None and (surface.nsd == 0 if any(masks) else surface.nsd is None)
+    return _is_number(surface.hd95, FARTHEST) and _is_number(surface.nsd, 1)
+
+
+def _is_number(value: object, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most

@@ -108,6 +108,11 @@ class Evaluation:
     ledger: str = GENESIS  # as in `Task`
     ciphertexts: Ciphertexts | None = None  # likewise; the model to evaluate is made of it
 
+    @property
+    def final(self) -> bool:
+        """Whether it is the final test, which also measures how far surfaces lie apart."""
+        return self.split == "testing"
+
 
 @dataclass(frozen=True)
 class Evaluated:

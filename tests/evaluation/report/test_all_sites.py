@@ -68,6 +68,27 @@ def test_the_report_of_one_run_and_all_that_lies_beside_it(tmp_path: Path) -> No
     assert not list(run.rglob(".*tmp"))
 
 
+def test_surfaces_stand_beside_dice_where_they_were_measured(tmp_path: Path) -> None:
+    """One run is of an earlier version and has none."""
+    runs = [make_run(tmp_path / method, method=method, rounds=2, labels=("disc", "cup"), surfaces=method == "fedce")
+            for method in ("fedavg", "fedce")]  # fmt: skip
+    page = write_report(runs, images=False).read_text()
+    sites = pd.read_csv(tmp_path / "tables" / "dice.csv").set_index(["Method", "Site"]).sort_index()
+    fedce = sites.loc["fedce"]
+    assert fedce["HD95 [mm]"].to_list() == pytest.approx((20 - 0.2 * fedce["Dice [%]"]).to_list())
+    assert fedce["NSD at 2 mm [%]"].to_list() == pytest.approx(fedce["Dice [%]"].to_list())
+    assert sites.loc["fedavg", "HD95 [mm]"].isna().all()
+    methods = pd.read_csv(tmp_path / "tables" / "methods.csv").set_index("Method")
+    assert methods.loc["fedce", "HD95 [mm]"] == pytest.approx(fedce["HD95 [mm]"].mean())
+    labels = pd.read_csv(tmp_path / "tables" / "labels.csv").set_index(["Method", "Site"])
+    assert labels.loc[("fedce", "Alder"), "cup, HD95 [mm]"] == pytest.approx(
+        20 - 0.2 * labels.loc[("fedce", "Alder"), "cup"]
+    )
+    assert "HD95 and NSD are not known of" in page
+    older = write_report(runs[:1], tmp_path / "older" / "report.html", images=False).read_text()
+    assert "HD95" not in older
+
+
 def test_tables_in_the_page_are_those_in_the_files(tmp_path: Path) -> None:
     page = _Page(write_report(_runs(tmp_path)).read_text())
     shown = page.tables["table-comparison"]

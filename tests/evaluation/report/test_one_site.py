@@ -87,6 +87,16 @@ def test_its_numbers_are_its_own_and_the_quantiles_of_the_others(tmp_path: Path)
     assert gains.loc["fedce", OWN] == pytest.approx(full.loc["fedce", OWN] - full.loc["standalone", OWN])
 
 
+def test_its_surfaces_beside_the_quantiles_of_the_others(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=2, surfaces=True)
+    tables = write_site_report([run], OWN).parent / "report-files" / "tables"
+    shown = pd.read_csv(tables / "own-surfaces.csv").set_index("Quantity")
+    dice = pd.read_csv(tables / "own-dice.csv").iloc[0]
+    assert shown.loc["HD95 [mm]", OWN] == pytest.approx(20 - 0.2 * dice[OWN])
+    assert shown.loc["HD95 [mm]", "Others, median"] == pytest.approx(20 - 0.2 * dice["Others, median"])
+    assert shown.loc["NSD at 2 mm [%]", "Others, max"] == pytest.approx(dice["Others, max"])
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_too_few_others_are_not_shown_and_the_page_says_why(tmp_path: Path, count: int) -> None:
     path = write_site_report(_runs(tmp_path, SITES[:count]), SITES[0])

@@ -37,6 +37,31 @@ def test_site_dice_is_the_mean_over_cases_of_the_mean_over_labels() -> None:
     assert table["both_empty"].to_dict() == {"Alder": 1, "Birch": 2}
 
 
+def _surface(site: str, case: str, label: str, hd95: float | None, nsd: float | None, unit: str = "") -> list[Row]:
+    rows = {f"hd95{unit}": hd95, f"nsd{unit}": nsd}
+    return [Row("run", "a", 0, 9, site, name, value, "testing", case, label) for name, value in rows.items()]
+
+
+def test_surfaces_stand_beside_dice_and_what_has_no_hd95_is_counted() -> None:
+    """Alder: HD95 case 0 (4 + 2) / 2 = 3, case 1 5 alone: mean 4; NSD (.5 + .7) / 2 = .6, (.4 + 0) / 2 = .2: mean .4.
+
+    Birch knows no mm: its single case has pixels.
+    """
+    rows = [
+        *_surface("Alder", "0", "disc", 4.0, 0.5), *_surface("Alder", "0", "cup", 2.0, 0.7),
+        *_surface("Alder", "1", "disc", 5.0, 0.4), *_surface("Alder", "1", "cup", None, 0.0),
+        *_surface("Birch", "0", "disc", 7.0, 0.9, "_px"), *_surface("Birch", "0", "cup", None, None, "_px"),
+    ]  # fmt: skip
+    dice = Dice(pd.concat([HAND, _rows(rows)], ignore_index=True))
+    table = dice.sites.droplevel(["method", "seed"])
+    assert table.loc["Alder", ["hd95", "nsd", "one_empty"]].to_list() == pytest.approx([4.0, 0.4, 1])
+    assert table.loc["Birch", ["hd95_px", "nsd_px", "one_empty"]].to_list() == pytest.approx([7.0, 0.9, 0])
+    assert table.loc["Birch", ["hd95", "nsd"]].isna().all()
+    assert table["dice"].to_dict() == pytest.approx({"Alder": 0.6, "Birch": 0.9})
+    assert dice.label_surfaces["hd95"].loc[("a", 0, "Alder")].to_dict() == pytest.approx({"disc": 4.5, "cup": 2.0})
+    assert set(Dice(HAND).sites) == {"dice", "lowest", "cases", "both_empty"}  # as earlier versions recorded it
+
+
 def test_label_dice_leaves_out_what_is_empty_in_both() -> None:
     table = Dice(HAND).labels.droplevel(["method", "seed"])
     assert list(table) == ["disc", "cup"]  # as the results name them, not by the alphabet

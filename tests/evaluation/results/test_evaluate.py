@@ -9,6 +9,7 @@ from run_factory import SITES, add_models, make_run, make_sites
 from evaluation.results.dice import Dice
 from evaluation.results.evaluate import evaluate
 from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
 from fedmerit.records.results import COLUMNS, read_results
 
 
@@ -28,6 +29,22 @@ def test_a_global_model_on_any_sites(tmp_path: Path) -> None:
         counts["dice"], twice / (twice + counts["false_positives"] + counts["false_negatives"]), check_names=False
     )
     assert len(Dice(table).sites) == 2
+
+
+def test_hd95_and_nsd_where_the_spacing_is_known(tmp_path: Path) -> None:
+    """Alder's first case is stored with its spacing."""
+    run = make_run(tmp_path / "run")
+    add_models(run)
+    file = make_sites(tmp_path / "sites") / "Alder" / "datalist.json"
+    lists = read_json(file)
+    lists["testing"][0]["spacing"] = [3.0, 0.5, 0.5]
+    write_json(file, lists)
+    table = evaluate(run, tmp_path / "sites")
+    measured = table[table["quantity"].isin(["hd95", "nsd"])]
+    assert measured[["site", "case", "quantity"]].to_numpy().tolist() == [
+        ["Alder", "000", "hd95"], ["Alder", "000", "nsd"],
+    ]  # fmt: skip
+    assert Dice(table).sites["hd95"].notna().sum() == 1
 
 
 def test_the_table_is_written_in_the_schema_of_results(tmp_path: Path) -> None:

@@ -28,6 +28,20 @@ def test_dice_and_contribution(tmp_path: Path) -> None:
     assert f"{100 * table['dice'][0]:.1f}" in printed
 
 
+def test_surfaces_stand_beside_dice_in_the_table_at_the_end_of_a_run(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / method, method=method, surfaces=method == "fedce") for method in ("fedce", "fedavg")]
+    table = together(open_runs(runs)).dice_and_contribution
+    assert list(table) == ["method", "site", "num_samples", "dice", "hd95", "nsd", "weight", "mean_contribution"]
+    assert table["hd95"][:4].to_list() == pytest.approx((20 - 20 * table["dice"][:4]).to_list())
+    assert table["hd95"][4:].isna().all()
+    console = Console(file=io.StringIO(), width=120)
+    print_table(table, console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "HD95 [mm]" in printed
+    assert "NSD at 2 mm [%]" in printed
+    assert f"{table['hd95'][0]:.1f} " in printed
+
+
 def test_dice_and_contribution_of_a_run_that_is_not_tested(tmp_path: Path) -> None:
     table = together(open_runs([make_run(tmp_path / "run", rounds=5, done=2)])).dice_and_contribution
     assert table["dice"].isna().all()

@@ -131,6 +131,20 @@ def test_one_table_for_each_label():
     assert cells(found[2]) == [["fedavg", "50.00", "60.00", "55.00", "7.07"]]
 
 
+def test_surfaces_follow_in_tables_of_their_own():
+    rows = [
+        {**row, "quantity": quantity, "value": value}
+        for site, numbers in (("A", (4.0, 0.5)), ("B", (6.0, 0.7)))
+        for quantity, value in zip(("dice", "hd95", "nsd"), (0.8, *numbers), strict=True)
+        for row in dice("fedavg", 0, site, {"000": 0.8})
+    ]
+    *_, hd95, nsd = tables(long(rows), ["fedavg"], [0])
+    assert (hd95.name, nsd.name) == ("hd95", "nsd")
+    assert hd95.caption.startswith("HD95 [mm] on each site's test split")
+    assert cells(hd95) == [["fedavg", "4.00", "6.00", "5.00", "1.41"]]
+    assert cells(nsd) == [["fedavg", "50.00", "70.00", "60.00", "14.14"]]
+
+
 def test_no_results_no_tables():
     assert tables(long(), ["fedavg"], [0]) == []
     assert tables(long(dice("fedavg", 0, "A", {"000": 0.2}, split="validation")), ["fedavg"], [0]) == []

@@ -22,12 +22,14 @@ from fedmerit.flare.translation import answer_to_model, model_to_evaluated, mode
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results
 from fedmerit.training.networks import initial_network
-from fedmerit.training.overlaps import Overlap
+from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.wire.egress_list import LARGEST_MB, LISTED, MOST_ENTRIES, OTHER_REASON, Withheld, cleared, require_model
 from fedmerit.wire.messages import REASONS, Evaluated, Failure, Importance, Reply, failed_with, rounded
 
 PATIENT = "Mueller_19450213"
 OVERLAP = {"case": "0", "label": "prostate", "true_positives": 3, "false_positives": 1, "false_negatives": 0}
+
+SURFACE = {"unit": "mm", "hd95": 1.23456789, "nsd": None}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_honest_answers_pass_as_they_are(reply, network):
         name: value for name, value in vars(reply).items() if name not in ("update", "buffers")
     }
     assert all(np.array_equal(back.buffers[name], value) for name, value in reply.buffers.items())
-    overlaps = (Overlap(**OVERLAP),)
+    overlaps = (Overlap(**OVERLAP), Overlap(**OVERLAP, surface=Surface("mm", 1.25, 0.5)))
     evaluated = Evaluated(3, (overlaps, overlaps), torch.ones(2, 4, dtype=torch.float64), 0.5)
     back = model_to_evaluated(FLModelUtils.from_shareable(leave(evaluated, network)), network)
     assert isinstance(back, Evaluated)
@@ -89,6 +91,14 @@ def test_numbers_are_rounded(reply, network):
     assert model.meta["values"] == {"cosine": 0.12, "minus_error": 0.25}
     assert (model.meta["train_loss"], model.meta["seconds"]) == (0.99, 1.5)
     assert (rounded(reply).values["cosine"], rounded(reply).train_loss) == (0.123457, 0.987654)
+
+
+def test_surfaces_leave_as_two_rounded_numbers():
+    """Nothing beside them; messages of sites of earlier versions say nothing of surfaces."""
+    sent = [[OVERLAP | {"surface": SURFACE | {"patient": PATIENT}}, OVERLAP]]
+    ((one, older),) = cleared({}, {"overlaps": sent}, decimals=2)[1]["overlaps"]
+    assert one["surface"] == {"unit": "mm", "hd95": 1.23, "nsd": None}
+    assert older["surface"] is None
 
 
 def test_what_is_not_listed_is_left_out(reply, network):
@@ -117,6 +127,10 @@ def test_headers_are_made_anew(reply, network):
         ("overlaps", [OVERLAP | {"label": f"{PATIENT} prostate"}]),
         ("overlaps", [OVERLAP | {"true_positives": PATIENT}]),
         ("trained_overlaps", [{"case": "0"}]),
+        ("overlaps", [[OVERLAP | {"surface": SURFACE | {"unit": PATIENT}}]]),
+        ("overlaps", [[OVERLAP | {"surface": SURFACE | {"nsd": PATIENT}}]]),
+        ("overlaps", [[OVERLAP | {"surface": [PATIENT]}]]),
+        ("overlaps", [[OVERLAP | {"surface": {"unit": "mm"}}]]),
         ("values", {PATIENT: 1.0}),
         ("values", {"cosine": PATIENT}),
         ("values", {"cosine": "0.5"}),

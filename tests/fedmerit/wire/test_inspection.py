@@ -15,13 +15,20 @@ from stepping import Stepped as Federation
 
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.errors import RunFailed
-from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
+from fedmerit.flare.translation import (
+    answer_to_model,
+    model_to_evaluated,
+    model_to_reply,
+    model_to_task,
+    task_to_model,
+)
 from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results
 from fedmerit.seeds import random_seed
 from fedmerit.training.networks import initial_network
-from fedmerit.training.overlaps import Overlap
-from fedmerit.wire.messages import Evaluated, Failure, Reply
+from fedmerit.training.overlaps import Overlap, Surface
+from fedmerit.wire.inspection import fault_of_evaluated
+from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Reply
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -214,6 +221,60 @@ def test_all_rejected_ends_the_run_with_every_reason(tmp_path):
 def test_overlaps_that_are_none_reject_the_reply(tmp_path, sat_out, overlap):
     run = federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))
     assert rows(sat_out) == rows(run)
+
+
+NAN, INF = float("nan"), float("inf")
+FINAL = Evaluation(4, "testing", torch.zeros(1, 5), torch.eye(1).double(), ({},), torch.eye(1).double())
+
+
+@pytest.mark.parametrize("counts", [(5, 2, 1), (0, 2, 1), (0, 2, 0), (0, 0, 2), (0, 0, 0)])
+@pytest.mark.parametrize(("hd95", "nsd"), [(1.5, 0.5), (None, 0.0), (None, None)])
+def test_surfaces_are_there_where_prediction_and_reference_are(counts, hd95, nsd):
+    """HD95 needs both, NSD one of them, which makes it 0."""
+    overlap = Overlap("000", "prostate", *counts, Surface("mm", hd95, nsd))
+    predicted, there = counts[0] + counts[1] > 0, counts[0] + counts[2] > 0
+    fits = {True: {True: (1.5, 0.5), False: (None, 0.0)}, False: {True: (None, 0.0), False: (None, None)}}
+    fault = fault_of_evaluated(Evaluated(4, ((overlap,),), torch.zeros(1, 0)), FINAL, ("prostate",))
+    assert (fault is None) == (fits[predicted][there] == (hd95, nsd))
+
+
+@pytest.mark.parametrize(
+    "surface",
+    [
+        *(Surface("mm", value, 0.5) for value in (NAN, INF, -1.0, 1e9, True, "far", None, [1.0])),
+        *(Surface("px", 1.0, value) for value in (NAN, 1.01, -0.1, True, "all", None)),
+        Surface("cm", 1.0, 0.5),
+        {"unit": "mm", "hd95": 1.0, "nsd": 0.5},
+    ],
+    ids=repr,
+)
+def test_distances_that_are_none_reject_the_evaluation(surface):
+    answer = Evaluated(4, ((Overlap("000", "prostate", 5, 2, 1, surface),),), torch.zeros(1, 0))
+    assert "distances of surfaces" in str(fault_of_evaluated(answer, FINAL, ("prostate",)))
+
+
+def test_distances_that_nobody_asked_for_reject_the_answer(tmp_path, sat_out):
+    overlap = Overlap("000", "prostate", 5, 2, 1, Surface("mm", 1.0, 0.5))
+    answer = Evaluated(4, ((overlap,),), torch.zeros(1, 0))
+    assert fault_of_evaluated(answer, FINAL, ("prostate",)) is None
+    assert fault_of_evaluated(answer, replace(FINAL, split="server_validation"), ("prostate",))
+    assert rows(federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))) == rows(sat_out)
+
+
+def test_an_evaluation_arrives_as_it_was_sent(federation):
+    """With surfaces, without, and from a site of an earlier version, which says nothing of them."""
+    overlaps = tuple(Overlap("000", "prostate", 5, 2, 1, one) for one in (Surface("px", 1.5, 0.5), None))
+    answer = Evaluated(4, (overlaps,), torch.zeros(1, 0))
+    model = over_the_wire(answer_to_model(answer, federation.network))
+    arrived = model_to_evaluated(model, federation.network)
+    assert isinstance(arrived, Evaluated)
+    assert arrived.overlaps == answer.overlaps
+    del model.meta["overlaps"][0][0]["surface"]
+    older = model_to_evaluated(model, federation.network)
+    assert isinstance(older, Evaluated)
+    assert older.overlaps[0][0] == overlaps[1]
+    model.meta["overlaps"][0][0]["surface"] = {"unit": "mm", "hd95": 1.0, "patient": "Doe"}
+    assert isinstance(model_to_evaluated(model, federation.network), Failure)
 
 
 def test_negative_variances_reject_the_reply(tmp_path, sat_out, assert_same_model):
