@@ -90,6 +90,9 @@ class Training(Checked):
     )
     amp: bool = parameter(False, "mixed precision")
     cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
+    finish: str = parameter(
+        "none", "own: in the end every site takes the best for its own patients home", choices=("none", "own")
+    )
     validate_trained: bool = parameter(
         False, "also test what a site trained on its validation split: evidence of free riders"
     )

@@ -20,6 +20,7 @@ from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.wire.messages import Evaluated, Reply, payload
 
 CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
+FINISHED = ("given", "alone", "finished")  # after a split: of the models that a site chose among
 Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
 
 
@@ -89,6 +90,16 @@ class Recorder:
         for site, one in zip(self.sites, validated, strict=True):
             if one:
                 rows += self._overlap_rows(round, site, "validation", one.overlaps[0])
+        self.results.append(rows)
+
+    def finished(self, round: int, split: str, tests: Sequence[Evaluated | None]) -> None:
+        """Write down Dice of what sites were given, trained alone and take home, and what that is."""
+        rows = []
+        for site, test in zip(self.sites, tests, strict=True):
+            if test:
+                rows.append(self._row(round, site, "choice", float(test.choice), split=f"{split}_finished"))
+                for name, overlaps in zip(FINISHED, test.overlaps, strict=True):
+                    rows += self._overlap_rows(round, site, f"{split}_{name}", overlaps)
         self.results.append(rows)
 
     def best_test(self, round: int, tests: Sequence[Evaluated | None]) -> None:

@@ -316,9 +316,20 @@ class Federation:
             best.save(self.run / "models", prefix="best_")
         self.recorder.final_validation(self.config.rounds, validated)
         self.recorder.final_test(last, tested, payload(task), models.own_alone)
+        if self.config.training.finish == "own":
+            yield from self._finish()
         self.round += 1
         self._checkpoint()
         self.best.forget()
+
+    def _finish(self) -> Iterator[Exchange]:
+        """Every site makes of its final model what it takes home: chosen by validation patients, then tested."""
+        rows = list(enumerate(self.sites))
+        for split in ("validation", "testing"):
+            own = {site: self.models.own_model(row, self.round, split, self._told) for row, site in rows}
+            asked = {site: replace(task, finish=True) for site, task in own.items()}
+            finished = yield from self._evaluated(asked)
+            self.recorder.finished(self.config.rounds - 1, split, finished)
 
     def _evaluated(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
         """What the sites make of final models, in site order."""

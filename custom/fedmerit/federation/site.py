@@ -17,6 +17,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import OwnPart, SiteView
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.federation.evaluating import evaluate_models, measure_importance
+from fedmerit.federation.finishing import Finisher, Model
 from fedmerit.federation.memory import Learned, Memory, MemoryFolder
 from fedmerit.federation.peers import AskPeer, ModelExchange
 from fedmerit.federation.requirements import require_fit
@@ -235,12 +236,27 @@ class Site:
         """Dice, and where asked for losses, of some models on one split."""
         self.log.evaluated(task, task.ciphertexts or task.models)
         final = self.models.final(task)
+        if task.finish:
+            return self._finish(task, final[1:] if final else (task.models[0], task.buffers[0]))
         if final:  # it lies among the run's models from now on
             name, model, buffers = final
             flat.load(self.network, model, buffers)
             save_network(self.memory.path.parents[1] / "models", name or self.name, self.network, self.config.network)
             task = replace(task, models=model[None], buffers=(buffers,))
         return evaluate_models(self.network, self._cases(task.split), task, self.config)
+
+    def _finish(self, task: Evaluation, given: Model) -> Evaluated:
+        """The models that a site may take home, on one split; what it chose lies among the run's models."""
+        started = time.perf_counter()
+        finished = Finisher(self.config, self.folder, self.memory.path, self.network).finish(given)
+        overlaps, cases, labels = [], self._cases(task.split), self.config.network.labels
+        for model in finished.models:
+            flat.load(self.network, *model)
+            overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, task.final)))
+        models = self.memory.path.parents[1] / "models"
+        save_network(models, f"{self.name}_finished", self.network, self.config.network)
+        took = time.perf_counter() - started
+        return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, finished.choice)
 
     def measure_importance(self, task: ImportanceTask) -> Importance:
         """What each neuron of a model is worth on one split."""

@@ -119,6 +119,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
                 "shares": task.shares.numpy(),
                 "buffers": [_arrays(buffers) for buffers in task.buffers],
                 "bins": task.bins,
+                "finish": task.finish,
                 "ledger": task.ledger,
                 "ciphertexts": _pieces(task.ciphertexts),
             },
@@ -203,6 +204,7 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Impo
         bins=model.meta["bins"],
         ledger=model.meta["ledger"],
         ciphertexts=_ciphertexts(model.meta["ciphertexts"]),
+        finish=model.meta["finish"],
     )
 
 
@@ -216,6 +218,7 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
+        meta["choice"] = answer.choice
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     parts = ("num_samples", "values", "train_loss", "seconds", "pairs")
     tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
@@ -313,6 +316,7 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Import
             round=_round(model),
             overlaps=tuple(_overlaps(of_model) for of_model in meta["overlaps"]),
             losses=torch.from_numpy(np.array(meta["losses"], dtype=np.float64)),
+            choice=meta.get("choice", 0),
             seconds=_number(meta["seconds"]),
         )
     except UNREADABLE as error:

@@ -50,6 +50,8 @@ QUANTITIES: Mapping[str, str] = {
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
     "standard_error": "of a contribution estimated by sampling",
     "removed": "1 where the method has expelled the site",
+    "choice": "what a site takes home: 0 what it was given, 1 that with its own images' statistics, 2 what it trained "
+    "alone, 2 + e what it was given after e epochs of fine-tuning",
     "flagged": "1 where a site's claim differs from what the server computed",
     "rejected": "1 where the site's reply was left out of the round (the ledger says why)",
     "seconds": "wall-clock time of the site's round, what it evaluated for the server included",

@@ -19,6 +19,7 @@ LONGEST = 1e9  # seconds, some 30 years
 FARTHEST = 1e6  # mm or pixels between two surfaces
 ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
 UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
+MOST_CHOICES = 1000  # of a site about what it takes home
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 
 
@@ -164,8 +165,10 @@ def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]
 def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
     if answer.round != task.round:
         return f"evaluation of round {answer.round} in round {task.round}"
-    if len(answer.overlaps) != len(task.mixtures):
-        return f"evaluation of {len(answer.overlaps)} models, expected {len(task.mixtures)}"
+    if len(answer.overlaps) != task.count:
+        return f"evaluation of {len(answer.overlaps)} models, expected {task.count}"
+    if not _is_count(answer.choice, MOST_CHOICES if task.finish else 0):
+        return f"choice {answer.choice!s:.20}, expected a whole number from 0 to {MOST_CHOICES if task.finish else 0}"
     cases = [[(overlap.case, overlap.label) for overlap in overlaps] for overlaps in answer.overlaps]
     if any(fault := _fault_of_overlaps(overlaps, labels, task.final) for overlaps in answer.overlaps):
         return fault
@@ -174,8 +177,8 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
     references = [_references(overlaps) for overlaps in answer.overlaps]
     if any(of_model != references[0] for of_model in references):
         return "evaluation with another reference for one model than for another"
-    if answer.losses.shape != (len(task.mixtures), task.bins):
-        return f"losses of shape {tuple(answer.losses.shape)}, expected {(len(task.mixtures), task.bins)}"
+    if answer.losses.shape != (task.count, task.bins):
+        return f"losses of shape {tuple(answer.losses.shape)}, expected {(task.count, task.bins)}"
     low, high = allowed("loss_bin")
     if not all(low <= count <= high for count in answer.losses.flatten().tolist()):
         return "counts of losses that are no counts"

@@ -107,6 +107,12 @@ class Evaluation:
     bins: int = 0  # of a histogram of losses per image; 0: none is wanted
     ledger: str = GENESIS  # as in `Task`
     ciphertexts: Ciphertexts | None = None  # likewise; the model to evaluate is made of it
+    finish: bool = False  # make of the one model what the site takes home; evaluate it, one trained alone, and that
+
+    @property
+    def count(self) -> int:
+        """How many models are evaluated."""
+        return 3 if self.finish else len(self.mixtures)
 
     @property
     def final(self) -> bool:
@@ -122,6 +128,7 @@ class Evaluated:
     overlaps: tuple[tuple[Overlap, ...], ...]  # (k,) one tuple per model
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
     seconds: float = 0.0
+    choice: int = 0  # what the site takes home, of `fedmerit.federation.finishing`
 
 
 @dataclass(frozen=True)
