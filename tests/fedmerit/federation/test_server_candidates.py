@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rounds import SOONER
+from rounds import SETTINGS
 from stopping import Stop, stop_at
 
 from fedmerit import flat
@@ -46,7 +46,7 @@ def finished(trained, server_sites_data):
     """A whole run of two rounds on sites that set images aside: never change it."""
 
     def build(method: str, **changes: Any) -> Path:
-        settings = (f"{key}={value}" for key, value in SOONER.get(method, {}).items())
+        settings = (f"{key}={value}" for key, value in SETTINGS.get(method, {}).items())
         return trained(*settings, **{"method": method, "sites": server_sites_data, "rounds": 2, **changes})
 
     return build
@@ -421,7 +421,7 @@ WAYS_OUT = ("--server-share", "--server-sites")
 @pytest.mark.parametrize("engine", ["local", "sim"])
 @pytest.mark.parametrize("method", WITH_TRIALS)
 def test_method_that_needs_images_nobody_set_aside(fedmerit, options, tmp_path, method, engine):
-    settings = (f"{key}={value}" for key, value in SOONER.get(method, {}).items())
+    settings = (f"{key}={value}" for key, value in SETTINGS.get(method, {}).items())
     result = fedmerit("run", "--out", tmp_path / "run", *options(*settings, method=method, engine=engine))
     refused(result, f"method {method}", *NAMES, *WAYS_OUT)
     assert list(tmp_path.iterdir()) == []
