@@ -26,7 +26,8 @@ class FedBN(Method):
     """FedAvg of all but the norms (Algorithm 1, Li et al. 2021).
 
     The paper has BatchNorm alone; here every norm with γ and β counts, as group norms and affine instance norms do. Of
-    a network that has none, it is FedAvg. An absent site keeps its norms and gets the rest.
+    a network that has none, it is FedAvg. An absent site keeps its norms and gets the rest. A site's norms enter no
+    other model; they do pass through the server, which holds every site's model, and at the last test the sites.
     """
 
     about: ClassVar[About] = About(

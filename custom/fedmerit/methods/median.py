@@ -24,8 +24,8 @@ class Median(Method):
     """
 
     about: ClassVar[About] = About(
-        contribution="none: equal",
-        weights="none: equal",
+        contribution="none",
+        weights="none",
         download="global model",
         site_work="training",
         paper="Yin et al. 2018",

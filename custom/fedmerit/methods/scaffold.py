@@ -36,7 +36,7 @@ class SCAFFOLD(Method, TrainsLocally):
     vectors: ClassVar[tuple[str, ...]] = ("control",)  # c to the sites, c_i⁺ - c_i from them
     optimizers: ClassVar[tuple[str, ...]] = ("sgd",)
     about: ClassVar[About] = About(
-        contribution="none: equal",
+        contribution="none",
         weights="equal",
         download="global model, control variate",
         site_work="training with corrected gradients",

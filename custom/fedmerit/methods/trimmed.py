@@ -28,7 +28,7 @@ class Trimmed(Method):
     beta: float = parameter(0.25, "β, fraction of the sites that is cut at either end", low=0, below=0.5)
 
     about: ClassVar[About] = About(
-        contribution="none: equal",
+        contribution="none",
         weights="equal, but for the extremes of each parameter",
         download="global model",
         site_work="training",
