@@ -15,7 +15,8 @@ from fedmerit.errors import BadInput, RunFailed
 # The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
 METHODS = (
     "standalone", "pooled", "fedavg", "fedce", "cgsv", "rffl", "dw", "eu", "rr", "cffl", "fedave", "fedsac", "qfedavg",
-    "fedci", "eci", "cycle", "vpdl",
+    "fedci", "eci", "cycle", "vpdl", "fedbn", "silobn", "fedprox", "fedavgm", "fedadam", "scaffold", "ditto", "shapfed",
+    "median", "trimmed", "krum",
 )  # fmt: skip
 TASKS = ("prostate", "fundus", "fundus-disc")
 
@@ -53,7 +54,10 @@ Recipe = Annotated[
 ]
 Method = typer.Option(help=", ".join(METHODS))
 Methods = Annotated[
-    str, typer.Option(help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all.")
+    str,
+    typer.Option(
+        help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all (but scaffold: it needs sgd)."
+    ),
 ]
 SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
 Rounds = Annotated[int, typer.Option(help="Rounds of each run.")]

@@ -24,11 +24,22 @@ class Layout:
     tensor_sizes: tuple[int, ...]  # elements of each tensor in the vector, in order; they sum to d
     owners: Tensor  # (d,) int32: the neuron that each parameter belongs to, -1: none
     names: tuple[str, ...] = ()  # of those tensors; empty where they have none
+    norms: tuple[bool, ...] = ()  # of those tensors: whether it is γ or β of a normalisation layer; empty: none is
+    outputs: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))  # (labels, m) places in the
+    # vector of the output layer's parameters, by the label whose logits they make
 
     @classmethod
     def of(cls, *tensor_sizes: int) -> "Layout":
-        """Tensors without neurons."""
-        return cls(tensor_sizes, torch.full((sum(tensor_sizes),), -1, dtype=torch.int32))
+        """Tensors without neurons or norms, the last of them the output layer of one label."""
+        size = sum(tensor_sizes)
+        outputs = torch.arange(size - tensor_sizes[-1], size)[None]
+        return cls(tensor_sizes, torch.full((size,), -1, dtype=torch.int32), outputs=outputs)
+
+    @property
+    def in_norms(self) -> Tensor:
+        """(d,) bool: the parameters of normalisation layers."""
+        norms = torch.tensor(self.norms or [False] * len(self.tensor_sizes))
+        return norms.repeat_interleave(torch.tensor(self.tensor_sizes))
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,16 @@ def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
     return result
 
 
+def trimmed_mean(updates: Tensor, cut: int) -> Tensor:
+    """(d,) the mean of each column of ``updates`` (k, d) without its ``cut`` smallest and largest entries, 2 cut < k.
+
+    With ``cut`` = (k - 1) // 2 it is the median, of an even k the mean of the two in the middle.
+    """
+    blocks = torch.split(updates, BLOCK, dim=1)
+    kept = (block.sort(dim=0).values[cut : len(updates) - cut] for block in blocks)
+    return torch.cat([rows.double().mean(dim=0).to(updates.dtype) for rows in kept])
+
+
 def average_held(
     model: Tensor, models: Tensor, updates: Tensor, held: Tensor, amounts: Tensor, normalised: bool = True
 ) -> tuple[Tensor, Tensor]:

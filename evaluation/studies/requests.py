@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evaluation.display.table import file_name
+from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.configuration.run import Training
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 
@@ -18,14 +20,14 @@ class Item:
 
 
 def parse_methods(text: str) -> list[Item]:
-    """The items of ``fedavg,fedce:combine=plus``; ``all`` is every method at its defaults.
+    """The items of ``fedavg,fedce:combine=plus``; ``all`` is every method that takes the default optimizer.
 
     Raises:
         BadInput: an item is empty, not of this form, of an unknown method, or there twice.
     """
     items: list[Item] = []
     for label in text.split(","):
-        items += [Item(name, name, {}) for name in METHODS] if label.strip() == "all" else [_item(label.strip())]
+        items += _all() if label.strip() == "all" else [_item(label.strip())]
     for number, item in enumerate(items):
         for earlier in items[:number]:
             if (earlier.method, earlier.settings) == (item.method, item.settings):
@@ -33,6 +35,16 @@ def parse_methods(text: str) -> list[Item]:
             if file_name(earlier.label) == file_name(item.label):
                 raise BadInput(f"--methods: {earlier.label} and {item.label} need the same run folder; compare apart")
     return items
+
+
+def _all() -> list[Item]:
+    """At their defaults; a method that trains by another optimizer than the others has to be named."""
+    others = {
+        name
+        for name, kind in METHODS.items()
+        if issubclass(kind, TrainsLocally) and kind.optimizers and Training().optimizer not in kind.optimizers
+    }
+    return [Item(name, name, {}) for name in METHODS if name not in others]
 
 
 def _item(label: str) -> Item:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
-from rounds import SOONER
+from rounds import SETTINGS, beside
 from stepping import Stepped as Federation
 
 from fedmerit import flat
@@ -25,7 +25,7 @@ def generator(seed: int) -> torch.Generator:
 def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> RunConfiguration:
     network = {"width": 2, "depth": 2, "residual_units": 0}
     return make_configuration(
-        method, "prostate", rounds, 0, TASKS["prostate"], network | SOONER.get(method, {}) | parameters
+        method, "prostate", rounds, 0, TASKS["prostate"], network | SETTINGS.get(method, {}) | parameters
     )
 
 
@@ -47,7 +47,8 @@ def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, 
             buffers = {name: value + 1 for name, value in federation.tasks()[site].buffers.items()}
             overlaps = (Overlap("000", "prostate", 5, 2, 1),)
             update, images = (-update, 2) if site == "Cedar" else (update, 10)
-            answers[site] = Reply(federation.round, update, buffers, images, overlaps)
+            vectors = beside(federation.method, update)
+            answers[site] = Reply(federation.round, update, buffers, images, overlaps, vectors=vectors)
     return answers
 
 

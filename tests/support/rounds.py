@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from fedmerit.capabilities.allocation import AllocatesNeurons
 from fedmerit.capabilities.candidates import EvaluatesCandidates
+from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.core import CandidateResults, Layout, OwnPart, Reports, SiteView
 from fedmerit.vectors import gram, norms, owned
 
 SOONER = {"fedsac": {"standalone_rounds": 1}}  # than by default: the rounds of tests are few
+SETTINGS = SOONER | {"scaffold": {"optimizer": "sgd"}}  # of a run: what else a method needs
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,13 @@ def make_rounds(seed=0, n=4, d=12, rounds=4, absences=False, dtype=torch.float32
 
 
 def layout(d):
-    """Of (d,) parameters: every sixth belongs to no neuron, the others to five in turn."""
-    return Layout((d,), (torch.arange(d) % 6 - 1).to(torch.int32))
+    """Of (d,) parameters: every sixth belongs to no neuron, the others to five in turn.
+
+    The first third are a norm's, the last quarters the output layer's, of two labels.
+    """
+    owners, places, label = (torch.arange(d) % 6 - 1).to(torch.int32), torch.arange(d), max(d // 4, 1)
+    outputs = places[-2 * label :].view(-1, label)
+    return Layout((d // 3, d - d // 3), owners, norms=(True, False), outputs=outputs)
 
 
 def allocated(method, state, models):
@@ -119,7 +126,8 @@ def play(method, rounds, states=None, stop=None):
                     values[name][i] = value
         before_now = rounds.present[number - 1] if number else torch.ones(n, dtype=torch.bool)
         pairs = said_of_peers(method, state, rounds.updates[number], present, before_now)
-        reports = Reports(rounds.samples.where(present, 0.0), present, values, pairs=pairs)
+        vectors = beside(method, rounds.updates[number])
+        reports = Reports(rounds.samples.where(present, 0.0), present, values, pairs=pairs, vectors=vectors)
         candidates = candidates_of(method, state, rounds.updates[number], reports)
         reports = replace(reports, candidates=rounds.evaluate(candidates))
         state, outcome = method.round(state, rounds.updates[number], reports)
@@ -146,6 +154,11 @@ def said_of_peers(method, state, updates, present, present_before):
     cosine = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0).clamp(-1, 1)
     said = {"available": torch.ones_like(nothing), "misalignment": (1 - cosine) / 2}
     return {name: said[name].where(reached, nothing) for name in method.asks_of_peers}
+
+
+def beside(method, updates):
+    """What sites send beside their updates, if anything: a tenth of these."""
+    return dict.fromkeys(method.vectors, updates / 10) if isinstance(method, TrainsLocally) else {}
 
 
 def row(models, i):

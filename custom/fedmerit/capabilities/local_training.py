@@ -11,6 +11,11 @@ from fedmerit.flat import Buffers
 Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), where they train: a scalar added to the loss
 
 
+def towards(point: Tensor, strength: float) -> Penalty:
+    """strength/2 ‖w - point‖², which holds a model near ``point`` (d,)."""
+    return lambda w: strength / 2 * (w - point.to(w)).square().sum()
+
+
 @dataclass(frozen=True)
 class Trained:
     """What a training gave."""
@@ -48,7 +53,7 @@ class TrainingView:
 
     received: Tensor  # (d,) w_t
     buffers: Buffers  # received with it
-    vectors: Mapping[str, Tensor]  # (d,) each, sent with it: `Outcome.vectors`; none in round 0
+    vectors: Mapping[str, Tensor]  # (d,) each, sent with it: `Outcome.vectors`; zeros in round 0
     kept: Mapping[str, Tensor]  # what `LocalResult.kept` of the site's last round held
     own: tuple[Tensor, Buffers] | None  # likewise the site's own model (d,), and its statistics; None: none yet
     train: Train

@@ -10,6 +10,7 @@ training and validation patients.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -137,7 +138,7 @@ class Finisher:
         path, done = self.memory / "alone.pt", 0
         model: Model
         if path.exists():
-            done, *model = torch.load(path, weights_only=True)  # type: ignore[assignment]
+            done, model = torch.load(path, weights_only=True)
         else:
             first = initial_network(self.config.network, self.config.seed)
             model = flat.get_parameters(first), flat.get_buffers(first)
@@ -148,8 +149,7 @@ class Finisher:
             rate = learning_rate(self.config.training, round, self.config.rounds)
             train(self.network, slices, self.config.training, rate, seed)
             model = self._now()
-            reached = (round + 1, *model)
-            write_atomically(path, lambda file, reached=reached: torch.save(reached, file))
+            write_atomically(path, partial(torch.save, (round + 1, model)))
         return model
 
     def _now(self) -> Model:

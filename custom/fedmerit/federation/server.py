@@ -11,25 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedmerit import flat
 from fedmerit.capabilities.allocation import AllocatesNeurons
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import CandidateResults, Layout, Outcome, Reports
+from fedmerit.core import CandidateResults, Outcome, Reports
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.best_round import BestRound
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
 from fedmerit.federation.evaluating import evaluate_models, measure_importance
 from fedmerit.federation.evidence import evidence_of
 from fedmerit.federation.exchange import Exchange, FaultOf
+from fedmerit.federation.layout import layout_of
 from fedmerit.federation.recorder import Admitted, Recorder, Replies
 from fedmerit.federation.requirements import require_fit, require_sites
 from fedmerit.federation.server_models import ModelsInTheClear, models_of
 from fedmerit.federation.submodels import Submodels, mean_importance
 from fedmerit.records.signing import Signer
-from fedmerit.training import neurons
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder
 from fedmerit.training.networks import build_network, initial_network
 from fedmerit.training.overlaps import mean_dice
@@ -90,7 +89,7 @@ class Federation:
         self.submodels = Submodels(self.network)
         self.best = BestRound(run)
         self.round = 0
-        self.state = self.method.start(self.models.parameters, len(self.sites), self._layout())
+        self.state = self.method.start(self.models.parameters, len(self.sites), layout_of(self.network))
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
@@ -338,11 +337,6 @@ class Federation:
         yield exchange
         usable = exchange.usable()
         return [usable.get(site) for site in self.sites]  # type: ignore[misc]
-
-    def _layout(self) -> Layout:
-        parts = flat.trainable(self.network)
-        sizes = tuple(parameter.numel() for parameter in parts.values())
-        return Layout(sizes, neurons.owners(self.network), tuple(parts))
 
     def _checkpoint(self) -> None:
         write_checkpoint(

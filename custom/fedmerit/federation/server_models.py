@@ -178,7 +178,9 @@ class ModelsInTheClear(Models):
         super().__init__(config, network, sites)
         self.parameters = flat.get_parameters(network)
         self.buffers = [flat.get_buffers(network)] * len(sites)
-        self.vectors: Mapping[str, Tensor] = {}  # (d,), or (n, d): what the method sends beside the models
+        beside = method.vectors if isinstance(method, TrainsLocally) else ()
+        self.vectors: Mapping[str, Tensor] = {name: torch.zeros_like(self.parameters) for name in beside}  # (d,), or
+        # (n, d): what the method sends beside the models
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it got last; None: all
         self.sites_test_their_own = isinstance(method, TrainsLocally) and method.keeps_own_model
 

@@ -5,7 +5,7 @@ import shutil
 import pandas as pd
 import pytest
 import torch
-from rounds import SOONER, make_rounds, play
+from rounds import SETTINGS, make_rounds, play
 from run_factory import make_sites
 
 from evaluation.results.views import Results
@@ -325,7 +325,7 @@ def test_a_training_that_fails_is_told_and_the_others_are_there(sites, prepare, 
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        *((name, SOONER.get(name, {})) for name in METHODS),
+        *((name, SETTINGS.get(name, {})) for name in METHODS),
         ("cgsv", {"reward": "global"}),
         ("cffl", {"reward": "global"}),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rounds import SOONER
+from rounds import SETTINGS
 from stopping import Stop, stop_at
 
 from fedmerit import flat
@@ -46,7 +46,7 @@ def finished(trained, server_sites_data):
     """A whole run of two rounds on sites that set images aside: never change it."""
 
     def build(method: str, **changes: Any) -> Path:
-        settings = (f"{key}={value}" for key, value in SOONER.get(method, {}).items())
+        settings = (f"{key}={value}" for key, value in SETTINGS.get(method, {}).items())
         return trained(*settings, **{"method": method, "sites": server_sites_data, "rounds": 2, **changes})
 
     return build
@@ -101,12 +101,12 @@ def test_run_ends_with_models_that_trained(finished, model, method):
     run = finished(method)
     assert verify(run / "ledger.jsonl") == 2
     names = sorted(path.stem for path in (run / "models").glob("*.pt"))
-    assert names in (["global"], NAMES)
+    assert names in (["global"], NAMES, ["global", *NAMES])
     config = RunConfiguration.from_dict(read_run(run)["plan"])
     start = flat.get_parameters(initial_network(config.network, config.seed))
     moved = [int((flat.get_parameters(load_network(run / "models", name)) != start).sum()) for name in names]
     assert min(moved) > 0  # a site that earned little has received little
-    assert max(moved) == len(start)
+    assert max(moved) == len(start) or method == "scaffold"  # a bias before a norm has no gradient: Adam alone moves it
     for name in names:
         state = model(run, name)
         assert all(value.isfinite().all() for value in state.values())
@@ -123,7 +123,7 @@ def test_run_ends_with_models_that_trained(finished, model, method):
         assert min(record["weights"].values()) >= 0
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "ditto"])  # whose own models stay at the sites
 def test_every_final_model_is_tested_on_every_case(finished, server_sites_data, method):
     run, sites = finished(method), open_sites(server_sites_data)
     results = read_results(run)
@@ -421,7 +421,7 @@ WAYS_OUT = ("--server-share", "--server-sites")
 @pytest.mark.parametrize("engine", ["local", "sim"])
 @pytest.mark.parametrize("method", WITH_TRIALS)
 def test_method_that_needs_images_nobody_set_aside(fedmerit, options, tmp_path, method, engine):
-    settings = (f"{key}={value}" for key, value in SOONER.get(method, {}).items())
+    settings = (f"{key}={value}" for key, value in SETTINGS.get(method, {}).items())
     result = fedmerit("run", "--out", tmp_path / "run", *options(*settings, method=method, engine=engine))
     refused(result, f"method {method}", *NAMES, *WAYS_OUT)
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ AWAY = "Birch"
 ROW = SITES.index(AWAY)
 OF_LAST_ROUND = {("fedce", "cosine")}  # what a method says of the last round's updates, not what it remembers
 
-OF_SERVER = {("fedsac", "models")}  # a site's part of the server's model, which goes on
+OF_SERVER = {("fedsac", "models"), ("fedbn", "models")}  # a site's part of the server's model, which goes on
 
 
 def one_round(federation: Federation, without: tuple[str, ...] = ()) -> None:

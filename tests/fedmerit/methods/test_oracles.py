@@ -35,9 +35,11 @@ READERS = [
 ]
 
 
-NAMED_OTHERWISE = {"qfedavg": "qffl", "eci": "fedci", "vpdl": "cycle"} | dict.fromkeys(
-    ("fedavg", "dw", "eu", "rr"), "baselines"
-)
+NAMED_OTHERWISE = {
+    **{"qfedavg": "qffl", "eci": "fedci", "vpdl": "cycle"},
+    **dict.fromkeys(("fedavg", "dw", "eu", "rr"), "baselines"),
+    **dict.fromkeys(("fedprox", "fedavgm", "fedadam", "scaffold", "ditto"), "further"),
+}
 OF_THE_EVALUATION = {"metrics.json"}  # read by tests/evaluation/test_fairness.py
 
 

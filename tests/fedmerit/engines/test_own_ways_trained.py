@@ -1,28 +1,17 @@
-"""The contract carries what it has to: four methods that know it alone, trained, stopped, and on NVFlare."""
-
-import os
-from pathlib import Path
+"""Methods that train in ways of their own, or leave more than updates at the sites: whole, stopped, on NVFlare."""
 
 import pytest
 import torch
-from contract_methods import CONTRACT_METHODS
 from stopping import stop_at
 
 from fedmerit.engines import runs
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.site import Site
-from fedmerit.methods.registry import METHODS
 
-SUPPORT = Path(__file__).resolve().parents[2] / "support"
+METHODS = ["fedbn", "silobn", "fedprox", "scaffold", "ditto"]
 NAMES = ["site1", "site2", "site3"]
 ROUNDS = 3
 SETTINGS = {"width": "4", "depth": "3", "augment": "false"}
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch):
-    for name, method in CONTRACT_METHODS.items():
-        monkeypatch.setitem(METHODS, name, method)  # type: ignore[arg-type]
 
 
 def create(run, sites, method, engine="local"):
@@ -49,7 +38,7 @@ def models_of(run):
     return {path.stem: torch.load(path, weights_only=True) for path in sorted((run / "models").glob("*.pt"))}
 
 
-@pytest.mark.parametrize("method", CONTRACT_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_run_stopped_in_its_middle_ends_the_same(tmp_path, sites, whole, assert_same_run, method):
     run = create(tmp_path / "run", sites, method)
     stop_at(run, Site, "train", 6)
@@ -58,10 +47,8 @@ def test_run_stopped_in_its_middle_ends_the_same(tmp_path, sites, whole, assert_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", CONTRACT_METHODS)
-def test_simulator_gives_what_the_local_engine_gives(tmp_path, sites, whole, assert_same_run, monkeypatch, method):
-    paths = [SUPPORT / "registering", SUPPORT, os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, filter(None, paths))))
+@pytest.mark.parametrize("method", METHODS)
+def test_simulator_gives_what_the_local_engine_gives(tmp_path, sites, whole, assert_same_run, method):
     run = create(tmp_path / "run", sites, method, "sim")
     runs.execute(run, lambda record: None)
     assert is_finished(run, ROUNDS)
@@ -76,6 +63,15 @@ def test_sites_with_statistics_of_their_own_keep_them(whole):
     assert own
     assert not any(torch.equal(one[name], other[name]) for name in own)
     assert all(torch.equal(one[name], other[name]) for name in one if name.endswith(("weight", "bias")))
+
+
+def test_norms_that_stay_at_the_sites_differ_and_nothing_else_does(whole):
+    models = models_of(whole("fedbn"))
+    assert sorted(models) == NAMES
+    one, other = models["site1"], models["site2"]
+    differ = {name for name in one if not torch.equal(one[name], other[name])}
+    norms = {name for name in one if ".N." in name and "num_batches" not in name}
+    assert differ == norms
 
 
 def test_own_models_stay_at_the_sites_and_are_what_they_test(whole, sites):

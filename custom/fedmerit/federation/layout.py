@@ -1,0 +1,42 @@
+"""What a method is told of the network whose parameters are its vector."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from fedmerit import flat
+from fedmerit.core import Layout
+from fedmerit.training import neurons
+from fedmerit.training.networks import output_modules
+
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)  # _NormBase: of batch and instance norms
+
+
+def layout_of(network: nn.Module) -> Layout:
+    """Of the network's trainable parameters.
+
+    A norm is any layer that normalises: batch, instance, group or layer norm. Without parameters, as MONAI's instance
+    norm has it by default, it leaves nothing in the vector.
+    """
+    parts = flat.trainable(network)
+    sizes = tuple(parameter.numel() for parameter in parts.values())
+    modules = dict(network.named_modules())
+    norms = tuple(isinstance(modules[name.rpartition(".")[0]], NORMS) for name in parts)
+    return Layout(sizes, neurons.owners(network), tuple(parts), norms, _outputs(network))
+
+
+def _outputs(network: nn.Module) -> Tensor:
+    """(labels, m) places in the vector of the weights and bias of the last convolution, by its output channels.
+
+    The heads of deep supervision, which training alone has, do not count.
+    """
+    names = {module: name for name, module in network.named_modules()}
+    last = [module for module in output_modules(network)[0].modules() if isinstance(module, _ConvNd)][-1]
+    name = names[last]
+    places = flat.named(network, torch.arange(sum(part.numel() for part in flat.trainable(network).values())))
+    weight = places[f"{name}.weight"]
+    rows = [(weight.transpose(0, 1) if last.transposed else weight).reshape(last.out_channels, -1)]
+    if last.bias is not None:
+        rows.append(places[f"{name}.bias"][:, None])
+    return torch.cat(rows, dim=1)

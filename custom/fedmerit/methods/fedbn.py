@@ -1,0 +1,52 @@
+"""FedBN: Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021.
+
+What normalises stays at the site: γ, β and running statistics. Everything else is averaged.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.vectors import aggregate
+
+
+@dataclass(frozen=True)
+class FedBNState:
+    """What FedBN remembers."""
+
+    models: Tensor  # (n, d) one per site, alike but for the norms
+    norms: Tensor  # (d,) bool: the parameters of normalisation layers
+
+
+@dataclass(frozen=True)
+class FedBN(Method):
+    """FedAvg of all but the norms (Algorithm 1, Li et al. 2021).
+
+    The paper has BatchNorm alone; here every norm with γ and β counts, as group norms and affine instance norms do. Of
+    a network that has none, it is FedAvg. An absent site keeps its norms and gets the rest. A site's norms enter no
+    other model; they do pass through the server, which holds every site's model, and at the last test the sites.
+    """
+
+    about: ClassVar[About] = About(
+        contribution="share of training images",
+        weights="share of training images",
+        download="global model, with its own norms and their statistics",
+        site_work="training",
+        paper="Li et al. 2021, FedBN",
+    )
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedBNState:
+        """The state before round 0; ``model`` is (d,)."""
+        return FedBNState(model.repeat(num_sites, 1), layout.in_norms)
+
+    def round(self, state: FedBNState, updates: Tensor, reports: Reports) -> tuple[FedBNState, Outcome]:
+        """``updates`` (n, d): w ← w + Σ p_i Δ_i, but of norms w_i ← w_i + Δ_i."""
+        weights = reports.data_share
+        averaged = aggregate(state.models[0], weights, updates)  # of norms, nobody's
+        models = torch.where(state.norms, state.models + updates, averaged)
+        contribution = weights.where(reports.present, torch.nan)
+        outcome = Outcome(contribution, weights, weights, models, statistics="own")
+        return FedBNState(models, state.norms), outcome

@@ -1,0 +1,64 @@
+"""Krum and Multi-Krum: Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent,
+NeurIPS 2017.
+
+The update that is nearest to its neighbours is taken, or the mean of the m nearest: who lies far from all others has
+no say.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.methods.fedavg import FedAvgState
+from fedmerit.parameters import parameter
+from fedmerit.vectors import aggregate, distances
+
+
+@dataclass(frozen=True)
+class Krum(Method):
+    """Scores from distances, weights from scores (Sec. 4, Blanchard et al. 2017).
+
+    n are the sites present. Equal scores share what is left to them, so that the order of sites decides nothing (the
+    paper takes the first): of three sites, the two nearest to each other. The chosen sites' weights, which are the
+    credit too, are 1/m.
+    """
+
+    f: int | None = parameter(None, "sites that may be malicious; n ≥ 2f + 3; None: as many as that allows", low=0)
+    m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)
+
+    about: ClassVar[About] = About(
+        contribution="whether its update is among the chosen",
+        weights="equal among the chosen, those nearest to their neighbours",
+        download="global model",
+        site_work="training",
+        paper="Blanchard et al. 2017",
+    )
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
+        """The state before round 0; ``model`` is (d,)."""
+        if self.f is not None and num_sites < 2 * self.f + 3:
+            raise ValueError(f"{num_sites} sites: krum with f={self.f} needs {2 * self.f + 3} or more; lower f")
+        return FedAvgState(model)
+
+    def round(self, state: FedAvgState, updates: Tensor, reports: Reports) -> tuple[FedAvgState, Outcome]:
+        """``updates`` (n, d): w ← w + mean of the m updates with the lowest scores."""
+        present = reports.present
+        chosen = self.chosen(updates[present])
+        weights = torch.zeros(len(updates), dtype=torch.float64).masked_scatter(present, chosen)
+        model = aggregate(state.model, weights, updates)
+        return FedAvgState(model), Outcome(weights.where(present, torch.nan), weights, weights, model)
+
+    def chosen(self, updates: Tensor) -> Tensor:
+        """(k,) weights of ``updates`` (k, d), from s(i) = Σ ‖Δ_i - Δ_j‖² over its k - f - 2 nearest neighbours j."""
+        count = len(updates)
+        most = max((count - 3) // 2, 0)
+        f = most if self.f is None else min(self.f, most)
+        squared = torch.stack([distances(updates, update).square() for update in updates])
+        nearest = squared.sort(dim=1).values[:, 1 : 1 + max(count - f - 2, 1)]  # the first is its own, 0
+        scores, m = nearest.sum(dim=1), min(self.m, count)
+        last = scores.sort().values[m - 1]
+        below, ties = (scores < last).double(), (scores == last).double()
+        return (below + ties * (m - below.sum()) / ties.sum()) / m

@@ -1,0 +1,43 @@
+"""Coordinate-wise median: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML
+2018.
+
+As long as more than half of the sites are honest, no other can move a parameter beyond what honest ones ask for.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.methods.fedavg import FedAvgState
+from fedmerit.vectors import share, trimmed_mean
+
+
+@dataclass(frozen=True)
+class Median(Method):
+    """Of every parameter, the median of the present sites' updates (Algorithm 1, option I, Yin et al. 2018).
+
+    Of an even number, the mean of the two in the middle. No site has a weight in a median: the weights recorded, and
+    the credit, are equal shares, which say who had a voice and not whose update was taken.
+    """
+
+    about: ClassVar[About] = About(
+        contribution="none",
+        weights="none",
+        download="global model",
+        site_work="training",
+        paper="Yin et al. 2018",
+    )
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
+        """The state before round 0; ``model`` is (d,)."""
+        return FedAvgState(model)
+
+    def round(self, state: FedAvgState, updates: Tensor, reports: Reports) -> tuple[FedAvgState, Outcome]:
+        """``updates`` (n, d): w ← w + median Δ_i."""
+        present = reports.present
+        model = state.model + trimmed_mean(updates[present], (int(present.sum()) - 1) // 2)
+        weights = share(present, present)
+        return FedAvgState(model), Outcome(weights.where(present, torch.nan), weights, weights, model)

@@ -1,0 +1,99 @@
+"""ShapFed: Tastan et al., Redefining Contributions: Shapley-Driven Federated Learning, IJCAI 2024.
+
+A site contributes to a class as much as its update of the output layer points, for that class, where the weighted sum
+of all points. Contributions, remembered, weigh the updates; and the more a site contributes, the nearer to the global
+model is the one that it downloads.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.games import cosine_values
+from fedmerit.parameters import parameter
+from fedmerit.vectors import aggregate, cosine_to_sum, gram, remember, share, to_sites
+
+PERMUTATIONS = 1000  # sampled for contribution=exact where more than 24 sites are present
+
+
+@dataclass(frozen=True)
+class ShapFedState:
+    """What ShapFed remembers."""
+
+    models: Tensor  # (n, d) one per site; (d,) with reward="global"
+    gamma: Tensor  # (n,) γ of the last round; 0 before a site's first
+    seen: Tensor  # (n,) bool: whether it was there before
+    outputs: Tensor  # (labels, m) places in the vector of the output layer's parameters
+    round: Tensor  # () rounds played: the seed of sampled permutations
+
+
+@dataclass(frozen=True)
+class ShapFed(Method):
+    """Class-specific Shapley values (CSSV), weighted aggregation (ShapFed-WA), personal models.
+
+    The value of a class is, as in the authors' code, the cosine of a site's update and the sum of all by share of
+    images, in that class's parameters of the output layer: weights and bias of the last convolution, in a network with
+    heads for deep supervision those of the last one. A site's ψ is the mean over classes. A weight is not negative
+    (theirs may be), and 1/n where no γ is positive. A personal model comes with its site's own BatchNorm statistics.
+    Absent sites keep γ and model.
+    """
+
+    mu: float = parameter(0.9, "weight of the past in a site's contribution; its first counts whole", low=0, high=1)
+    contribution: str = parameter(
+        "cosine",
+        "of a class, as released; or exact: Shapley values, 1 in sum over sites",
+        choices=("cosine", "exact"),
+    )
+    reward: str = parameter(
+        "personal", "one model per site; or global: one for all (ShapFed-WA)", choices=("personal", "global")
+    )
+
+    about: ClassVar[About] = About(
+        contribution="cosine of its output layer's update to the weighted sum, or its Shapley value, mean over classes",
+        weights="contribution, remembered",
+        download="mean of its own and the global model, by contribution; or one global model",
+        site_work="training",
+        paper="Tastan et al. 2024",
+    )
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> ShapFedState:
+        """The state before round 0; ``model`` is (d,)."""
+        return ShapFedState(
+            models=model if self.reward == "global" else model.repeat(num_sites, 1),
+            gamma=torch.zeros(num_sites, dtype=torch.float64),
+            seen=torch.zeros(num_sites, dtype=torch.bool),
+            outputs=layout.outputs,
+            round=torch.tensor(0),
+        )
+
+    def round(self, state: ShapFedState, updates: Tensor, reports: Reports) -> tuple[ShapFedState, Outcome]:
+        """``updates`` (n, d), each relative to its site's model: γ, w_g = Σ γ̃_i w_i, w_i ← (1-γ_i) w_i + γ_i w_g."""
+        present, seed = reports.present, int(state.round)
+        values = [self.class_values(updates[:, places], reports, seed) for places in state.outputs]
+        psi = torch.stack(values).mean(dim=0)  # NaN: absent
+
+        gamma = remember(state.gamma, psi, self.mu, present & state.seen)
+        gamma = torch.where(present & ~state.seen, psi, gamma)
+        weights = share(gamma.clamp(min=0), present)  # γ̃
+
+        trained = state.models + updates
+        server = aggregate(torch.zeros_like(updates[0]), weights, trained)
+        if self.reward == "global":
+            models = server
+        else:
+            nearness = gamma.clamp(0, 1).to(updates.dtype)[:, None]
+            models = torch.lerp(trained, server.expand_as(trained), nearness).where(present[:, None], state.models)
+        statistics = "shared" if self.reward == "global" else "own"
+        state = ShapFedState(models, gamma, state.seen | present, state.outputs, state.round + 1)
+        return state, Outcome(psi, gamma, weights, models, statistics=statistics)
+
+    def class_values(self, updates: Tensor, reports: Reports, seed: int) -> Tensor:
+        """(n,) of one class, whose parameters' ``updates`` are (n, m); NaN for absent sites."""
+        present = reports.present
+        products, weights = gram(updates[present]), reports.data_share[present]
+        if self.contribution == "exact":
+            return to_sites(cosine_values(products, weights, PERMUTATIONS, seed)[0], present)
+        return to_sites(cosine_to_sum(products, weights), present)

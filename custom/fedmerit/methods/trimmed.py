@@ -1,0 +1,48 @@
+"""Coordinate-wise trimmed mean: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates,
+ICML 2018.
+
+Of every parameter, what the sites ask for at either extreme does not count.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.methods.fedavg import FedAvgState
+from fedmerit.parameters import parameter
+from fedmerit.vectors import share, trimmed_mean
+
+
+@dataclass(frozen=True)
+class Trimmed(Method):
+    """Of every parameter, the mean of the updates without ⌊βn⌋ at either end (Algorithm 1, option II, Yin et al. 2018).
+
+    n are the sites present; below 1/β of them nothing is cut. Which sites are cut differs from parameter to parameter:
+    the weights recorded, and the credit, are equal shares.
+    """
+
+    beta: float = parameter(0.25, "β, fraction of the sites that is cut at either end", low=0, below=0.5)
+
+    about: ClassVar[About] = About(
+        contribution="none",
+        weights="equal, but for the extremes of each parameter",
+        download="global model",
+        site_work="training",
+        paper="Yin et al. 2018",
+    )
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
+        """The state before round 0; ``model`` is (d,)."""
+        return FedAvgState(model)
+
+    def round(self, state: FedAvgState, updates: Tensor, reports: Reports) -> tuple[FedAvgState, Outcome]:
+        """``updates`` (n, d): w ← w + trimmed mean of Δ_i."""
+        present = reports.present
+        cut = math.floor(self.beta * int(present.sum()) + 1e-9)
+        model = state.model + trimmed_mean(updates[present], cut)
+        weights = share(present, present)
+        return FedAvgState(model), Outcome(weights.where(present, torch.nan), weights, weights, model)

@@ -1,0 +1,62 @@
+"""FedBN against its slow reference, and what counts as a norm."""
+
+import pytest
+import torch
+from comparing import assert_models
+from hypothesis import given
+from monai.networks.nets import DynUNet
+from rounds import as_numbers, few, layout, make_rounds, outcomes, random_rounds
+
+from fedmerit.configuration.run import Network
+from fedmerit.core import Layout
+from fedmerit.federation.layout import layout_of
+from fedmerit.methods.fedavg import FedAvg
+from fedmerit.methods.fedbn import FedBN
+from fedmerit.training.networks import build_network
+
+
+def reference(rounds, norms):
+    """The sites' models after each round: lists."""
+    n, samples = len(rounds.samples), rounds.samples.tolist()
+    models = [[0.0] * len(norms) for _ in range(n)]
+    for updates in as_numbers(rounds):
+        total = sum(samples[i] for i in range(n) if updates[i])
+        for k, norm in enumerate(norms):
+            here = [i for i in range(n) if updates[i]]
+            mean = sum(samples[i] / total * updates[i][k] for i in here)
+            for i in range(n):
+                models[i][k] += (updates[i][k] if updates[i] else 0.0) if norm else mean
+        yield [list(model) for model in models]
+
+
+@given(rounds=random_rounds)
+@few
+def test_fedbn_is_the_reference(rounds):
+    norms = layout(rounds.updates.shape[2]).in_norms.tolist()
+    for outcome, expected in zip(outcomes(FedBN(), rounds), reference(rounds, norms), strict=True):
+        assert_models(outcome.models, expected)
+        assert outcome.statistics == "own"
+
+
+def test_without_norms_it_is_fedavg_with_statistics_of_its_own(monkeypatch):
+    monkeypatch.setattr("rounds.layout", Layout.of)
+    rounds = make_rounds()
+    for ours, theirs in zip(outcomes(FedBN(), rounds), outcomes(FedAvg(), rounds), strict=True):
+        assert torch.equal(ours.models, theirs.models.repeat(4, 1))
+
+
+def dynunet():
+    affine = ("instance", {"affine": True})
+    return DynUNet(2, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=[4, 8, 16], norm_name=affine)
+
+
+@pytest.mark.parametrize(("norm", "mark"), [("batch", "adn.N."), ("group", "adn.N."), ("instance", "-"), ("", ".norm")])
+def test_norms_are_found_in_every_network(norm, mark):
+    """MONAI's U-Net calls them adn.N, where they have parameters; its DynUNet norm1 and so on."""
+    network = build_network(Network(1, ("a", "b"), width=4, depth=3, norm=norm)) if norm else dynunet()
+    found = layout_of(network)
+    named = [name for name, is_norm in zip(found.names, found.norms, strict=True) if is_norm]
+    assert named == [name for name in found.names if mark in name]
+    assert bool(named) == (norm != "instance")
+    sizes = dict(zip(found.names, found.tensor_sizes, strict=True))
+    assert int(found.in_norms.sum()) == sum(sizes[name] for name in named)
