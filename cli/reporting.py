@@ -32,12 +32,22 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     sites: Annotated[Path, typer.Option(help="Folder of any site folders of the same task.")],
     split: Annotated[Split, typer.Option(help="Which cases.")] = Split.testing,
+    protocols: Annotated[
+        str | None,
+        typer.Option(metavar="all|NAME,NAME", help="Score the same weights as papers do: docs/protocols.md."),
+    ] = None,
 ) -> None:
-    """Dice of a run's final model, or models, on any site folders."""
-    from evaluation.display.table import print_table
+    """Dice, HD95 and NSD of a run's final model, or models, on any site folders."""
+    from cli.printing import show
+    from evaluation.display.table import Table, print_table
     from evaluation.results.dice import Dice
     from evaluation.results.evaluate import evaluate as evaluate_run
+    from evaluation.results.protocols import audit
 
+    if protocols is not None:
+        caption = f"Dice [%] of the same final weights by protocol, {split.value} split"
+        show([Table("protocols", caption, audit(run, sites, protocols, split.value), decimals=1)], run)
+        return
     print_table(Dice(evaluate_run(run, sites, split.value), split.value).sites, console)
 
 

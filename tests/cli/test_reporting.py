@@ -21,6 +21,21 @@ def test_evaluate_finds_the_dice_of_the_run(fedmerit, own_run, sites):
     assert found.sort_index().to_list() == pytest.approx(recorded.sort_index().to_list(), nan_ok=True)
 
 
+def test_evaluate_prints_surfaces_and_protocols(fedmerit, own_run, sites):
+    result = fedmerit("evaluate", own_run, "--sites", sites)
+    assert "HD95 [mm]" in result.output
+    assert "NSD at 2 mm [%]" in result.output
+    result = fedmerit("evaluate", own_run, "--sites", sites, "--protocols", "all")
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(own_run / "tables/protocols.csv").set_index("Protocol")
+    assert [name for name in table.index if name not in result.output] == []
+    recorded = read_results(own_run).query("split == 'testing' and quantity == 'dice'").groupby("site")["value"].mean()
+    assert table.loc["volumes", "site1"] == pytest.approx(100 * recorded["site1"])
+    wrong = fedmerit("evaluate", own_run, "--sites", sites, "--protocols", "voxels")
+    assert wrong.exit_code == 2
+    assert "--protocols voxels" in wrong.stderr
+
+
 def test_evaluate_of_another_split(fedmerit, own_run, sites):
     result = fedmerit("evaluate", own_run, "--sites", sites, "--split", "validation")
     assert result.exit_code == 0, result.output
