@@ -11,7 +11,10 @@ from rich.text import Text
 from cli.app import console
 from evaluation.display.table import Table, print_table, write_tables
 from evaluation.results.run_folders import open_runs, together
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.records.results import read_run
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, open_sites
+from fedmerit.training.networks import cost_of
 
 
 def show(tables: Sequence[Table], out: Path) -> None:
@@ -26,6 +29,18 @@ def print_runs(folders: Sequence[Path]) -> None:
     print_table(together(open_runs(list(folders))).dice_and_contribution, console)
     for folder in folders:
         console.print(f"run folder: {folder}", soft_wrap=True)
+
+
+def print_cost(folder: Path) -> None:
+    """What the network of a run costs, before it runs."""
+    info = read_run(folder)
+    network = RunConfiguration.from_dict(info["plan"]).network
+    height, width = info["image_size"]
+    cost = cost_of(network, (height, width))
+    console.print(
+        f"{network.architecture}: {cost.parameters:,} parameters, {cost.update_bytes / 1e6:.1f} MB an update, "
+        f"{cost.operations / 1e9:.2f} billion operations for an image of {height} x {width}"
+    )
 
 
 def print_sites(root: Path, count: int) -> None:

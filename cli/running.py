@@ -11,6 +11,7 @@ from cli.app import (
     Contributions,
     Device,
     Engine,
+    Finish,
     Jobs,
     Method,
     Methods,
@@ -68,6 +69,7 @@ def run(
     contributions: Contributions = None,
     settings: Settings = None,
     recipe: Recipe = None,
+    finish: Finish = None,
     attack: Annotated[
         list[str] | None,
         typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: the attack of a site."),
@@ -85,7 +87,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last complete round of --out.")] = False,
 ) -> None:
     """Train one federation and test what it gave."""
-    from cli.printing import print_runs
+    from cli.printing import print_cost, print_runs
     from cli.progress import run_with_progress
     from fedmerit.engines import runs
 
@@ -110,7 +112,7 @@ def run(
     if "out" not in options:
         raise BadInput("--out: missing; name the run folder to write")
     folder = Path(options.pop("out"))
-    if chosen := options.pop("set", {}) | settings_of(settings, recipe):
+    if chosen := options.pop("set", {}) | settings_of(settings, recipe, finish):
         options["settings"] = chosen
     if "only" in options:
         options["only"] = _names(options["only"])
@@ -124,6 +126,7 @@ def run(
             if name not in options:
                 raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
         runs.create(folder, **options)
+    print_cost(folder)
     run_with_progress(folder)
     print_runs([folder])
 
@@ -176,6 +179,7 @@ def compare(
     server_sites: ServerSites = None,
     settings: Settings = None,
     recipe: Recipe = None,
+    finish: Finish = None,
 ) -> None:
     """Train methods and seeds on the same sites, and print Tables 1 and 6 of the FedCE paper for them.
 
@@ -192,7 +196,7 @@ def compare(
     options = given(
         sites=sites, rounds=rounds, engine=engine.value, threads=threads, device=device, server_sites=server_sites
     )
-    planned = prepare(out, parse_methods(methods), parse_seeds(seeds), settings_of(settings, recipe), options)
+    planned = prepare(out, parse_methods(methods), parse_seeds(seeds), settings_of(settings, recipe, finish), options)
     names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
     with resumable(), progress() as bars:
         bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")

@@ -1,4 +1,4 @@
-"""Commands that train coalitions to learn what each site is worth: loo, shapley."""
+"""Commands that train coalitions: loo and shapley for what sites are worth, generalise for unseen hospitals."""
 
 from typing import Annotated
 
@@ -51,6 +51,34 @@ def loo(
     study = CoalitionStudy(out, method, seeds, jobs, settings_of(settings, recipe), options)
     study.train(required(study.names, leave_one_out_weights))
     study.show(leave_one_out_tables(study.results()))
+
+
+@commands.command()
+def generalise(
+    sites: SitesFolder,
+    out: OutFolder,
+    method: MethodName = "fedavg",
+    rounds: Rounds = ROUNDS,
+    seeds: Seeds = "0",
+    jobs: Jobs = None,
+    device: Device = None,
+    server_sites: ServerSites = None,
+    settings: Settings = None,
+    recipe: Recipe = None,
+) -> None:
+    """Unseen hospitals: leave each out of the training, and test the others' model on its patients.
+
+    The trainings are those of loo, which takes them up where --out is the same. Interrupted, the same command goes on.
+    Exits with 1 where a training failed.
+    """
+    from cli.coalition_study import CoalitionStudy
+    from evaluation.truth.generalisation import generalisation_tables, without_each
+    from fedmerit.training.data import open_sites
+
+    options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
+    study = CoalitionStudy(out, method, seeds, jobs, settings_of(settings, recipe), options)
+    study.train(without_each(study.names))
+    study.show(generalisation_tables(list(study.trainings.values()), open_sites(sites)))
 
 
 @commands.command()

@@ -30,8 +30,7 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
         raise BadInput(
             f"{folder}: no model in it; let the run finish, or go on with it by `fedmerit run --resume --out {run}`"
         )
-    description = read_json(folder / "model.json")
-    trained = Network(**description | {"labels": tuple(description["labels"])})
+    trained = Network.from_dict(read_json(folder / "model.json"))
     loaded: dict[str, nn.Module] = {}
 
     def model_of(site: SiteFolder) -> nn.Module:

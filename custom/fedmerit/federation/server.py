@@ -312,7 +312,7 @@ class Federation:
         if best:
             again = best.final_test(self.round, self._told)
             self.recorder.best_test(self.best.round, (yield from self._evaluated(dict.fromkeys(self.sites, again))))
-            best.save(self.run / "models", prefix="best_")
+            best.save(self.run / "models" / "best")
         self.recorder.final_validation(self.config.rounds, validated)
         self.recorder.final_test(last, tested, payload(task), models.own_alone)
         if self.config.training.finish == "own":

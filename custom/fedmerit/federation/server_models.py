@@ -280,12 +280,12 @@ class ModelsInTheClear(Models):
         """Where a site's own model stays with it."""
         return self.sites_test_their_own
 
-    def save(self, folder: Path, prefix: str = "") -> None:
+    def save(self, folder: Path) -> None:
         """One file for all sites, or one for each, where models or statistics differ."""
         names, vectors, each, buffers = self._final()
         for name, mixture, statistics in zip(names, each, buffers, strict=True):
             flat.load(self.network, flat.mix(vectors, mixture), statistics)
-            save_network(folder, prefix + name, self.network, self.config.network)
+            save_network(folder, name, self.network, self.config.network)
 
     def content(self) -> dict[str, Any]:
         """What changed as bits."""

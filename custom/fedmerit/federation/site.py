@@ -253,8 +253,8 @@ class Site:
         for model in finished.models:
             flat.load(self.network, *model)
             overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, task.final)))
-        models = self.memory.path.parents[1] / "models"
-        save_network(models, f"{self.name}_finished", self.network, self.config.network)
+        models = self.memory.path.parents[1] / "models" / "finished"
+        save_network(models, self.name, self.network, self.config.network)
         took = time.perf_counter() - started
         return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, finished.choice)
 

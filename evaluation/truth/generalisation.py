@@ -1,0 +1,82 @@
+"""Unseen hospitals: each is left out of the training once, and its patients are then segmented by the others' model."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from evaluation.display.table import Table
+from evaluation.results.final_models import final_models
+from evaluation.truth.coalitions import Training
+from fedmerit.records.results import read_run
+from fedmerit.training.data import SiteFolder, Slices
+from fedmerit.training.prediction import evaluate
+from fedmerit.training.statistics import estimate_statistics, has_statistics
+
+UNSEEN, ESTIMATED, SEEN = (
+    "Unseen [%]",
+    "Unseen, statistics of its own images [%]",
+    "Taking part [%]",
+)
+
+
+def without_each(sites: Sequence[str]) -> list[frozenset[str]]:
+    """The coalitions to train: all sites, and all but each."""
+    everyone = frozenset(sites)
+    return [everyone, *(everyone - {site} for site in sorted(sites))]
+
+
+def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteFolder]) -> list[Table]:
+    """Test Dice of every hospital by the model trained without it, and by that trained with all.
+
+    BatchNorm statistics are those that the others shared, or estimated from the hospital's own training images, of
+    which no label is needed; without BatchNorm there are none, and the column is left out.
+
+    Args:
+        trainings: finished, of `without_each`.
+        folders: all sites.
+    """
+    of_site = {folder.name: folder for folder in folders}
+    rows = []
+    for training in trainings:
+        amp = read_run(training.folder)["training"].get("amp", False)
+        outside = sorted(set(of_site) - training.coalition)
+        for site in [of_site[name] for name in outside] or folders:
+            network = final_models(training.folder)(site)
+            dice = mean_dice_of(network, site, amp)
+            if not outside:
+                rows.append((training.seed, site.name, {SEEN: dice}))
+                continue
+            found = {UNSEEN: dice}
+            if has_statistics(network):
+                own = deepcopy(network)
+                estimate_statistics(own, Slices(site.cases("training")))
+                found[ESTIMATED] = mean_dice_of(own, site, amp)
+            rows.append((training.seed, site.name, found))
+    return [_table(rows)]
+
+
+def mean_dice_of(network: nn.Module, site: SiteFolder, amp: bool) -> float:
+    """In percent: mean over test cases and labels, those left out that are empty in reference and prediction."""
+    overlaps = evaluate(network, site.cases("testing"), site.labels, amp)
+    known = [overlap.dice for overlap in overlaps if overlap.dice is not None]
+    return 100 * float(np.mean(known)) if known else float("nan")
+
+
+def _table(rows: Sequence[tuple[int, str, Mapping[str, float]]]) -> Table:
+    long = pd.DataFrame(
+        [(seed, site, name, value) for seed, site, found in rows for name, value in found.items()],
+        columns=["seed", "Site", "name", "value"],
+    )
+    seeds = long.pivot_table(index=["seed", "Site"], columns="name", values="value")
+    seeds = seeds.reindex(columns=[name for name in (UNSEEN, ESTIMATED, SEEN) if name in seeds])
+    means = pd.concat([seeds, pd.concat({"Mean": seeds.groupby("seed").mean()}, names=["Site"]).swaplevel()])
+    by_site = means.groupby("Site", sort=False)
+    count = long["seed"].nunique()
+    caption = "Test Dice of each hospital by the model of all the others, which never saw it, and by that of all"
+    if count > 1:
+        caption += f"; mean ± std over {count} seeds"
+    spread = by_site.std(ddof=1)
+    return Table("unseen", caption, by_site.mean().reset_index(), spread=spread.reset_index(), decimals=1)
