@@ -404,7 +404,7 @@ def method(request):
 
 @pytest.fixture(scope="module")
 def encrypted(fedmerit, options, tmp_path_factory):
-    """A run of two rounds under encryption, by method and engine; of misbehaving sites, where given."""
+    """A run of two rounds under encryption, by method and engine; of attacking sites, where given."""
     there = {}
 
     def run(method, engine="local", *more):
@@ -464,7 +464,7 @@ def test_run_whose_model_is_elsewhere_says_so(tmp_path):
         final_models(tmp_path)
 
 
-def test_a_misbehaving_site_encrypts_its_lies(encrypted, model, trained):
+def test_an_attacking_site_encrypts_its_lies(encrypted, model, trained):
     spec = "scaled:by=0.5"
     honest, scaled = (
         model(trained(method="fedavg", rounds=2)),

@@ -171,8 +171,8 @@ def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, ungated, tmp
 
 
 @pytest.mark.slow
-def test_hospitals_lend_each_other_models(hospitals, export, trained, fedmerit, assert_same_model, tmp_path):
-    """From site to site; the models stay there, and the logs of all three agree on what was lent."""
+def test_hospitals_give_each_other_models(hospitals, export, trained, fedmerit, assert_same_model, tmp_path):
+    """From site to site; the models stay there, and the logs of all three agree on what was given."""
     settings = ("warmup=1", "R=2", "exchange=peer")
     job = export("cycle", *(word for setting in settings for word in ("--set", setting)), method="cycle", rounds=3)
     name = hospitals.submit(job)
@@ -187,7 +187,7 @@ def test_hospitals_lend_each_other_models(hospitals, export, trained, fedmerit, 
     assert [path.name for path in run.rglob("*.pt")] == ["checkpoint.pt"]
     result = fedmerit("verify", run, "--certificate", hospitals.kits["site1"] / "startup/rootCA.pem", *logs)
     assert result.exit_code == 0, result.output
-    assert len(re.findall(r"site\d lent site\d a model in [12] rounds, by the logs of both$", result.stdout, re.M)) == 6
+    assert len(re.findall(r"site\d gave site\d a model in [12] rounds, by the logs of both$", result.stdout, re.M)) == 6
 
 
 # Jobs that nobody takes, and that are stopped
