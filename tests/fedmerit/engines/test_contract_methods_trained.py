@@ -49,7 +49,10 @@ def models_of(run):
     return {path.stem: torch.load(path, weights_only=True) for path in sorted((run / "models").glob("*.pt"))}
 
 
-@pytest.mark.parametrize("method", CONTRACT_METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=() if name in ("ditto", "scaffold") else pytest.mark.slow) for name in CONTRACT_METHODS],
+)
 def test_run_stopped_in_its_middle_ends_the_same(tmp_path, sites, whole, assert_same_run, method):
     run = create(tmp_path / "run", sites, method)
     stop_at(run, Site, "train", 6)

@@ -313,9 +313,9 @@ def test_reputations_are_recorded_by_holder_and_site(trained):
     assert Counter(round for round, *_ in held(run, "available"))[1] == 6
 
 
-@pytest.mark.parametrize(("method", "settings"), [("cycle", ("warmup=3",)), ("vpdl", ("warmup=3",))])
-def test_until_the_warm_up_is_over_every_site_trains_alone(trained, assert_same_model, method, settings):
-    run, alone = trained(*settings, method=method), trained(method="standalone")
+@pytest.mark.parametrize("method", ["cycle", pytest.param("vpdl", marks=pytest.mark.slow)])
+def test_until_the_warm_up_is_over_every_site_trains_alone(trained, assert_same_model, method):
+    run, alone = trained("warmup=3", method=method), trained(method="standalone")
     for name in ("site1", "site2", "site3"):
         assert_same_model(run / f"models/{name}.pt", alone / f"models/{name}.pt")
 
@@ -335,7 +335,7 @@ def test_what_sites_learn_from_each_other_changes_their_models(trained, model):
 # From site to site
 
 
-@pytest.mark.parametrize("method", ["cycle", "vpdl"])
+@pytest.mark.parametrize("method", ["cycle", pytest.param("vpdl", marks=pytest.mark.slow)])
 def test_models_from_site_to_site_give_what_the_server_would_have_passed_on(trained, assert_same_model, method):
     settings = EARLY if method == "cycle" else EARLY[:1]
     relayed, direct = trained(*settings, method=method), trained(*settings, "exchange=peer", method=method)
@@ -553,7 +553,9 @@ BAD_UPDATES = {
 }
 
 
-@pytest.mark.parametrize("way", BAD_UPDATES)
+@pytest.mark.parametrize(
+    "way", ["NaN", *(pytest.param(way, marks=pytest.mark.slow) for way in BAD_UPDATES if way != "NaN")]
+)
 def test_bad_update_costs_those_whom_the_site_would_share_with_one_exchange(sharing, monkeypatch, way):
     """Where the server passes models on, a site's model is known there by its update."""
     original = Site.answer
@@ -576,7 +578,15 @@ def test_bad_update_costs_those_whom_the_site_would_share_with_one_exchange(shar
     }
 
 
-@pytest.mark.parametrize(("count", "exchange"), [(5, "relay"), (8, "relay"), (5, "peer"), (8, "peer")])
+@pytest.mark.parametrize(
+    ("count", "exchange"),
+    [
+        (8, "relay"),
+        (5, "peer"),
+        pytest.param(5, "relay", marks=pytest.mark.slow),
+        pytest.param(8, "peer", marks=pytest.mark.slow),
+    ],
+)
 def test_run_stopped_anywhere_ends_the_same(trained, fedmerit, sites, tmp_path, assert_same_run, count, exchange):
     run = tmp_path / "run"
     settings = {"width": "4", "depth": "3", "warmup": "1", "R": "2", "exchange": exchange}

@@ -145,7 +145,9 @@ def test_every_final_model_is_tested_on_every_case(finished, server_sites_data, 
         assert list(found.values()) == [overlap.dice for overlap in overlaps]
 
 
-@pytest.mark.parametrize("method", ["cgsv", "cffl", "fedci", "fedave"])
+@pytest.mark.parametrize(
+    "method", ["fedave", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cgsv", "cffl", "fedci"))]
+)
 def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
     assert_same_run(finished(method), finished(method, again=1, threads=1))
 
@@ -311,7 +313,12 @@ STOPS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("stop", STOPS)
+OFTEN = ("in the middle of the first candidates", "when the first candidates are in", "before the later checkpoint")
+
+
+@pytest.mark.parametrize(
+    "stop", [pytest.param(stop, marks=() if stop in OFTEN else pytest.mark.slow) for stop in STOPS]
+)
 def test_run_stopped_in_its_candidates_ends_the_same(
     stopped, finished, fedmerit, server_sites_data, assert_same_run, stop
 ):
@@ -343,7 +350,7 @@ def test_sites_are_not_asked_where_the_server_has_its_own_images(
     assert set(read_results(run)["split"]) == {"", "validation", "testing", "union"}
 
 
-@pytest.mark.parametrize("method", ["cffl", "fedave"])
+@pytest.mark.parametrize("method", ["fedave", pytest.param("cffl", marks=pytest.mark.slow)])
 def test_stopped_run_goes_on_with_the_servers_own_images(
     stopped, finished, fedmerit, server_sites_data, own_server, assert_same_run, method
 ):
@@ -401,10 +408,9 @@ def test_command_takes_the_servers_folder(fedmerit, options, sites, own_server, 
 def test_comparison_takes_the_servers_folder(fedmerit, options, own_server, tmp_path):
     given = options(method=None, rounds=1)
     out = tmp_path / "comparison"
-    result = fedmerit("compare", "--out", out, "--methods", "fedavg,cffl", "--server-sites", own_server, *given)
+    result = fedmerit("compare", "--out", out, "--methods", "cffl", "--server-sites", own_server, *given)
     assert result.exit_code == 0, result.output
-    for name in ("fedavg_seed0", "cffl_seed0"):
-        assert read_run(out / name)["server_sites"] == str(own_server)
+    assert read_run(out / "cffl_seed0")["server_sites"] == str(own_server)
     assert set(by_site(out / "cffl_seed0", "utility", 0)) == set(NAMES)
 
 

@@ -287,7 +287,14 @@ def finished(trained, server_sites_data):
     return build
 
 
-@pytest.mark.parametrize("settings", [(), ("importance=taylor",), ("importance=equal", "aggregation=plain")])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        pytest.param(("importance=taylor",), marks=pytest.mark.slow),
+        pytest.param(("importance=equal", "aggregation=plain"), marks=pytest.mark.slow),
+    ],
+)
 def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished, settings):
     run = finished(*settings)
     checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
@@ -326,7 +333,12 @@ def test_importance_is_computed_on_images_spread_over_the_server_split(finished,
 
 @pytest.mark.parametrize(
     "stop",
-    [(Site, "measure_importance", 2), (FedSAC, "allocate", 1), (Site, "train", 2), (Site, "measure_importance", 5)],
+    [
+        pytest.param((Site, "measure_importance", 2), marks=pytest.mark.slow),
+        (FedSAC, "allocate", 1),
+        pytest.param((Site, "train", 2), marks=pytest.mark.slow),
+        (Site, "measure_importance", 5),
+    ],
 )
 def test_a_run_stopped_about_its_importances_ends_the_same(
     stop, tmp_path, fedmerit, finished, server_sites_data, assert_same_run

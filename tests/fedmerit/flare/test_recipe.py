@@ -56,6 +56,7 @@ def test_exported_settings_stand_in_the_job(fedmerit, tmp_path):
             assert word in told
 
 
+@pytest.mark.slow
 def test_job_may_bring_its_code(fedmerit, tmp_path):
     """A site without the package could run it; what the job names stands in the code that it brings."""
     for _ in range(2):

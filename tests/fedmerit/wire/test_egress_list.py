@@ -195,6 +195,7 @@ def test_decimals_are_bounded(decimals):
         EgressFilter(decimals)
 
 
+@pytest.mark.slow
 def test_no_patient_is_known_outside_the_site(own_sites, tmp_path):
     """Images lie under a patient's name; one is spoiled when the run has begun, so that the error names its file."""
     folder, run = own_sites / "site2", tmp_path / "run"

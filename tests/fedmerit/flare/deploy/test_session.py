@@ -267,6 +267,7 @@ def test_sites_that_refuse_a_job_as_it_begins_leave_no_run(sites, export, assert
         assert any("np_trainer.NPTrainer' at config path" in text and "is not in allow_list" in text for text in told)
 
 
+@pytest.mark.slow
 def test_job_that_waits_is_stopped(hospitals, export, fedmerit, tmp_path):
     """For a fourth site, which there is not."""
     result = fedmerit("submit", export("waiting", "--min-sites", 4), "--kit", hospitals.admin)
