@@ -2,6 +2,7 @@ VENV ?= .venv
 PYTHON ?= python3.11
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TWO_FILES := -n 2 --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check clean
@@ -20,10 +21,10 @@ demo: $(INSTALLED) ## Six generated hospitals, FedAvg and FedCE on NVFlare's sim
 	$(BIN)/fedmerit demo --out demo
 
 test: $(INSTALLED) ## The tests, two files at a time
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO_FILES) -m 'not slow'
 
 test-all: $(INSTALLED) ## The tests, slow ones included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO_FILES)
 
 check: $(INSTALLED) ## Style (ruff) and types (mypy)
 	$(BIN)/ruff check .

@@ -123,8 +123,8 @@ def verify(
         console.print("not signed: the run was made without a server certificate", soft_wrap=True)
     for path, (site, updates) in zip(site_log or (), found.updates.items(), strict=True):
         console.print(f"{path}: the log of {site} is whole and agrees: {updates} updates in both", soft_wrap=True)
-    for lent in found.peer_models:
-        told = f"{lent.lender} lent {lent.borrower} a model in {lent.models} rounds, by the logs of both"
-        rounds = ", ".join(map(str, lent.lost))
-        lost = f"; in rounds {rounds} what left did not arrive, by the log of {lent.borrower}" if rounds else ""
+    for given in found.peer_models:
+        told = f"{given.giver} gave {given.receiver} a model in {given.models} rounds, by the logs of both"
+        rounds = ", ".join(map(str, given.lost))
+        lost = f"; in rounds {rounds} what left did not arrive, by the log of {given.receiver}" if rounds else ""
         console.print(told + lost, soft_wrap=True)

@@ -5,9 +5,11 @@ import os
 import shutil
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,21 +20,49 @@ from typer.testing import CliRunner, Result
 from cli.main import app
 from data_prep.preparation import Preparation
 from data_prep.prepare import prepare
+from data_prep.synthetic import prostate
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.ledger import Ledger
 
 NAMES = ("site1", "site2", "site3")
-TINY = ("--set", "width=4", "--set", "depth=3")
+TINY = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
 ROUNDS = 3
+LONGEST = (  # files that take most of a minute, or more: first, so that no process is left with one at the end
+    "flare/deploy/test_session.py",
+    "engines/test_local.py",
+    "federation/test_server_candidates.py",
+    "federation/test_peers.py",
+    "engines/test_runs.py",
+    "report/test_all_sites.py",
+    "report/test_browser.py",
+    "studies/test_pool.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; whoever runs several files at a time keeps that order."""
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((i for i, name in enumerate(LONGEST) if path.endswith(name)), len(LONGEST))
+
+    items.sort(key=place)
+
+
+def generate(root: Path, names: Sequence[str], **changes: Any) -> None:
+    """Site folders of some of the generated hospitals: volumes of five slices, and as few of them as can be."""
+    scanners = {name: replace(prostate.SITES[name], thickness=7.0) for name in names}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prostate, "SLICES", 5)
+        patch.setattr(prostate, "SITES", scanners)
+        prepare(Preparation("synthetic-prostate", size=32, **changes), root)
 
 
 @pytest.fixture(scope="session")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Site folders of three hospitals, 30 training slices of 32 x 32 pixels each."""
+    """Site folders of three hospitals, 15 training slices of 32 x 32 pixels each."""
     root = tmp_path_factory.mktemp("data") / "sites"
-    for folder in prepare(Preparation("synthetic-prostate", size=32, patients=5), root):
-        if folder.name not in NAMES:
-            shutil.rmtree(folder)
+    generate(root, NAMES, patients=5)
     return root
 
 
@@ -40,12 +70,9 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server_sites_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As `sites`, with images set aside for the server; beside it ``server/site4``, a folder of the server's own."""
     root = tmp_path_factory.mktemp("server_data") / "sites"
-    for folder in prepare(Preparation("synthetic-prostate", size=32, patients=6, server_share=0.2), root):
-        if folder.name == "site4":
-            (root.parent / "server").mkdir()
-            folder.rename(root.parent / "server" / "site4")
-        elif folder.name not in NAMES:
-            shutil.rmtree(folder)
+    generate(root, (*NAMES, "site4"), patients=6, server_share=0.2)
+    (root.parent / "server").mkdir()
+    (root / "site4").rename(root.parent / "server" / "site4")
     return root
 
 

@@ -77,7 +77,7 @@ def assert_written(out, tables):
 
 def test_loo_says_the_cost_then_prints_and_writes_the_tables(whole):
     out, printed, _, _ = whole
-    images = ROUNDS * 30 * (3 + 2 + 2 + 2)
+    images = ROUNDS * 15 * (3 + 2 + 2 + 2)
     cost = rf"4 of 4 trainings to do, {images} images in all: about (a minute|\d+ minutes) with 2 at a time"
     assert re.match(cost, plain(printed))
     assert "over the sites' own time" in plain(printed)

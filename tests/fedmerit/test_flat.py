@@ -9,7 +9,9 @@ from fedmerit.training.networks import build_network
 def make_network(seed=0, norm="batch"):
     """MONAI's U-Net for (batch, 1, 16, 16), with BatchNorm statistics that are not the initial ones."""
     torch.manual_seed(seed)
-    network = build_network(Network(in_channels=1, labels=("disc", "cup"), width=2, depth=3, norm=norm))
+    network = build_network(
+        Network(in_channels=1, labels=("disc", "cup"), architecture="unet", width=2, depth=3, norm=norm)
+    )
     network(torch.randn(4, 1, 16, 16))
     return network
 

@@ -1,4 +1,4 @@
-"""Sites that once lend a peer what is no model, or do not answer it; in this process, or in those that it starts."""
+"""Sites that once give a peer what is no model, or do not answer it; in this process, or in those that it starts."""
 
 import math
 import os
@@ -12,7 +12,7 @@ from fedmerit.federation.site import Site
 from fedmerit.wire.messages import PeerModel
 
 ROUND = 1
-FAULTS: Mapping[tuple[str, str], str] = {  # by lender and borrower, what comes of it in that round
+FAULTS: Mapping[tuple[str, str], str] = {  # by giver and receiver, what comes of it in that round
     ("site2", "site1"): "NaN",
     ("site2", "site3"): "another shape",
     ("site3", "site1"): "vanished",

@@ -23,7 +23,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> RunConfiguration:
-    network = {"width": 2, "depth": 2, "residual_units": 0}
+    network = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0}
     return make_configuration(
         method, "prostate", rounds, 0, TASKS["prostate"], network | SETTINGS.get(method, {}) | parameters
     )

@@ -149,7 +149,7 @@ def _disc(random: np.random.Generator, channels: int, labels: int, size: int) ->
 
 def add_models(run: Path, names: Sequence[str] = ("global",), *, labels: Sequence[str] = ("prostate",)) -> None:
     """Untrained tiny networks as the run's final models."""
-    description = Network(in_channels=1, labels=tuple(labels), width=2, depth=3)
+    description = Network(in_channels=1, labels=tuple(labels), architecture="unet", width=2, depth=3)
     for number, name in enumerate(names):
         save_network(run / "models", name, initial_network(description, number), description)
 

@@ -1,6 +1,6 @@
 """Whether a run's ledger is whole and the server's own, and whether what sites wrote down agrees with it.
 
-What one site lent another stands in no ledger: there, the logs of the two have to agree with each other.
+What one site gave another stands in no ledger: there, the logs of the two have to agree with each other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,12 +40,12 @@ class _Log:
 
 @dataclass(frozen=True)
 class PeerModels:
-    """What one site lent another, by the logs of both."""
+    """What one site gave another, by the logs of both."""
 
-    lender: str
-    borrower: str
+    giver: str
+    receiver: str
     models: int  # that stand in both, each round's once
-    lost: tuple[int, ...] = ()  # rounds in which the borrower says that no answer came
+    lost: tuple[int, ...] = ()  # rounds in which the receiver says that no answer came
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trusted: Path | None =
         if one.site in updates:
             raise BadInput(f"{one.path}: is a second log of {one.site}; give one of each site")
         updates[one.site] = _compare(ledger, records, one)
-    between = [_peer_models(lender, borrower) for lender, borrower in permutations(logs, 2)]
+    between = [_peer_models(giver, receiver) for giver, receiver in permutations(logs, 2)]
     return Verified(len(records), signer, updates, tuple(one for one in between if one.models or one.lost))
 
 
@@ -144,28 +144,28 @@ def _compare(ledger: Path, records: Sequence[Record], own: _Log) -> int:
     return len(taken)
 
 
-def _peer_models(lender: _Log, borrower: _Log) -> PeerModels:
-    """What the first site lent the second; `BadInput` where one log lacks what stands in the other.
+def _peer_models(giver: _Log, receiver: _Log) -> PeerModels:
+    """What the first site gave the second; `BadInput` where one log lacks what stands in the other.
 
     A round may stand in either more than once: a process that was killed asks again. That no answer came is no
     contradiction to what was sent.
     """
-    gave, got = lender.of(GAVE, borrower.site), borrower.of(GOT, lender.site)
+    gave, got = giver.of(GAVE, receiver.site), receiver.of(GOT, giver.site)
     lost = set()
     for line, entry in got:
         if entry["model"] is not None:
-            said = f"{borrower.path}, line {line}: {borrower.site} got model {entry['model']} of {lender.site}"
-            _require_among(gave, entry, said, lender.path)
+            said = f"{receiver.path}, line {line}: {receiver.site} got model {entry['model']} of {giver.site}"
+            _require_among(gave, entry, said, giver.path)
     for line, entry in gave:
         answers = [one["model"] for _, one in got if one["round"] == entry["round"]]
         if entry["model"] in answers:
             continue
         if None not in answers:
-            said = f"{lender.path}, line {line}: {lender.site} lent {borrower.site} model {entry['model']}"
-            _require_among(got, entry, said, borrower.path)
+            said = f"{giver.path}, line {line}: {giver.site} gave {receiver.site} model {entry['model']}"
+            _require_among(got, entry, said, receiver.path)
         lost.add(entry["round"])
     shared = {entry["round"] for _, entry in got if entry["model"] is not None}
-    return PeerModels(lender.site, borrower.site, len(shared), tuple(sorted(lost - shared)))
+    return PeerModels(giver.site, receiver.site, len(shared), tuple(sorted(lost - shared)))
 
 
 def _require_among(others: Sequence[tuple[int, Record]], entry: Record, said: str, path: Path) -> None:

@@ -8,7 +8,7 @@ from evaluation.studies.requests import parse_methods
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run
 
-SETTINGS = {"width": "2", "depth": "2", "residual_units": "0"}
+SETTINGS = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0"}
 
 # Kinds
 

@@ -21,7 +21,18 @@ from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_run
 
-TINY = ("--set", "width=2", "--set", "depth=2", "--set", "residual_units=0", "--set", "augment=false")
+TINY = (
+    "--set",
+    "architecture=unet",
+    "--set",
+    "width=2",
+    "--set",
+    "depth=2",
+    "--set",
+    "residual_units=0",
+    "--set",
+    "augment=false",
+)
 ARTEFACTS = {f"{name}-{one.name}": one for name, paper in PAPERS.items() for one in paper.artefacts}
 
 
@@ -213,7 +224,7 @@ def test_a_private_artefact_warns(study):
 def test_a_table_and_figures_from_end_to_end(tmp_path):
     sites = make_sites(tmp_path / "sites", SITES[:3], size=16)
     out = tmp_path / "out"
-    arguments = ("paper", "fedce", "--only", "figure2,figure6", "--sites", sites, "--rounds", 2, "--seeds", "0")
+    arguments = ("paper", "fedce", "--only", "figure2,figure6", "--sites", sites, "--rounds", 1, "--seeds", "0")
     result = fedmerit(*arguments, "--out", out, "--jobs", 1, *TINY)
     assert result.exit_code == 0, result.output
     assert "page.html" in result.output

@@ -56,6 +56,7 @@ def _runs(root: Path, seeds: int = 2) -> list[Path]:
     ]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_report_of_one_run_and_all_that_lies_beside_it(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", labels=("disc", "cup"))
     path = write_report([run])
@@ -127,6 +128,7 @@ def test_several_runs_lie_in_their_common_parent_unless_told_otherwise(tmp_path:
     assert (out.parent / "tables" / "gains.csv").exists()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     first = write_report([run]).read_bytes()
@@ -145,6 +147,7 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
     assert "@import" not in page.text
 
 
+@pytest.mark.usefixtures("drawn")
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     sites = ("<script>alert(1)</script>", '"onload="x', "$x$ & y_z")
     run = make_run(tmp_path / "run", sites=sites, command="<img src=http://example.org/x>")

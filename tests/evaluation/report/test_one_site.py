@@ -43,6 +43,7 @@ def _everything(page: Path) -> bytes:
     return b"\n".join([content, *held, *beside, named])
 
 
+@pytest.mark.usefixtures("drawn")
 def test_no_other_sites_name_nor_number_of_images_is_anywhere(tmp_path: Path) -> None:
     sites = make_sites(tmp_path / "sites")
     runs = _runs(tmp_path)
@@ -159,6 +160,7 @@ def test_an_unknown_site_is_named_with_those_there_are(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("run/for-*"))
 
 
+@pytest.mark.usefixtures("drawn")
 def test_runs_named_after_a_site_are_numbered(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, rounds=3) for name in ("Cedar-study", "Dogwood-study")]
     content = _everything(write_site_report(runs, OWN, tmp_path / "own" / "report.html"))

@@ -45,7 +45,7 @@ def test_a_label_that_is_nowhere_is_left_out():
     assert math.isnan(Slices([(OTHER, 0)], counts[1:, :1]).volume_dice)
 
 
-BATCH_NORM = Network(in_channels=1, labels=("prostate",), width=2, depth=3, norm="batch")
+BATCH_NORM = Network(in_channels=1, labels=("prostate",), architecture="unet", width=2, depth=3, norm="batch")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_batches_are_normalised_by_their_own_statistics(tmp_path):
 
 def test_without_batch_norm_the_table_says_so(tmp_path):
     run, sites = make_run(tmp_path / "run"), make_sites(tmp_path / "sites", ("Alder",))
-    description = Network(in_channels=1, labels=("prostate",), width=2, depth=3, norm="instance")
+    description = Network(in_channels=1, labels=("prostate",), architecture="unet", width=2, depth=3, norm="instance")
     save_network(run / "models", "global", initial_network(description, 0), description)
     table = audit(run, sites).set_index("Protocol")
     assert table.loc["batch-statistics", "What is scored"].endswith(NO_BATCH_NORM)

@@ -54,6 +54,7 @@ def test_training_alone_has_no_weights_and_no_contributions(tmp_path: Path) -> N
     assert table["dice"].notna().all()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_takes_every_view_of_the_results_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cases of the test Dice are the costly part: one table of them serves tables, figures and words alike."""
     taken = []

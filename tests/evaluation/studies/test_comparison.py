@@ -139,7 +139,7 @@ def test_what_a_killed_process_left_does_not_disturb(tmp_path, options):
     assert len(plan_of(tmp_path, options)) == 4
 
 
-TINY = {"width": "4", "depth": "2"}
+TINY = {"architecture": "unet", "width": "4", "depth": "2"}
 
 
 def tiny(tmp_path, engine, settings=None):

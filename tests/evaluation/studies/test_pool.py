@@ -18,7 +18,7 @@ from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results
 
 SITES = ("Alder", "Birch", "Cedar")
-TINY = {"width": "4", "depth": "2"}
+TINY = {"architecture": "unet", "width": "4", "depth": "2"}
 MEMORY_FILE = "peak.txt"
 
 
@@ -59,7 +59,6 @@ def workers():
 def test_side_by_side_as_one_after_the_other(sites, tmp_path):
     asked = {
         "all": {},
-        "other-seed": {"seed": 1},
         "two": {"method": "fedce", "only": ["Alder", "Cedar"]},
         "one": {"method": "standalone", "only": ["Birch"]},
     }
@@ -107,6 +106,7 @@ def test_what_fails_is_told_and_the_others_finish(sites, tmp_path):
     assert is_finished(folders["good"], 2)
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_told_and_goes_on_to_the_same_end(sites, tmp_path):
     victim, other = create(tmp_path / "victim", sites, rounds=12), create(tmp_path / "other", sites)
 
@@ -131,6 +131,7 @@ def test_a_killed_run_is_told_and_goes_on_to_the_same_end(sites, tmp_path):
     assert_same(undisturbed, victim)
 
 
+@pytest.mark.slow
 def test_no_process_outlives_the_one_that_began_it(sites, tmp_path):
     folders = [create(tmp_path / name, sites, rounds=1000) for name in ("one", "two")]
     script = tmp_path / "parent.py"
@@ -226,7 +227,15 @@ def note_peak(folder):
     (folder / MEMORY_FILE).write_text(str(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
 
-@pytest.mark.parametrize("settings", [{}, {"width": "16", "depth": "4", "batch_size": "16"}], ids=["tiny", "wide"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="tiny"),
+        pytest.param(
+            {"architecture": "unet", "width": "16", "depth": "4", "batch_size": "16"}, id="wide", marks=pytest.mark.slow
+        ),
+    ],
+)
 def test_memory_is_near_what_a_run_takes(sites, tmp_path, settings):
     run = create(tmp_path / "run", sites, rounds=1, settings=settings)
     assert pool.execute_all([run], workers=1, after=note_peak) == {}

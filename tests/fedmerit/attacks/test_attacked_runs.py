@@ -12,7 +12,7 @@ from fedmerit.records.results import read_results, read_run
 
 
 def make(run, sites, engine, attacks, rounds=3, method="fedce"):
-    settings = {"width": "2", "depth": "2", "residual_units": "0", "validate_trained": "true"}
+    settings = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0", "validate_trained": "true"}
     runs.create(run, method=method, sites=sites, rounds=rounds, engine=engine, settings=settings, attacks=attacks)
     runs.execute(run, lambda record: None)
     return run

@@ -65,7 +65,9 @@ def test_run_takes_them_and_can_be_resumed_with_them(fedmerit, options, alone, d
     assert read_run(run)["parameters"]["contributions"] == list(dice.values())
     rows = read_results(run).query("quantity == 'contribution'")
     assert dict(zip(rows["site"], rows["value"], strict=True)) == dice
-    result = fedmerit("run", "--resume", "--out", run, *given, "--set", "width=4", "--set", "depth=3")
+    result = fedmerit(
+        "run", "--resume", "--out", run, *given, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3"
+    )
     assert result.exit_code == 0, result.output
     result = fedmerit("run", "--resume", "--out", run, *given, "--set", "contributions=1,1,1")
     assert result.exit_code == 2
@@ -94,7 +96,20 @@ def test_export_writes_them_into_the_job(fedmerit, alone, dice, tmp_path):
 def test_compare_takes_them_from_training_alone(fedmerit, server_sites_data, tmp_path):
     """Which is trained first, wherever it is named; a second time nothing is left to do."""
     out = tmp_path / "out"
-    given = ("--sites", server_sites_data, "--rounds", 2, "--engine", "local", "--set", "width=4", "--set", "depth=3")
+    given = (
+        "--sites",
+        server_sites_data,
+        "--rounds",
+        2,
+        "--engine",
+        "local",
+        "--set",
+        "architecture=unet",
+        "--set",
+        "width=4",
+        "--set",
+        "depth=3",
+    )
     methods = "fedsac,fedsac:standalone_rounds=1,standalone"
     command = ("compare", "--out", out, "--methods", methods, *given)
     result = fedmerit(*command)

@@ -47,12 +47,14 @@ def test_every_kind_of_method_is_the_same_on_both_engines(trained, assert_same_r
     assert_same_run(trained(*settings, method=method), simulated)
 
 
-@pytest.mark.parametrize("method", ["fedce", "fedavg", "standalone"])
+@pytest.mark.parametrize(
+    "method", ["fedce", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "standalone"))]
+)
 def test_local_run_repeats_bit_for_bit(trained, assert_same_run, method):
     assert_same_run(trained(method=method), trained(method=method, again=1))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_number_of_threads_does_not_change_a_local_run(trained, assert_same_run, threads):
     assert_same_run(trained(), trained(threads=threads))
 

@@ -11,7 +11,7 @@ from fedmerit.federation.site import Site
 METHODS = ["fedbn", "silobn", "fedprox", "scaffold", "ditto"]
 NAMES = ["site1", "site2", "site3"]
 ROUNDS = 3
-SETTINGS = {"width": "4", "depth": "3", "augment": "false"}
+SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "augment": "false"}
 
 
 def create(run, sites, method, engine="local"):
@@ -38,7 +38,10 @@ def models_of(run):
     return {path.stem: torch.load(path, weights_only=True) for path in sorted((run / "models").glob("*.pt"))}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=() if name in ("ditto", "scaffold") else pytest.mark.slow) for name in METHODS],
+)
 def test_run_stopped_in_its_middle_ends_the_same(tmp_path, sites, whole, assert_same_run, method):
     run = create(tmp_path / "run", sites, method)
     stop_at(run, Site, "train", 6)

@@ -22,18 +22,32 @@ from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import ResultsFile
 
 
+def stopped_at(
+    run: Path, sites: Path, owner: Any, name: str, count: int, instead: Callable[..., object] = lambda *_: None
+) -> Path:
+    """Start a local run and stop it as `stop_at` does."""
+    settings = {"architecture": "unet", "width": "4", "depth": "3"}
+    runs.create(run, method="fedce", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
+    stop_at(run, owner, name, count, instead)
+    return run
+
+
 @pytest.fixture
 def stopped(tmp_path, sites):
-    """Start a local run and stop it as `stop_at` does: ``stopped(Ledger, "append", 2)``."""
+    """A run that was stopped: ``stopped(Ledger, "append", 2)``."""
+    return lambda *stop: stopped_at(tmp_path / "run", sites, *stop)
 
-    def start(owner: Any, name: str, count: int, instead: Callable[..., object] = lambda *_: None) -> Path:
-        run = tmp_path / "run"
-        settings = {"width": "4", "depth": "3"}
-        runs.create(run, method="fedce", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
-        stop_at(run, owner, name, count, instead)
-        return run
 
-    return start
+@pytest.fixture(scope="module")
+def after_two_rounds(tmp_path_factory, sites):
+    """Never change it."""
+    return stopped_at(tmp_path_factory.mktemp("stopped") / "run", sites, Site, "train", 7)
+
+
+@pytest.fixture
+def stopped_later(after_two_rounds, tmp_path):
+    """A run that was stopped when two rounds were done."""
+    return Path(shutil.copytree(after_two_rounds, tmp_path / "run"))
 
 
 def half_a_line(ledger: Ledger, record: object) -> None:
@@ -71,7 +85,17 @@ STOPS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("stop", STOPS)
+OFTEN = (
+    "in the middle of a round",
+    "rows half written",
+    "ledger line half written",
+    "before the checkpoint",
+    "in the middle of the test",
+)  # in `make test`; the others lie between two of these
+STOPPED = [pytest.param(stop, marks=() if stop in OFTEN else pytest.mark.slow) for stop in STOPS]
+
+
+@pytest.mark.parametrize("stop", STOPPED)
 def test_local_run_stopped_anywhere_ends_the_same(stopped, trained, fedmerit, assert_same_run, stop):
     run = stopped(*STOPS[stop])
     result = fedmerit("run", "--resume", "--out", run)
@@ -87,8 +111,8 @@ def test_run_stopped_twice_ends_the_same(stopped, trained, assert_same_run):
     assert_same_run(trained(), run)
 
 
-def test_rounds_done_before_are_told_again(stopped):
-    run, told = stopped(Site, "train", 8), []
+def test_rounds_done_before_are_told_again(stopped_later):
+    run, told = stopped_later, []
     runs.execute(run, lambda record: told.append(record["round"]))
     assert told == [0, 1, 2]
 
@@ -100,8 +124,8 @@ def test_options_may_be_given_again(stopped, trained, fedmerit, options, assert_
     assert_same_run(trained(), run)
 
 
-def test_memory_of_later_rounds_does_not_disturb(stopped, trained, assert_same_run):
-    run = stopped(Site, "train", 7)  # two rounds are done
+def test_memory_of_later_rounds_does_not_disturb(stopped_later, trained, assert_same_run):
+    run = stopped_later
     for name in ("site1", "site2", "site3"):
         memory = torch.load(run / "sites" / name / "round_00001.pt", weights_only=True)
         changed = {key: value + 1 if isinstance(value, torch.Tensor) else value for key, value in memory.items()}
@@ -111,8 +135,8 @@ def test_memory_of_later_rounds_does_not_disturb(stopped, trained, assert_same_r
     assert_same_run(trained(), run)
 
 
-def test_rows_and_records_after_the_checkpoint_are_dropped(stopped, trained, assert_same_run):
-    run = stopped(Site, "train", 7)
+def test_rows_and_records_after_the_checkpoint_are_dropped(stopped_later, trained, assert_same_run):
+    run = stopped_later
     with (run / "results.csv").open("a") as file:
         file.write("run,fedce,0,2,site1,,,,,weight,1.0\nrun,fedce,0,2,site1,,,,,co")
     Ledger(run / "ledger.jsonl").append({"round": 2, "participants": []})
@@ -122,8 +146,8 @@ def test_rows_and_records_after_the_checkpoint_are_dropped(stopped, trained, ass
     assert_same_run(trained(), run)
 
 
-def test_temporary_files_of_a_killed_process_do_not_disturb(stopped, trained, assert_same_run):
-    run = stopped(Site, "train", 7)
+def test_temporary_files_of_a_killed_process_do_not_disturb(stopped_later, trained, assert_same_run):
+    run = stopped_later
     for path in (run / "checkpoint.pt", run / "models/global.pt", run / "sites/site1/round_00002.pt"):
         path.parent.mkdir(exist_ok=True)
         path.with_name(f".{path.name}.12345.tmp").write_bytes(b"half")

@@ -1,4 +1,4 @@
-"""What server and sites send each other: patches, mixtures, candidates, the faults of an answer, and the way there."""
+"""What server and sites send each other: sparse updates, mixtures, candidates, faults of an answer, the way there."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ def bits(vector: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [1, 2, 1000, 1001])
 @pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.5, 0.7, 1.0])
-def test_patch_gives_the_model_bit_for_bit_or_is_no_smaller(size, part):
+def test_sparse_update_gives_the_model_bit_for_bit_or_is_no_smaller(size, part):
     random = generator(size)
     previous = torch.randn(size, generator=random)
     model = previous.clone()
@@ -57,7 +57,7 @@ def test_patch_gives_the_model_bit_for_bit_or_is_no_smaller(size, part):
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10, 11])
-def test_patch_is_sent_exactly_where_it_is_smaller(size):
+def test_sparse_update_is_sent_exactly_where_it_is_smaller(size):
     model = torch.arange(float(size))
     whole = payload(Task(0, model, {}))
     for count in range(size + 1):
@@ -69,7 +69,7 @@ def test_patch_is_sent_exactly_where_it_is_smaller(size):
             assert payload(Task(0, sparse, {})) == 8 * count
 
 
-def test_patch_for_another_model_is_a_lost_memory():
+def test_sparse_update_for_another_model_is_a_lost_memory():
     sparse = SparseUpdate(torch.tensor([2, 5], dtype=torch.int32), torch.tensor([1.0, 2.0]))
     assert sparse.apply(torch.zeros(6)).tolist() == [0, 0, 1, 0, 0, 2]
     with pytest.raises(MemoryLost, match="the model of the round before"):
@@ -204,7 +204,7 @@ def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> 
 
 
 @pytest.mark.parametrize("count", [0, 1, SIZE // 3])
-def test_task_with_a_patch_arrives_as_it_was_sent(count):
+def test_task_with_a_sparse_update_arrives_as_it_was_sent(count):
     places = torch.randperm(SIZE, generator=generator(1))[:count].sort().values
     sparse = SparseUpdate(places.to(torch.int32), torch.randn(count, generator=generator(2)))
     task = Task(3, sparse, flat.get_buffers(NETWORK), weight=0.25, data_share=None)
@@ -340,7 +340,7 @@ def test_dice_are_pooled_over_the_cases_of_all_sites(run):
         assert found[0, name] == pytest.approx(sum(dice) / 7, rel=1e-12)
 
 
-def test_seconds_of_a_round_count_the_trials(run):
+def test_seconds_of_a_round_count_the_candidates(run):
     federation = Federation(tiny_plan(), SITES, run)
     federation.take({site: replace(reply, seconds=2.0) for site, reply in replies(federation).items()})
     answers = {site: replace(evaluated(federation, site), seconds=0.5) for site in ("Alder", "Cedar")}
@@ -351,7 +351,7 @@ def test_seconds_of_a_round_count_the_trials(run):
     assert 0 < server[0, "Alder"] < 60
 
 
-def test_received_bytes_count_task_and_trials(run):
+def test_received_bytes_count_task_and_candidates(run):
     federation = Federation(tiny_plan(), SITES, run)
     buffers = payload(Task(0, torch.empty(0), flat.get_buffers(NETWORK)))
     federation.take(replies(federation, without=("Birch",)))
@@ -398,7 +398,9 @@ def test_no_evaluation_at_all_ends_the_run_with_every_reason(run):
 
 @pytest.mark.parametrize("method", ["cffl", "fedci"])
 @pytest.mark.parametrize("exchanges", [1, 3, 5, 6])
-def test_server_replaced_in_the_middle_of_trials_starts_the_round_again(tmp_path, assert_same_run, method, exchanges):
+def test_server_replaced_in_the_middle_of_candidates_starts_the_round_again(
+    tmp_path, assert_same_run, method, exchanges
+):
     whole, run = tmp_path / "whole/run", tmp_path / "stopped/run"
     play(Federation(tiny_plan(method), SITES, whole))
     first = Federation(tiny_plan(method), SITES, run)
@@ -412,12 +414,12 @@ def test_server_replaced_in_the_middle_of_trials_starts_the_round_again(tmp_path
 
 
 @pytest.mark.parametrize("method", ["cgsv", "cffl"])
-def test_what_sites_make_of_patches_is_what_the_server_has(run, method):
+def test_what_sites_make_of_sparse_updates_is_what_the_server_has(run, method):
     """Whoever is absent, and though every round has another server process."""
     config = tiny_plan(method, rounds=7)
     absent = {2: ("Cedar",), 4: ("Alder", "Birch")}
     held: dict[str, torch.Tensor] = {}
-    patches = []
+    sparse = []
     for round in range(7):
         federation = Federation(config, SITES, run)
         models = (
@@ -430,15 +432,15 @@ def test_what_sites_make_of_patches_is_what_the_server_has(run, method):
             held[site] = task.parameters.apply(held[site]) if is_sparse else task.parameters
             assert torch.equal(bits(held[site]), bits(model))
             if is_sparse:
-                patches.append((round, site))
+                sparse.append((round, site))
                 assert payload(task) < payload(replace(task, parameters=model))
             if site in absent.get(round - 1, ()):
                 assert not is_sparse
         federation.take(replies(federation, without=absent.get(round, ())))
         if federation.work == EVALUATE:
             federation.take(evaluations(federation))
-    assert patches
-    assert (0, "Cedar") not in patches
+    assert sparse
+    assert (0, "Cedar") not in sparse
 
 
 def test_site_rejected_in_the_final_test_says_nothing_of_any_model(run):

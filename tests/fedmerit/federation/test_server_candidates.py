@@ -1,4 +1,4 @@
-"""Whole runs of every method: candidates on images set aside for the server, downloads as patches, the final test."""
+"""Whole runs of every method: candidates on images set aside for the server, sparse updates, the final test."""
 
 import json
 import shutil
@@ -33,12 +33,12 @@ from fedmerit.training.prediction import evaluate, image_losses
 from fedmerit.wire.messages import Evaluation
 
 NAMES = ["site1", "site2", "site3"]
-TINY = {"width": "4", "depth": "3"}
-WITH_TRIALS = [name for name, kind in METHODS.items() if issubclass(kind, EvaluatesCandidates)]
+TINY = {"architecture": "unet", "width": "4", "depth": "3"}
+WITH_CANDIDATES = [name for name, kind in METHODS.items() if issubclass(kind, EvaluatesCandidates)]
 
 
-def test_methods_with_trials_are_those_that_validate_at_the_server():
-    assert WITH_TRIALS == ["cffl", "fedave", "fedsac", "fedci", "eci"]
+def test_methods_with_candidates_are_those_that_validate_at_the_server():
+    assert WITH_CANDIDATES == ["cffl", "fedave", "fedsac", "fedci", "eci"]
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,9 @@ def test_every_final_model_is_tested_on_every_case(finished, server_sites_data, 
         assert list(found.values()) == [overlap.dice for overlap in overlaps]
 
 
-@pytest.mark.parametrize("method", ["cgsv", "cffl", "fedci", "fedave"])
+@pytest.mark.parametrize(
+    "method", ["fedave", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cgsv", "cffl", "fedci"))]
+)
 def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
     assert_same_run(finished(method), finished(method, again=1, threads=1))
 
@@ -159,7 +161,7 @@ def test_simulator_gives_what_the_local_engine_gives(finished, assert_same_run, 
 
 
 @pytest.mark.slow
-def test_patches_find_their_memory_in_whatever_process_a_site_works(finished, assert_same_run, contrary_sites):
+def test_sparse_updates_find_their_memory_in_whatever_process_a_site_works(finished, assert_same_run, contrary_sites):
     options = {"sites": contrary_sites, "rounds": 3}
     run = finished("cgsv", engine="sim", threads=2, **options)
     assert_same_run(finished("cgsv", **options), run)
@@ -188,7 +190,7 @@ def test_utility_is_the_dice_on_the_server_set(finished, server_sites_data, own_
     assert len({*by_site(run, "utility", 0).values(), *by_site(run, "utility", 1).values()}) > 1
 
 
-def test_bytes_of_trials_count_as_received(finished, own_server):
+def test_bytes_of_candidates_count_as_received(finished, own_server):
     asked, spared = finished("cffl"), finished("cffl", **{"server-sites": own_server})
     model = len(remembered(asked, "site1", 1)["received"]) * 4 + buffer_bytes(asked)
     assert by_site(asked, "bytes_received", 0) == dict.fromkeys(NAMES, 4 * model)  # its task, then three to evaluate
@@ -245,7 +247,7 @@ def test_fedave_compares_losses_of_the_received_model(finished, server_sites_dat
         assert found[name] == pytest.approx(max(float((at_site * (at_site / at_server).log()).sum()), 1e-3), rel=1e-12)
 
 
-# Patches
+# Sparse updates
 
 
 def test_site_that_earned_little_receives_what_changed(finished, contrary_sites):
@@ -297,22 +299,29 @@ def test_site_that_lost_its_memory_sits_out_one_round(stopped, contrary_sites, f
 # Stopped in the middle of candidates. Per round three sites train and evaluate, and the server takes both.
 
 STOPS: dict[str, tuple[Any, ...]] = {
-    "before the first trials": (Site, "evaluate", 1),
-    "in the middle of the first trials": (Site, "evaluate", 3),
+    "before the first candidates": (Site, "evaluate", 1),
+    "in the middle of the first candidates": (Site, "evaluate", 3),
     "when the first updates are in": (Exchange, "usable", 1),
-    "when the first trials are in": (Exchange, "usable", 2),
+    "when the first candidates are in": (Exchange, "usable", 2),
     "before the first round is written": (Federation, "_take_over", 1),
-    "in the middle of later trials": (Site, "evaluate", 5),
+    "in the middle of later candidates": (Site, "evaluate", 5),
     "when later updates are in": (Exchange, "usable", 3),
-    "when later trials are in": (Exchange, "usable", 4),
+    "when later candidates are in": (Exchange, "usable", 4),
     "before the later checkpoint": (Federation, "_checkpoint", 2),
     "in the middle of the final test": (Site, "evaluate", 8),
     "when the final test is in": (Exchange, "usable", 5),
 }
 
 
-@pytest.mark.parametrize("stop", STOPS)
-def test_run_stopped_in_its_trials_ends_the_same(stopped, finished, fedmerit, server_sites_data, assert_same_run, stop):
+OFTEN = ("in the middle of the first candidates", "when the first candidates are in", "before the later checkpoint")
+
+
+@pytest.mark.parametrize(
+    "stop", [pytest.param(stop, marks=() if stop in OFTEN else pytest.mark.slow) for stop in STOPS]
+)
+def test_run_stopped_in_its_candidates_ends_the_same(
+    stopped, finished, fedmerit, server_sites_data, assert_same_run, stop
+):
     run = stopped(*STOPS[stop], method="cffl", sites=server_sites_data, rounds=2)
     result = fedmerit("run", "--resume", "--out", run)
     assert result.exit_code == 0, result.output
@@ -341,7 +350,7 @@ def test_sites_are_not_asked_where_the_server_has_its_own_images(
     assert set(read_results(run)["split"]) == {"", "validation", "testing", "union"}
 
 
-@pytest.mark.parametrize("method", ["cffl", "fedave"])
+@pytest.mark.parametrize("method", ["fedave", pytest.param("cffl", marks=pytest.mark.slow)])
 def test_stopped_run_goes_on_with_the_servers_own_images(
     stopped, finished, fedmerit, server_sites_data, own_server, assert_same_run, method
 ):
@@ -399,10 +408,9 @@ def test_command_takes_the_servers_folder(fedmerit, options, sites, own_server, 
 def test_comparison_takes_the_servers_folder(fedmerit, options, own_server, tmp_path):
     given = options(method=None, rounds=1)
     out = tmp_path / "comparison"
-    result = fedmerit("compare", "--out", out, "--methods", "fedavg,cffl", "--server-sites", own_server, *given)
+    result = fedmerit("compare", "--out", out, "--methods", "cffl", "--server-sites", own_server, *given)
     assert result.exit_code == 0, result.output
-    for name in ("fedavg_seed0", "cffl_seed0"):
-        assert read_run(out / name)["server_sites"] == str(own_server)
+    assert read_run(out / "cffl_seed0")["server_sites"] == str(own_server)
     assert set(by_site(out / "cffl_seed0", "utility", 0)) == set(NAMES)
 
 
@@ -419,7 +427,7 @@ WAYS_OUT = ("--server-share", "--server-sites")
 
 
 @pytest.mark.parametrize("engine", ["local", "sim"])
-@pytest.mark.parametrize("method", WITH_TRIALS)
+@pytest.mark.parametrize("method", WITH_CANDIDATES)
 def test_method_that_needs_images_nobody_set_aside(fedmerit, options, tmp_path, method, engine):
     settings = (f"{key}={value}" for key, value in SETTINGS.get(method, {}).items())
     result = fedmerit("run", "--out", tmp_path / "run", *options(*settings, method=method, engine=engine))

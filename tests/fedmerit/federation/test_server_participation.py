@@ -127,7 +127,7 @@ def test_the_local_engine_ends_a_run_of_too_few_usable_answers(tmp_path, sites, 
     def forgetful(site, task):
         return Failure("asleep") if site.name == "site2" and task.round == 1 else original(site, task)
 
-    settings = {"width": "4", "depth": "3"}
+    settings = {"architecture": "unet", "width": "4", "depth": "3"}
     runs.create(run, "fedavg", sites, rounds=2, engine="local", threads=1, settings=settings, min_sites=3)
     with monkeypatch.context() as patch:
         patch.setattr(Site, "answer", forgetful)

@@ -43,7 +43,7 @@ GIVEN = dict(setting.split("=") for setting in SETTINGS)
 
 
 def tiny_plan(rounds: int = 4, **settings: Any) -> RunConfiguration:
-    network = {"width": 2, "depth": 2, "residual_units": 0}
+    network = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0}
     return make_configuration("fedsac", "prostate", rounds, 0, TASKS["prostate"], network | GIVEN | settings)
 
 
@@ -62,7 +62,7 @@ def increases_of(site: str, round: int = 0) -> torch.Tensor:
     return torch.rand(COUNT, generator=random, dtype=torch.float64)
 
 
-def weighed(federation: Federation, **other: Any) -> dict[str, Any]:
+def importances(federation: Federation, **other: Any) -> dict[str, Any]:
     """Alder has one image, Birch two, Cedar three."""
     return {
         site: Importance(federation.round, increases_of(site, federation.round), 1 + place)
@@ -103,7 +103,7 @@ def test_held_neurons_arrive_as_they_were_sent(count):
     assert model_to_task(over_the_wire(task_to_model(replace(task, neurons=None), NETWORK, 9)), NETWORK).neurons is None
 
 
-def test_weighing_and_its_answer_arrive_as_they_were_sent():
+def test_importance_task_and_its_answer_arrive_as_they_were_sent():
     task = ImportanceTask(2, SERVER_SPLIT, torch.randn(SIZE), flat.get_buffers(NETWORK), "taylor", 16)
     arrived = model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
     assert torch.equal(arrived.model, task.model)
@@ -136,7 +136,7 @@ def test_importance_that_cannot_be_is_not_used(run, spoiled):
     federation = Federation(tiny_plan(), SITES, run)
     task = federation.tasks()["Birch"]
     assert told in fault_of_importance(answer, task, COUNT)
-    others = weighed(federation)
+    others = importances(federation)
     federation.take(others | {"Birch": answer})
     without = federation.submodels.held
     assert federation.work == TRAIN
@@ -153,7 +153,7 @@ def test_importance_that_cannot_be_is_not_used(run, spoiled):
 # A federation whose sites only pretend
 
 
-def test_sites_weigh_neurons_before_a_round_and_then_train_submodels(run):
+def test_sites_rate_the_importance_of_neurons_before_a_round_and_then_train_submodels(run):
     federation = Federation(tiny_plan(), SITES, run)
     start = federation.models.parameters
     work = []
@@ -171,7 +171,7 @@ def test_sites_weigh_neurons_before_a_round_and_then_train_submodels(run):
                 )
                 assert federation.round or torch.equal(task.model, start)
                 assert torch.equal(task.model, federation.state.model)
-            federation.take(weighed(federation))
+            federation.take(importances(federation))
         else:
             for row, task in enumerate(tasks.values()):
                 assert torch.equal(task.neurons, federation.submodels.held[row])
@@ -188,13 +188,13 @@ def test_sites_weigh_neurons_before_a_round_and_then_train_submodels(run):
     assert (held["Alder"] < held["Cedar"]).all()
     received = results.query("quantity == 'bytes_received'").pivot(index="round", columns="site", values="value")
     task = payload(Task(0, start, flat.get_buffers(NETWORK), neurons=torch.ones(COUNT)))
-    weighing = payload(Task(0, start, flat.get_buffers(NETWORK)))
-    assert received["Birch"].tolist() == [task + weighing, task, task + weighing, task]
+    asking = payload(Task(0, start, flat.get_buffers(NETWORK)))
+    assert received["Birch"].tolist() == [task + asking, task, task + asking, task]
 
 
 def test_importance_is_pooled_by_images(run):
     federation = Federation(tiny_plan(), SITES, run)
-    answers = weighed(federation)
+    answers = importances(federation)
     pooled = sum(answer.increases for answer in answers.values()) / 6
     expected = federation.method.allocate(federation.state, pooled)
     federation.take(answers)
@@ -202,27 +202,27 @@ def test_importance_is_pooled_by_images(run):
     assert torch.equal(federation.submodels.held, expected[2])
 
 
-def test_survey_that_nobody_answers_can_be_repeated(run):
+def test_importance_task_that_nobody_answers_can_be_repeated(run):
     federation = Federation(tiny_plan(), SITES, run)
     with pytest.raises(RunFailed, match=r"round 0: no site sent a usable importance of neurons.*Alder.*asleep"):
         federation.take(dict.fromkeys(SITES, Failure("asleep")))
     again = Federation(tiny_plan(), SITES, run)
     assert again.work == EVALUATE
-    again.take(weighed(again))
+    again.take(importances(again))
     assert again.work == TRAIN
 
 
-def test_a_run_goes_on_from_its_last_survey(run, tmp_path):
-    """With the submodels, and with what the survey cost and who failed in it."""
+def test_a_run_goes_on_from_its_last_importances(run, tmp_path):
+    """With the submodels, and with what asking for importances cost and who failed in it."""
     one = Federation(tiny_plan(), SITES, run)
     whole = Federation(tiny_plan(), SITES, tmp_path / "whole")
     for federation in (one, whole):
-        federation.take(weighed(federation, Birch=Failure("asleep")))
+        federation.take(importances(federation, Birch=Failure("asleep")))
     one = Federation(tiny_plan(), SITES, run)
     assert one.work == TRAIN
     while whole.training:
         for federation in (one, whole):
-            federation.take(weighed(federation) if federation.work == EVALUATE else replies(federation))
+            federation.take(importances(federation) if federation.work == EVALUATE else replies(federation))
         one = Federation(tiny_plan(), SITES, run)
         assert (one.round, one.work) == (whole.round, whole.work)
         assert torch.equal(one.models.parameters, whole.models.parameters)
@@ -235,7 +235,7 @@ def test_a_run_goes_on_from_its_last_survey(run, tmp_path):
 
 def test_statistics_of_a_neuron_are_those_of_the_sites_that_hold_it(run):
     federation = Federation(tiny_plan(), SITES, run)
-    federation.take(weighed(federation))
+    federation.take(importances(federation))
     held, before, answers = federation.submodels.held, federation.models.buffers[0], replies(federation)
     federation.take(answers)
     owners = neurons.buffer_owners(NETWORK)
@@ -287,7 +287,14 @@ def finished(trained, server_sites_data):
     return build
 
 
-@pytest.mark.parametrize("settings", [(), ("importance=taylor",), ("importance=equal", "aggregation=plain")])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        pytest.param(("importance=taylor",), marks=pytest.mark.slow),
+        pytest.param(("importance=equal", "aggregation=plain"), marks=pytest.mark.slow),
+    ],
+)
 def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished, settings):
     run = finished(*settings)
     checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
@@ -305,7 +312,7 @@ def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished, setti
         assert torch.equal(final[held[row]], checkpoint["state"]["model"][held[row]])
 
 
-def test_importance_is_weighed_on_images_spread_over_the_server_split(finished, server_sites_data, tmp_path):
+def test_importance_is_computed_on_images_spread_over_the_server_split(finished, server_sites_data, tmp_path):
     run = finished("validation_images=4")
     config = RunConfiguration.from_dict(read_run(run)["plan"])
     network = initial_network(config.network, config.seed).to(memory_format=torch.channels_last)
@@ -326,13 +333,18 @@ def test_importance_is_weighed_on_images_spread_over_the_server_split(finished, 
 
 @pytest.mark.parametrize(
     "stop",
-    [(Site, "measure_importance", 2), (FedSAC, "allocate", 1), (Site, "train", 2), (Site, "measure_importance", 5)],
+    [
+        pytest.param((Site, "measure_importance", 2), marks=pytest.mark.slow),
+        (FedSAC, "allocate", 1),
+        pytest.param((Site, "train", 2), marks=pytest.mark.slow),
+        (Site, "measure_importance", 5),
+    ],
 )
-def test_a_run_stopped_about_its_surveys_ends_the_same(
+def test_a_run_stopped_about_its_importances_ends_the_same(
     stop, tmp_path, fedmerit, finished, server_sites_data, assert_same_run
 ):
     run = tmp_path / "run"
-    settings = {"width": "4", "depth": "3"} | GIVEN
+    settings = {"architecture": "unet", "width": "4", "depth": "3"} | GIVEN
     runs.create(run, "fedsac", server_sites_data, 3, engine="local", threads=1, settings=settings)
     stop_at(run, *stop)
     result = fedmerit("run", "--resume", "--out", run)
@@ -340,7 +352,7 @@ def test_a_run_stopped_about_its_surveys_ends_the_same(
     assert_same_run(finished(), run)
 
 
-def test_the_server_weighs_on_its_own_images_where_it_has_any(finished, server_sites_data, monkeypatch):
+def test_the_server_computes_importance_on_its_own_images_where_it_has_any(finished, server_sites_data, monkeypatch):
     monkeypatch.setattr(Site, "measure_importance", lambda *_: pytest.fail("a site was asked"))
     run = finished("validation_images=3", **{"server-sites": server_sites_data.parent / "server"})
     assert is_finished(run, 3)

@@ -276,33 +276,33 @@ def test_log_cut_short_by_a_crash_goes_on(signed, tmp_path, sites):
     assert log.read_text() == whole
 
 
-# What one site lent another
+# What one site gave another
 
 
 @pytest.fixture
-def lending(trained, tmp_path) -> Path:
+def exchanging(trained, tmp_path) -> Path:
     """A run of CYCle whose models went from site to site, in rounds 1 and 2; one that a test may spoil."""
     run = trained("warmup=1", "R=2", "exchange=peer", method="cycle")
-    return Path(shutil.copytree(run, tmp_path / "lending"))
+    return Path(shutil.copytree(run, tmp_path / "exchanging"))
 
 
 def logs_of(run: Path, *sites: str) -> list[Path]:
     return [log_of(run, site) for site in sites or ("site1", "site2", "site3")]
 
 
-def test_what_sites_lent_each_other_stands_in_the_logs_of_both(lending):
+def test_what_sites_gave_each_other_stands_in_the_logs_of_both(exchanging):
     rounds = Counter()
     for site in ("site1", "site2", "site3"):
-        for entry in lines_of(log_of(lending, site)):
+        for entry in lines_of(log_of(exchanging, site)):
             if entry["work"] in ("lend", "borrow"):
                 assert set(entry) == {"site", "round", "work", "peer", "model", "previous", "hash"} | (
                     {"ledger"} if entry["work"] == "borrow" else set()
                 )
                 rounds[entry["round"], entry["work"]] += 1
     assert rounds[1, "lend"] == rounds[1, "borrow"] == 6  # everybody shares in a round of scoring
-    found = verify_run(lending, logs_of(lending))
+    found = verify_run(exchanging, logs_of(exchanging))
     assert found.updates == {"site1": 0, "site2": 0, "site3": 0}
-    pairs = {(one.lender, one.borrower): one.models for one in found.peer_models}
+    pairs = {(one.giver, one.receiver): one.models for one in found.peer_models}
     assert len(pairs) == 6
     assert sum(pairs.values()) == rounds[1, "lend"] + rounds[2, "lend"]
     assert not any(one.lost for one in found.peer_models)
@@ -318,17 +318,17 @@ def test_digest_is_that_of_the_model_that_the_site_had_trained(trained):
     assert given != {digest_of_peer(PeerModel(memory.model, {}, 0.5))}
 
 
-def test_command_compares_the_logs_of_several_sites(fedmerit, lending):
-    options = [word for log in logs_of(lending, "site1", "site3") for word in ("--site-log", log)]
-    result = fedmerit("verify", lending, *options)
+def test_command_compares_the_logs_of_several_sites(fedmerit, exchanging):
+    options = [word for log in logs_of(exchanging, "site1", "site3") for word in ("--site-log", log)]
+    result = fedmerit("verify", exchanging, *options)
     assert result.exit_code == 0, result.output
-    for words in ("the log of site1", "the log of site3", "site1 lent site3 a model in", "site3 lent site1 a model in"):
+    for words in ("the log of site1", "the log of site3", "site1 gave site3 a model in", "site3 gave site1 a model in"):
         assert words in result.stdout
     assert "site2" not in result.stdout
-    rewritten(log_of(lending, "site3"), lambda log: log.remove(got_model(log)))
-    result = fedmerit("verify", lending, *options)
+    rewritten(log_of(exchanging, "site3"), lambda log: log.remove(got_model(log)))
+    result = fedmerit("verify", exchanging, *options)
     assert result.exit_code == 2
-    assert f"but {log_of(lending, 'site3')} has no such record" in " ".join(result.stderr.split())
+    assert f"but {log_of(exchanging, 'site3')} has no such record" in " ".join(result.stderr.split())
 
 
 def got_model(log: list[dict], work: str = "borrow", peer: str = "site1") -> dict:
@@ -336,65 +336,65 @@ def got_model(log: list[dict], work: str = "borrow", peer: str = "site1") -> dic
     return next(entry for entry in log if (entry["work"], entry["round"], entry.get("peer")) == (work, 1, peer))
 
 
-LENT = r"site_log\.jsonl, line \d+: site1 lent site2 model \w{64} in round 1, but .*site2/site_log\.jsonl"
+GAVE = r"site_log\.jsonl, line \d+: site1 gave site2 model \w{64} in round 1, but .*site2/site_log\.jsonl"
 GOT = r"site_log\.jsonl, line \d+: site2 got model \w{64} of site1 in round 1, but .*site1/site_log\.jsonl"
 
 
 @pytest.mark.parametrize(
     ("site", "change", "words"),
     [
-        ("site2", lambda log: log.remove(got_model(log)), LENT + " has no such record"),
+        ("site2", lambda log: log.remove(got_model(log)), GAVE + " has no such record"),
         ("site2", lambda log: got_model(log).update(model="0" * 64), r"site2 got model 0{64} of site1 .*, says \w{64}"),
-        ("site2", lambda log: got_model(log).update(peer="site3"), LENT + " has no such record"),
+        ("site2", lambda log: got_model(log).update(peer="site3"), GAVE + " has no such record"),
         ("site1", lambda log: log.remove(got_model(log, "lend", "site2")), GOT + " has no such record"),
         ("site1", lambda log: got_model(log, "lend", "site2").update(model="0" * 64), GOT + r", line \d+, says 0{64}"),
         ("site1", lambda log: got_model(log, "lend", "site2").update(round=2), GOT + " has no such record"),
         (
             "site1",
             lambda log: log.insert(0, got_model(log, "lend", "site2") | {"model": "0" * 64}),
-            r"lent site2 model 0{64}",
+            r"gave site2 model 0{64}",
         ),
         ("site2", lambda log: got_model(log).pop("model"), "not a record of a site's log"),
         ("site1", lambda log: got_model(log, "lend", "site2").pop("peer"), "not a record of a site's log"),
         ("site2", lambda log: got_model(log).update(ledger="0" * 64), "the server said its ledger ended with 0+"),
     ],
 )
-def test_two_logs_that_disagree_on_what_was_lent_are_found(lending, site, change, words):
-    rewritten(log_of(lending, site), change)
+def test_two_logs_that_disagree_on_what_was_given_are_found(exchanging, site, change, words):
+    rewritten(log_of(exchanging, site), change)
     with pytest.raises(BadInput, match=words):
-        verify_run(lending, logs_of(lending))
+        verify_run(exchanging, logs_of(exchanging))
 
 
 @pytest.mark.parametrize("work", ["lend", "borrow"])
-def test_one_byte_of_what_was_lent_or_borrowed_is_found(lending, work):
-    path = log_of(lending)
+def test_one_byte_of_what_was_given_or_received_is_found(exchanging, work):
+    path = log_of(exchanging)
     whole = path.read_bytes()
     start = whole.index(b'"work": "' + work.encode())
     end = whole.index(b"\n", start)
     for place in range(start, end, 7):
         changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
-        assert is_found(lending, path, changed, path), place
+        assert is_found(exchanging, path, changed, path), place
 
 
-def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, lending):
-    rewritten(log_of(lending), lambda log: got_model(log).update(model=None))
-    found = verify_run(lending, logs_of(lending, "site1", "site2"))
-    models = {(one.lender, one.borrower): (one.models, one.lost) for one in found.peer_models}
+def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, exchanging):
+    rewritten(log_of(exchanging), lambda log: got_model(log).update(model=None))
+    found = verify_run(exchanging, logs_of(exchanging, "site1", "site2"))
+    models = {(one.giver, one.receiver): (one.models, one.lost) for one in found.peer_models}
     assert models["site1", "site2"][1] == (1,)
     assert models["site2", "site1"][1] == ()
-    result = fedmerit("verify", lending, "--site-log", log_of(lending, "site1"), "--site-log", log_of(lending))
+    result = fedmerit("verify", exchanging, "--site-log", log_of(exchanging, "site1"), "--site-log", log_of(exchanging))
     assert result.exit_code == 0, result.output
     assert "in rounds 1 what left did not arrive, by the log of site2" in result.stdout
 
 
-def test_round_asked_for_twice_agrees(lending):
+def test_round_asked_for_twice_agrees(exchanging):
     """A site that was killed asks its peers again."""
-    before = verify_run(lending, logs_of(lending)).peer_models
-    rewritten(log_of(lending, "site1"), lambda log: log.append(got_model(log, "lend", "site2")))
-    rewritten(log_of(lending), lambda log: log.insert(0, got_model(log) | {"model": None}))
-    assert verify_run(lending, logs_of(lending)).peer_models == before
+    before = verify_run(exchanging, logs_of(exchanging)).peer_models
+    rewritten(log_of(exchanging, "site1"), lambda log: log.append(got_model(log, "lend", "site2")))
+    rewritten(log_of(exchanging), lambda log: log.insert(0, got_model(log) | {"model": None}))
+    assert verify_run(exchanging, logs_of(exchanging)).peer_models == before
 
 
-def test_one_log_of_each_site(lending):
+def test_one_log_of_each_site(exchanging):
     with pytest.raises(BadInput, match=re.escape("is a second log of site1; give one of each site")):
-        verify_run(lending, logs_of(lending, "site1", "site2", "site1"))
+        verify_run(exchanging, logs_of(exchanging, "site1", "site2", "site1"))

@@ -23,7 +23,9 @@ PERCENTILE = "percentile:percentile=50,gamma=0.01"
 
 @pytest.fixture(scope="module")
 def network():
-    config = make_configuration("fedce", "prostate", 1, 0, TASKS["prostate"], {"width": 4, "depth": 2})
+    config = make_configuration(
+        "fedce", "prostate", 1, 0, TASKS["prostate"], {"architecture": "unet", "width": 4, "depth": 2}
+    )
     return initial_network(config.network, 0)
 
 

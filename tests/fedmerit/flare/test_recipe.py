@@ -56,6 +56,7 @@ def test_exported_settings_stand_in_the_job(fedmerit, tmp_path):
             assert word in told
 
 
+@pytest.mark.slow
 def test_job_may_bring_its_code(fedmerit, tmp_path):
     """A site without the package could run it; what the job names stands in the code that it brings."""
     for _ in range(2):
@@ -123,7 +124,7 @@ def simulate(fedmerit, scripts, sites, tmp_path, kill):
 
     def run(rounds: int, allowed: bool, **environment: str) -> Path:
         job, workspace = tmp_path / "fedce_prostate", tmp_path / "workspace"
-        settings = ("--rounds", rounds, "--set", "width=4", "--set", "depth=3")
+        settings = ("--rounds", rounds, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
         fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", job, *settings)
         (workspace / "local").mkdir(parents=True)
         if allowed:

@@ -53,7 +53,7 @@ def dynunet():
 @pytest.mark.parametrize(("norm", "mark"), [("batch", "adn.N."), ("group", "adn.N."), ("instance", "-"), ("", ".norm")])
 def test_norms_are_found_in_every_network(norm, mark):
     """MONAI's U-Net calls them adn.N, where they have parameters; its DynUNet norm1 and so on."""
-    network = build_network(Network(1, ("a", "b"), width=4, depth=3, norm=norm)) if norm else dynunet()
+    network = build_network(Network(1, ("a", "b"), "unet", width=4, depth=3, norm=norm)) if norm else dynunet()
     found = layout_of(network)
     named = [name for name, is_norm in zip(found.names, found.norms, strict=True) if is_norm]
     assert named == [name for name in found.names if mark in name]

@@ -404,7 +404,7 @@ def method(request):
 
 @pytest.fixture(scope="module")
 def encrypted(fedmerit, options, tmp_path_factory):
-    """A run of two rounds under encryption, by method and engine; of misbehaving sites, where given."""
+    """A run of two rounds under encryption, by method and engine; of attacking sites, where given."""
     there = {}
 
     def run(method, engine="local", *more):
@@ -464,7 +464,7 @@ def test_run_whose_model_is_elsewhere_says_so(tmp_path):
         final_models(tmp_path)
 
 
-def test_a_misbehaving_site_encrypts_its_lies(encrypted, model, trained):
+def test_an_attacking_site_encrypts_its_lies(encrypted, model, trained):
     spec = "scaled:by=0.5"
     honest, scaled = (
         model(trained(method="fedavg", rounds=2)),
@@ -490,7 +490,9 @@ def own_site(sites, key, tmp_path):
     from fedmerit.training.data import SiteFolder
     from fedmerit.wire.messages import Task
 
-    config = make_configuration("fedavg", "prostate", 2, 0, TASKS["prostate"], {"width": 4, "depth": 3})
+    config = make_configuration(
+        "fedavg", "prostate", 2, 0, TASKS["prostate"], {"architecture": "unet", "width": 4, "depth": 3}
+    )
     site = Site(SiteFolder(sites / "site1"), config, tmp_path / "sites/site1", "cpu", key=key)
     return site, Task(0, torch.empty(0), {})
 
@@ -517,7 +519,7 @@ def test_every_engine_gives_what_the_local_one_gives(method, engine, encrypted, 
 def test_deployed_run_leaves_its_model_at_the_hospitals(sites, trained, model, fedmerit, tmp_path):
     """And a federation without keys ends an encrypted job at once."""
     job, run = tmp_path / "job", tmp_path / "run"
-    tiny = ("--rounds", 2, "--min-sites", 3, "--set", "width=4", "--set", "depth=3")
+    tiny = ("--rounds", 2, "--min-sites", 3, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
     exported = fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", job, *tiny, "--privacy", "he")
     assert exported.exit_code == 0, exported.output
     with federation_of(tmp_path / "federation", sites, keys=tmp_path / "keys") as hospitals:

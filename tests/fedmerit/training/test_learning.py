@@ -18,7 +18,7 @@ from fedmerit.training.networks import build_network, check_image_size, initial_
 from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.training.prediction import EVALUATION_BATCH, evaluate, predict
 
-NETWORK = Network(in_channels=1, labels=("disc", "cup"), width=2, depth=3)
+NETWORK = Network(in_channels=1, labels=("disc", "cup"), architecture="unet", width=2, depth=3)
 TRAINING = Training(batch_size=4, augment=False)
 
 
@@ -276,7 +276,7 @@ def test_augmentation_moves_image_and_mask_together():
 @pytest.mark.parametrize("residual_units", [0, 2])
 @pytest.mark.parametrize(("width", "depth"), [(1, 2), (3, 3), (16, 2)])
 def test_networks_give_one_logit_map_per_label(norm, residual_units, width, depth):
-    network = build_network(Network(3, ("disc", "cup"), width, depth, norm, residual_units))
+    network = build_network(Network(3, ("disc", "cup"), "unet", width, depth, norm, residual_units))
     assert network(torch.zeros(2, 3, 16, 16)).shape == (2, 2, 16, 16)
     kinds = {type(module).__name__ for module in network.modules()}
     layer = {"batch": "BatchNorm2d", "instance": "InstanceNorm2d", "group": "GroupNorm"}

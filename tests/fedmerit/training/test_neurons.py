@@ -28,7 +28,7 @@ KINDS = [
 
 def network_of(task="prostate", **changes):
     """Of 4, 8 and 16 channels, with other BatchNorm statistics and norms than those it begins with."""
-    network = initial_network(Network(**TASKS[task] | {"width": 4, "depth": 3} | changes), 0)
+    network = initial_network(Network(**TASKS[task] | {"architecture": "unet", "width": 4, "depth": 3} | changes), 0)
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, value in (*network.named_parameters(), *network.named_buffers()):
@@ -180,7 +180,7 @@ def test_sites_in_several_threads_do_not_disturb_each_other(order):
     "kind", [{}, {"norm": "instance"}, {"norm": "group", "residual_units": 0}], ids=["batch", "instance", "group"]
 )
 def test_what_a_site_does_not_hold_stays_zero_in_training(sites: Path, kind):
-    network = initial_network(Network(**TASKS["prostate"] | {"width": 4, "depth": 3} | kind), 0)
+    network = initial_network(Network(**TASKS["prostate"] | {"architecture": "unet", "width": 4, "depth": 3} | kind), 0)
     held = torch.rand(neurons.count(network), generator=torch.Generator().manual_seed(0)) > 0.4
     mask = owned(held, neurons.owners(network))
     start, statistics = flat.get_parameters(network) * mask, flat.get_buffers(network)

@@ -34,7 +34,9 @@ SURFACE = {"unit": "mm", "hd95": 1.23456789, "nsd": None}
 
 @pytest.fixture(scope="module")
 def network():
-    config = make_configuration("fedce", "prostate", 1, 0, TASKS["prostate"], {"width": 4, "depth": 2})
+    config = make_configuration(
+        "fedce", "prostate", 1, 0, TASKS["prostate"], {"architecture": "unet", "width": 4, "depth": 2}
+    )
     return initial_network(config.network, 0)
 
 
@@ -209,6 +211,7 @@ def test_decimals_are_bounded(decimals):
         EgressFilter(decimals)
 
 
+@pytest.mark.slow
 def test_no_patient_is_known_outside_the_site(own_sites, tmp_path):
     """Images lie under a patient's name; one is spoiled when the run has begun, so that the error names its file."""
     folder, run = own_sites / "site2", tmp_path / "run"
@@ -221,7 +224,7 @@ def test_no_patient_is_known_outside_the_site(own_sites, tmp_path):
             entry[part] = name
         entry["case"] = entry["patient"] = f"{PATIENT}_{entry['case']}"
     (folder / "datalist.json").write_text(json.dumps(lists))
-    runs.create(run, "fedavg", own_sites, rounds=1, settings={"width": 4, "depth": 3})
+    runs.create(run, "fedavg", own_sites, rounds=1, settings={"architecture": "unet", "width": 4, "depth": 3})
     (folder / lists["testing"][0]["image"]).write_bytes(b"")
     runs.execute(run, lambda record: None)
 

@@ -44,7 +44,12 @@ Answer = Reply | Failure
 
 def tiny_plan(method: str = "fedce") -> RunConfiguration:
     return make_configuration(
-        method, "prostate", 3, 0, TASKS["prostate"], {"width": 2, "depth": 2, "residual_units": 0}
+        method,
+        "prostate",
+        3,
+        0,
+        TASKS["prostate"],
+        {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0},
     )
 
 

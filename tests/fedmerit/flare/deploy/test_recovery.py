@@ -30,7 +30,7 @@ def job(fedmerit: Callable[..., object], tmp_path: Path) -> Callable[..., Path]:
     """A tiny FedCE job as `fedmerit export` writes it."""
 
     def export(rounds: int = ROUNDS, *options: object) -> Path:
-        tiny = ("--rounds", rounds, "--set", "width=4", "--set", "depth=3")
+        tiny = ("--rounds", rounds, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
         fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", *tiny, *options)
         return tmp_path / "job"
 

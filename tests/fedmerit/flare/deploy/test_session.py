@@ -38,7 +38,18 @@ def export(fedmerit, tmp_path_factory):
 
     def write(name, *options, method="fedce", rounds=2):
         out = tmp_path_factory.mktemp("job") / name
-        tiny = ("--rounds", rounds, "--min-sites", 3, "--set", "width=4", "--set", "depth=3")
+        tiny = (
+            "--rounds",
+            rounds,
+            "--min-sites",
+            3,
+            "--set",
+            "architecture=unet",
+            "--set",
+            "width=4",
+            "--set",
+            "depth=3",
+        )
         result = fedmerit("export", "--method", method, "--task", "prostate", "--out", out, *tiny, *options)
         assert result.exit_code == 0, result.output
         return out
@@ -171,8 +182,8 @@ def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, ungated, tmp
 
 
 @pytest.mark.slow
-def test_hospitals_lend_each_other_models(hospitals, export, trained, fedmerit, assert_same_model, tmp_path):
-    """From site to site; the models stay there, and the logs of all three agree on what was lent."""
+def test_hospitals_give_each_other_models(hospitals, export, trained, fedmerit, assert_same_model, tmp_path):
+    """From site to site; the models stay there, and the logs of all three agree on what was given."""
     settings = ("warmup=1", "R=2", "exchange=peer")
     job = export("cycle", *(word for setting in settings for word in ("--set", setting)), method="cycle", rounds=3)
     name = hospitals.submit(job)
@@ -187,7 +198,7 @@ def test_hospitals_lend_each_other_models(hospitals, export, trained, fedmerit, 
     assert [path.name for path in run.rglob("*.pt")] == ["checkpoint.pt"]
     result = fedmerit("verify", run, "--certificate", hospitals.kits["site1"] / "startup/rootCA.pem", *logs)
     assert result.exit_code == 0, result.output
-    assert len(re.findall(r"site\d lent site\d a model in [12] rounds, by the logs of both$", result.stdout, re.M)) == 6
+    assert len(re.findall(r"site\d gave site\d a model in [12] rounds, by the logs of both$", result.stdout, re.M)) == 6
 
 
 # Jobs that nobody takes, and that are stopped
@@ -267,6 +278,7 @@ def test_sites_that_refuse_a_job_as_it_begins_leave_no_run(sites, export, assert
         assert any("np_trainer.NPTrainer' at config path" in text and "is not in allow_list" in text for text in told)
 
 
+@pytest.mark.slow
 def test_job_that_waits_is_stopped(hospitals, export, fedmerit, tmp_path):
     """For a fourth site, which there is not."""
     result = fedmerit("submit", export("waiting", "--min-sites", 4), "--kit", hospitals.admin)

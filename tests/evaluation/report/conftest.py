@@ -1,0 +1,14 @@
+"""What tests of reports share."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def quick(undrawn: pytest.MonkeyPatch) -> None:
+    """Whoever wants to see figures asks for `drawn`."""
+
+
+@pytest.fixture
+def drawn(undrawn: pytest.MonkeyPatch) -> None:
+    """Figures are drawn after all."""
+    undrawn.undo()
