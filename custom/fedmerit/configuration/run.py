@@ -75,7 +75,7 @@ class Training(Checked):
     warmup_rounds: int = parameter(0, "in which the learning rate rises in equal steps", low=0)
     momentum: float = parameter(0.0, "of sgd", low=0, below=1)
     weight_decay: float = parameter(0.0, "adam, sgd: L2; adamw: decoupled", low=0)
-    clip: float = parameter(0.0, "longest gradient of a step; 0: any", low=0)
+    clip_norm: float = parameter(0.0, "longest gradient of a step; 0: any", low=0)
     batch_size: int = parameter(8, "slices of a step", low=1, high=4096)
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
     steps: int = parameter(0, "of the optimiser per round, in the place of epochs; 0: epochs", low=0, high=1_000_000)
@@ -127,7 +127,7 @@ class RunConfiguration(Checked):
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
         """The configuration that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
         parts = {"network": NETWORK_BEFORE, "training": TRAINING_BEFORE}
-        complete = {name: {**before, **values.get(name, {})} for name, before in parts.items()}
+        complete = {name: {**before, **values[name]} for name, before in parts.items() if values.get(name)}
         config: RunConfiguration = build(cls, {**values, **complete}, "plan")
         return config.checked()
 

@@ -10,7 +10,7 @@ import torch
 from fedmerit.attacks.attacking_site import attacking
 from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.engines.pooled import pooled
+from fedmerit.engines.one_training import pooled
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.machine import cores

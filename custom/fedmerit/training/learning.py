@@ -92,12 +92,12 @@ def train(
                 loss = loss + extra_loss(images, logits)
         whole = loss + penalty(_vector(parameters)) if penalty else loss
         scaler.scale(whole).backward()
-        if shift is not None or training.clip:
+        if shift is not None or training.clip_norm:
             scaler.unscale_(optimizer)
         if shift is not None:
             _add_to_gradients(parameters, shift)
-        if training.clip:
-            nn.utils.clip_grad_norm_(parameters, training.clip)
+        if training.clip_norm:
+            nn.utils.clip_grad_norm_(parameters, training.clip_norm)
         scaler.step(optimizer)
         scaler.update()
         total += loss.detach()

@@ -12,7 +12,7 @@ from fedmerit.records.ledger import digest, verify
 from fedmerit.records.results import QUANTITIES, read_results, read_run
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import SiteFolder, Slices, open_sites
-from fedmerit.training.learning import train
+from fedmerit.training.learning import learning_rate, train
 from fedmerit.training.networks import initial_network, load_network
 
 NAMES = ["site1", "site2", "site3"]
@@ -93,7 +93,8 @@ def test_standalone_is_every_site_training_on_its_own(trained, model, sites):
         network = initial_network(config.network, config.seed).to(memory_format=torch.channels_last)
         vector = flat.get_parameters(network)
         for round in range(config.rounds):
-            train(network, slices, config.training, random_seed(config.seed, name, round))
+            rate = learning_rate(config.training, round, config.rounds)
+            train(network, slices, config.training, rate, random_seed(config.seed, name, round))
             vector = vector + (flat.get_parameters(network) - vector)  # updates travel, rounded to float32
             flat.load(network, vector, flat.get_buffers(network))
         expected = network.state_dict()

@@ -1,5 +1,6 @@
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -9,11 +10,12 @@ from monai.metrics import DiceMetric
 from torch import nn
 
 from fedmerit import flat
-from fedmerit.configuration.run import Network, Training
+from fedmerit.configuration.run import OPTIMIZERS, Network, Training
 from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
+from fedmerit.training import learning
 from fedmerit.training.data import Case, Slices
-from fedmerit.training.learning import Augmented, build_loss, train
+from fedmerit.training.learning import build_loss, learning_rate, steps_of, train
 from fedmerit.training.networks import build_network, check_image_size, initial_network, load_network, save_network
 from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.training.prediction import EVALUATION_BATCH, evaluate, predict
@@ -32,7 +34,7 @@ class Volume(Case):
 
 def volume(image, label):
     """image (slices, channels, h, w), label (slices, labels, h, w)."""
-    return Volume("", "", "", "", None, image.astype(np.float32), label.astype(np.uint8))
+    return Volume("", "", "", "", None, None, image.astype(np.float32), label.astype(np.uint8))
 
 
 def random_volume(seed, slices=6, labels=2, size=16, share=0.3):
@@ -159,7 +161,7 @@ def slices():
 def trained(slices, training=TRAINING, seed=1, network=NETWORK):
     """The vector and loss after one round from a fixed start."""
     start = initial_network(network, 0)
-    loss = train(start, slices, training, seed)
+    loss = train(start, slices, training, training.lr, seed)
     return flat.get_parameters(start), loss
 
 
@@ -205,7 +207,7 @@ def test_seeds_are_the_same_on_every_machine_and_differ_by_part():
 
 def test_training_reduces_the_loss(slices):
     network = initial_network(NETWORK, 0)
-    losses = [train(network, slices, replace(TRAINING, lr=1e-2, epochs=2), seed) for seed in range(4)]
+    losses = [train(network, slices, replace(TRAINING, epochs=2), 1e-2, seed) for seed in range(4)]
     assert losses[-1] < losses[0]
 
 
@@ -241,32 +243,79 @@ def test_a_batch_of_one_slice_trains():
     assert math.isfinite(loss)
 
 
-def test_augmentation_repeats_for_a_seed_and_keeps_masks_binary(slices):
-    def drawn(seed):
-        augmented = Augmented(slices, seed)
-        return [augmented[item] for item in range(len(augmented))]
-
-    first, again, other = drawn(3), drawn(3), drawn(4)
-    for (image, mask), (image_again, mask_again) in zip(first, again, strict=True):
-        assert torch.equal(image, image_again)
-        assert torch.equal(mask, mask_again)
-        assert image.shape == (1, 16, 16)
-        assert set(mask.unique().tolist()) <= {0.0, 1.0}
-        assert image.isfinite().all()
-    assert any(not torch.equal(ours[0], theirs[0]) for ours, theirs in zip(first, other, strict=True))
-    assert any(not torch.equal(ours[0], plain[0]) for ours, plain in zip(first, slices, strict=True))
-    assert len(Augmented(slices, 3)) == len(slices)
+# Schedules, optimisers, batches
 
 
-def test_augmentation_moves_image_and_mask_together():
-    label = np.zeros((20, 1, 32, 32))
-    label[:, :, 6:14, 4:20] = 1
-    slices = Slices([volume(label, label)])  # the image is its mask
-    augmented = Augmented(slices, 0)
-    for item in range(20):
-        image, mask = augmented[item]
-        assert ((image > 0.5).float() - mask).abs().mean() < 0.12  # noise, and edges between pixels
-    assert any(not torch.equal(augmented[item][1], slices[item][1]) for item in range(20))
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"schedule": "constant"}, [1, 1, 1, 1]),
+        ({"schedule": "polynomial"}, [1, 0.75**0.9, 0.5**0.9, 0.25**0.9]),
+        ({"schedule": "cosine"}, [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
+        ({"schedule": "constant", "warmup_rounds": 3}, [0.25, 0.5, 0.75, 1]),
+    ],
+)
+def test_the_learning_rate_follows_its_schedule(changes, expected):
+    training = replace(TRAINING, lr=0.1, **changes)
+    assert [learning_rate(training, round, 4) for round in range(4)] == pytest.approx([0.1 * rate for rate in expected])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_is_that_of_torchs_optimiser(slices, optimizer):
+    training = replace(TRAINING, optimizer=optimizer, momentum=0.9, weight_decay=0.1, batch_size=10, steps=1)
+    kinds = {
+        "sgd": partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
+        "adam": partial(torch.optim.Adam, betas=(0.9, 0.99), weight_decay=0.1),
+        "adamw": partial(torch.optim.AdamW, betas=(0.9, 0.99), weight_decay=0.1),
+    }
+    reference = initial_network(NETWORK, 0)
+    step = kinds[optimizer](reference.parameters(), lr=0.02)
+    ((images, masks),) = learning._batches(slices, training, 1, torch.device("cpu"))
+    build_loss("dice_ce")(reference(images), masks).backward()
+    step.step()
+    ours = initial_network(NETWORK, 0)
+    train(ours, slices, training, 0.02, seed=1)
+    torch.testing.assert_close(flat.get_parameters(ours), flat.get_parameters(reference))
+
+
+def test_a_long_gradient_is_cut(slices):
+    """With SGD a step is the learning rate times the gradient, whose norm over all parameters is at most ``clip_norm``."""
+    start = initial_network(NETWORK, 0)
+    before = flat.get_parameters(start)
+    train(start, slices, replace(TRAINING, optimizer="sgd", batch_size=10, clip_norm=1e-3), 1.0, seed=1)
+    assert float((flat.get_parameters(start) - before).norm()) == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("changes", "expected"), [({}, 3), ({"epochs": 2}, 6), ({"steps": 5}, 5), ({"steps": 1}, 1)])
+def test_a_round_has_its_epochs_or_its_steps(slices, changes, expected):
+    training = replace(TRAINING, **changes)
+    network, seen = initial_network(NETWORK, 0), []
+    network.register_forward_hook(lambda *_: seen.append(1))
+    train(network, slices, training, 1e-3, seed=0)
+    assert len(seen) == steps_of(slices, training) == expected
+
+
+def test_slices_that_show_an_organ_are_drawn_as_often_as_asked():
+    label = np.zeros((20, 2, 16, 16))
+    label[:2, 0, 4:8, 4:8] = 1
+    slices = Slices([volume(np.zeros((20, 1, 16, 16)), label)])
+    assert slices.show_labels.tolist() == [True] * 2 + [False] * 18
+    training = replace(TRAINING, organ_share=0.5, epochs=20)
+    drawn = learning._batches(slices, training, 0, torch.device("cpu"))
+    shown = [bool(mask.any()) for _, masks in drawn for mask in masks]
+    assert len(shown) == 400
+    assert np.mean(shown) == pytest.approx(0.5, abs=0.08)
+
+
+def test_deep_supervision_weighs_every_head(slices):
+    network = Network(1, ("disc", "cup"), "dynunet", 2, 3, arguments={"deep_supervision": True, "deep_supr_num": 1})
+    start = initial_network(network, 0)
+    before = flat.get_parameters(start)
+    loss = train(start, slices, TRAINING, 1e-2, seed=0)
+    assert math.isfinite(loss)
+    moved = flat.named(start, flat.get_parameters(start) - before)
+    assert all(moved[name].any() for name in moved if name.startswith("deep_supervision_heads"))
+    assert start.eval()(torch.zeros(1, 1, 16, 16)).shape == (1, 2, 16, 16)
 
 
 # Networks
