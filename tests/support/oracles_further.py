@@ -1,14 +1,18 @@
 """Readers of the worked numbers of FedProx, FedAvgM, FedAdam, SCAFFOLD and Ditto."""
 
 import torch
-from oracles import assert_equal, contains
+from oracles import assert_equal, contains, tensor
 from quadratics import played
+from torch import nn
+from torch.utils.data import TensorDataset
 
+from fedmerit import flat
 from fedmerit.methods.ditto import Ditto
 from fedmerit.methods.fedadam import FedAdam
 from fedmerit.methods.fedavgm import FedAvgM
 from fedmerit.methods.fedprox import FedProx
 from fedmerit.methods.scaffold import SCAFFOLD
+from fedmerit.training.statistics import estimate_statistics
 
 
 def rounds_of(method, content):
@@ -47,10 +51,27 @@ def check_ditto(content, entry):
         assert_equal(torch.stack([result.own.parameters for result in results]), expected["personal"], "v_i")
 
 
+def check_recalibrated(content, entry):
+    """Each site one pass over its inputs, in one batch; then the mean over sites by data share."""
+    given = content[entry]
+    buffers = []
+    for inputs, mean, variance in zip(given["inputs"], given["site_mean"], given["site_var"], strict=True):
+        network = nn.Sequential(nn.BatchNorm1d(len(mean))).double()
+        rows = tensor(inputs)
+        estimate_statistics(network, TensorDataset(rows, torch.zeros(len(rows))))
+        buffers.append(flat.get_buffers(network))
+        assert_equal(buffers[-1]["0.running_mean"], mean, "site_mean")
+        assert_equal(buffers[-1]["0.running_var"], variance, "site_var")
+    shared = flat.average_buffers(buffers, tensor(given["share"]))
+    assert_equal(shared["0.running_mean"], given["mean"], "mean")
+    assert_equal(shared["0.running_var"], given["var"], "var")
+
+
 READERS = [  # method, whether a file's entry is what is read here, its name, how it is compared
     ("fedprox", contains, "fedprox", check_fedprox),
     ("fedavgm", contains, "fedavgm", check_fedavgm),
     ("fedadam", contains, "fedadam", check_fedadam),
     ("scaffold", contains, "scaffold", check_scaffold),
     ("ditto", contains, "ditto", check_ditto),
+    ("statistics", contains, "recalibrated", check_recalibrated),
 ]

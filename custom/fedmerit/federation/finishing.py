@@ -148,7 +148,8 @@ class Finisher:
             seed = random_seed(self.config.seed, self.folder.name, round)
             rate = learning_rate(self.config.training, round, self.config.rounds)
             train(self.network, slices, self.config.training, rate, seed)
-            model = self._now()
+            before, (trained, buffers) = model[0], self._now()
+            model = before + (trained - before), buffers  # rounded as where an update travels: bit for bit standalone
             write_atomically(path, partial(torch.save, (round + 1, model)))
         return model
 

@@ -279,7 +279,7 @@ def test_a_step_is_that_of_torchs_optimiser(slices, optimizer):
 
 
 def test_a_long_gradient_is_cut(slices):
-    """With SGD a step is the learning rate times the gradient, whose norm over all parameters is at most ``clip_norm``."""
+    """With SGD a step is the learning rate times the gradient, whose norm over all parameters is at most its bound."""
     start = initial_network(NETWORK, 0)
     before = flat.get_parameters(start)
     train(start, slices, replace(TRAINING, optimizer="sgd", batch_size=10, clip_norm=1e-3), 1.0, seed=1)

@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from evaluation.results.final_models import final_models
+from evaluation.truth.generalisation import ESTIMATED, SEEN, UNSEEN, mean_dice_of
+from fedmerit.training.data import SiteFolder
+
+
+@pytest.fixture(scope="module")
+def study(fedmerit, sites, tmp_path_factory):
+    """Three sites, each left out once, with BatchNorm."""
+    out = tmp_path_factory.mktemp("unseen") / "study"
+    tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
+    result = fedmerit("generalise", "--sites", sites, "--out", out, "--rounds", 2, *tiny)
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def rows(study):
+    import pandas as pd
+
+    return pd.read_csv(study / "tables" / "unseen.csv").set_index("Site")
+
+
+def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
+    table = rows(study)
+    assert table.index.tolist() == ["site1", "site2", "site3", "Mean"]
+    for site, others in (("site1", "site2+site3"), ("site3", "site1+site2")):
+        folder = SiteFolder(sites / site)
+        network = final_models(study / "runs" / f"{others}_seed0")(folder)
+        assert table.loc[site, UNSEEN] == pytest.approx(mean_dice_of(network, folder, amp=False), abs=0.06)
+
+
+def test_statistics_of_its_own_images_and_the_model_of_all_stand_beside(study):
+    table = rows(study)
+    assert np.isfinite(table[[UNSEEN, ESTIMATED, SEEN]].to_numpy()).all()
+    sites = table.drop(index="Mean")
+    assert not np.allclose(sites[UNSEEN], sites[ESTIMATED])
+    np.testing.assert_allclose(table.loc["Mean", SEEN], sites[SEEN].mean(), atol=0.1)
+
+
+def test_leave_one_out_takes_the_same_trainings_up(study, fedmerit, sites):
+    tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
+    result = fedmerit("loo", "--sites", sites, "--out", study, "--rounds", 2, *tiny)
+    assert result.exit_code == 0, result.output
+    assert "trainings to do" not in result.output

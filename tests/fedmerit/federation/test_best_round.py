@@ -1,0 +1,75 @@
+"""The best round by validation Dice, beside the last."""
+
+import pytest
+import torch
+
+from fedmerit.engines import runs
+from fedmerit.federation import best_round
+from fedmerit.federation.site import Site
+from fedmerit.records.results import read_results
+
+ROUNDS = 3
+
+
+@pytest.fixture
+def falling(monkeypatch):
+    """Sites whose every training after the first spoils the model: round 1's models are the best."""
+    learn = Site.learn
+
+    def spoiled(self, task, received, memory):
+        learned = learn(self, task, received, memory)
+        if task.round:
+            learned.update.mul_(0).sub_(10 * received)
+        return learned
+
+    monkeypatch.setattr(Site, "learn", spoiled)
+
+
+@pytest.fixture
+def run(sites, tmp_path):
+    settings = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02", "epochs": "4"}
+
+    def made(method="fedavg"):
+        folder = tmp_path / method
+        runs.create(folder, method, sites, rounds=ROUNDS, engine="local", settings=settings)
+        runs.execute(folder, lambda record: None)
+        return folder
+
+    return made
+
+
+def dice_by_round(results, split):
+    rows = results[(results["split"] == split) & (results["quantity"] == "dice")]
+    return rows.groupby(["round", "site"])["value"].mean().groupby("round").mean()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "standalone"])
+def test_where_models_get_worse_the_best_round_is_tested_too(falling, run, method):
+    folder = run(method)
+    results = read_results(folder)
+    validation = dice_by_round(results, "validation")
+    assert validation.index.tolist() == [0, 1, 2, 3]  # the final models are those that round 3 would begin with
+    best = int(validation.idxmax())
+    assert best < ROUNDS
+    tested = dice_by_round(results, "testing_best")
+    assert tested.index.tolist() == [best]
+    assert tested[best] > dice_by_round(results, "testing")[ROUNDS - 1]
+    names = sorted(path.name for path in (folder / "models").glob("*.pt"))
+    assert sorted(path.name for path in (folder / "models" / "best").glob("*.pt")) == names
+    first = names[0]
+    last, chosen = (
+        torch.load(place / first, weights_only=True) for place in (folder / "models", folder / "models/best")
+    )
+    assert any(not torch.equal(last[name], chosen[name]) for name in last)
+    assert not (folder / best_round.FILE).exists()
+
+
+def test_where_the_last_models_are_the_best_they_are_tested_once(run):
+    folder = run()
+    results = read_results(folder)
+    validation = dice_by_round(results, "validation")
+    if int(validation.idxmax()) == ROUNDS:
+        assert dice_by_round(results, "testing_best").empty
+        assert not (folder / "models" / "best").exists()
+    else:
+        pytest.fail(f"these sites were to learn to the end: {validation.to_dict()}")
