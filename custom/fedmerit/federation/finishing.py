@@ -8,7 +8,7 @@ training and validation patients.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -56,17 +56,25 @@ class Finished:
 
 
 class Finisher:
-    """One site's, with its own network, images and seeds.
+    """One site's, with its own images and seeds.
 
     Args:
         config: the run.
         folder: the site's images.
         memory: its folder: what was done is not done again.
-        network: to work in.
+        network: gives the one to work in.
     """
 
-    def __init__(self, config: RunConfiguration, folder: SiteFolder, memory: Path, network: nn.Module):
-        self.config, self.folder, self.memory, self.network = config, folder, memory, network
+    def __init__(self, config: RunConfiguration, folder: SiteFolder, memory: Path, network: Callable[[], nn.Module]):
+        self.config, self.folder, self.memory, self._network = config, folder, memory, network
+        # made here: it borrows the global random state, and sites work in threads
+        first = initial_network(config.network, config.seed)
+        self._first: Model = flat.get_parameters(first), flat.get_buffers(first)
+
+    @property
+    def network(self) -> nn.Module:
+        """To work in."""
+        return self._network()
 
     def finish(self, given: Model) -> Finished:
         """Choose; the same again where it was chosen before."""
@@ -135,13 +143,8 @@ class Finisher:
 
     def _alone(self) -> Model:
         """What the site trains without the others by the same recipe: as many rounds, from the same first model."""
-        path, done = self.memory / "alone.pt", 0
-        model: Model
-        if path.exists():
-            done, model = torch.load(path, weights_only=True)
-        else:
-            first = initial_network(self.config.network, self.config.seed)
-            model = flat.get_parameters(first), flat.get_buffers(first)
+        path = self.memory / "alone.pt"
+        done, model = torch.load(path, weights_only=True) if path.exists() else (0, self._first)
         slices = Slices(self.folder.cases("training"))
         for round in range(done, self.config.rounds):
             flat.load(self.network, *model)

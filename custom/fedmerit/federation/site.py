@@ -81,6 +81,8 @@ class Site:
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name)
         self.models = self._models(ask_peer, key)
+        finishes = config.training.finish == "own"
+        self._finisher = Finisher(config, folder, memory, lambda: self.network) if finishes else None
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
         if key:
@@ -248,7 +250,8 @@ class Site:
     def _finish(self, task: Evaluation, given: Model) -> Evaluated:
         """The models that a site may take home, on one split; what it chose lies among the run's models."""
         started = time.perf_counter()
-        finished = Finisher(self.config, self.folder, self.memory.path, self.network).finish(given)
+        assert self._finisher
+        finished = self._finisher.finish(given)
         overlaps, cases, labels = [], self._cases(task.split), self.config.network.labels
         for model in finished.models:
             flat.load(self.network, *model)

@@ -62,7 +62,7 @@ def test_what_is_taken_home_lies_among_the_models_and_is_what_was_tested(finishe
 def test_the_choice_is_made_once(finished, sites):
     config = RunConfiguration.from_dict(read_run(finished)["plan"])
     network = build_network(config.network, torch.device("cpu"))
-    finisher = Finisher(config, SiteFolder(sites / "site1"), finished / "sites" / "site1", network)
+    finisher = Finisher(config, SiteFolder(sites / "site1"), finished / "sites" / "site1", lambda: network)
     worst = initial_network(config.network, 5)
     again = finisher.finish((flat.get_parameters(worst), flat.get_buffers(worst)))
     rows = read_results(finished).query("quantity == 'choice' and site == 'site1'")
