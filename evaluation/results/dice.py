@@ -64,11 +64,9 @@ class Dice:
         """
         means = self.cases.groupby(level=SITE)
         empty = self.label_cases.isna().sum(axis=1).groupby(level=SITE).sum()
-        dice = pd.DataFrame({"dice": means.mean(), "lowest": means.min(), "cases": means.size(), "both_empty": empty})
-        if not self.surface_cases:
-            return dice
         surfaces = {name: _per_site(cases.mean(axis=1), "mean") for name, cases in self.surface_cases.items()}
-        return dice.assign(**surfaces, one_empty=self._one_empty())
+        columns = {"dice": means.mean(), "lowest": means.min(), **surfaces, "cases": means.size(), "both_empty": empty}
+        return pd.DataFrame(columns | ({"one_empty": self._one_empty()} if surfaces else {}))
 
     def _one_empty(self) -> pd.Series:
         """Pairs of case and label with an NSD and no HD95, per site."""

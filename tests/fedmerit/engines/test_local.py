@@ -160,6 +160,12 @@ def test_results_hold_the_dice_of_every_case(trained, sites, method):
                 voxels = [int(case.label.sum()) for case in site.cases(split)]
                 assert (tp + fn).to_list() == voxels
     assert set(cases["split"]) == {"validation", "testing", "union"}
+    surfaces = cases[cases["quantity"].isin(["hd95", "nsd"])]  # of the final test alone
+    dice = cases[(cases["quantity"] == "dice") & cases["split"].isin(["testing", "union"])]
+    for name in ("hd95", "nsd"):
+        of_one = surfaces[surfaces["quantity"] == name]
+        keys = ["site", "split", "round", "case", "label"]
+        assert sorted(map(tuple, of_one[keys].to_numpy())) == sorted(map(tuple, dice[keys].to_numpy()))
 
 
 def test_bytes_are_those_of_update_and_buffers(trained, model):
