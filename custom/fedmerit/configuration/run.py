@@ -18,6 +18,7 @@ from fedmerit.parameters import Checked, parameter
 ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "polynomial", "cosine")
+STATISTICS = ("method", "mean", "own", "weights", "recalibrated", "frozen")
 AUGMENTATIONS = ("strong", "light")
 STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 
@@ -88,6 +89,14 @@ class Training(Checked):
         "light: flip, small rotation and scaling, noise, gamma; strong: more of them, and blur, bias field, intensity",
         choices=AUGMENTATIONS,
     )
+    statistics: str = parameter(
+        "method",
+        "of BatchNorm, wherever a model is evaluated; method: as the method has them; mean: by data share; own: each "
+        "site's; weights: by the method's weights; recalibrated: estimated anew every round, on all sites' training "
+        "images; frozen: the mean, until round frozen_from",
+        choices=STATISTICS,
+    )
+    frozen_from: int = parameter(0, "of statistics=frozen: the first round that changes them no more", low=0)
     amp: bool = parameter(False, "mixed precision")
     cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
     finish: str = parameter(

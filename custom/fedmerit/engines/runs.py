@@ -92,6 +92,7 @@ def create(
     require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
     specs = require_possible(attacks or {}, names)
     filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
+    _require_seen_models(config, filters)
     for folder in folders:
         folder.require_cases()
         folder.require_arrays()
@@ -124,6 +125,15 @@ def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping
         require_sites_apart(config)
     elif attacks and isinstance(config.build_method(), PoolsImages):
         raise BadInput(f"--attack: {config.method} has one training for all sites, so that none can attack it")
+
+
+def _require_seen_models(config: RunConfiguration, filters: Sequence[str]) -> None:
+    """`BadInput` where statistics were to follow a rule of the server's, which sees none of them."""
+    if config.training.statistics != "method" and (HE in filters or from_site_to_site(config.build_method())):
+        raise BadInput(
+            f"statistics={config.training.statistics}: the server of this run sees no model, so that BatchNorm "
+            "statistics go as the method has them; leave it out"
+        )
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:

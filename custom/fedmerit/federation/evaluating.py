@@ -12,16 +12,28 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.training.data import Case, Slices
 from fedmerit.training.neurons import loss_increases
 from fedmerit.training.prediction import evaluate, image_losses
+from fedmerit.training.statistics import estimate_statistics
 from fedmerit.vectors import histogram
 from fedmerit.wire.messages import Evaluated, Evaluation, Importance, ImportanceTask
 
 
-def evaluate_models(network: nn.Module, cases: Sequence[Case], task: Evaluation, config: RunConfiguration) -> Evaluated:
-    """Every model of ``task`` on ``cases``, one after the other in ``network``."""
+def evaluate_models(
+    network: nn.Module,
+    cases: Sequence[Case],
+    task: Evaluation,
+    config: RunConfiguration,
+    estimate_on: Slices | None = None,
+) -> Evaluated:
+    """Every model of ``task`` on ``cases``, one after the other in ``network``.
+
+    With ``estimate_on``, BatchNorm statistics are not those of the task, but estimated on these images.
+    """
     started = time.perf_counter()
     overlaps, losses = [], torch.zeros(len(task.mixtures), task.bins, dtype=torch.float64)
     for row, (mixture, shares) in enumerate(zip(task.mixtures, task.shares, strict=True)):
         flat.load(network, flat.mix(task.models, mixture), flat.average_buffers(task.buffers, shares))
+        if estimate_on is not None:
+            estimate_statistics(network, estimate_on)
         overlaps.append(tuple(evaluate(network, cases, config.network.labels, config.training.amp, task.final)))
         if task.bins:
             of_images = image_losses(network, Slices(cases), config.training.amp)

@@ -29,7 +29,7 @@ from fedmerit.federation.requirements import require_fit, require_sites
 from fedmerit.federation.server_models import ModelsInTheClear, models_of
 from fedmerit.federation.submodels import Submodels, mean_importance
 from fedmerit.records.signing import Signer
-from fedmerit.training.data import SERVER_SPLIT, SiteFolder
+from fedmerit.training.data import SERVER_SPLIT, SiteFolder, Slices
 from fedmerit.training.networks import build_network, initial_network
 from fedmerit.training.overlaps import mean_dice
 from fedmerit.training.place import pick_device
@@ -125,6 +125,9 @@ class Federation:
             began = self.models.began()
             self.state, outcome = self.method.round(self.state, updates, reports)
             self._take_over(outcome, admitted.replies, reports)
+            if self.config.training.statistics == "recalibrated":
+                with clock.paused():
+                    yield from self._recalibrate(reports)
             outcome = self._with_evidence(outcome, updates, reports, clock)
             self._record(admitted, began, updates, outcome)
             self.round += 1
@@ -234,7 +237,10 @@ class Federation:
         """What the server validation set says of candidate models: the server's own images, or the sites' shares."""
         task = self._candidate_task(candidates, admitted.replies)
         if self.server_cases:
-            return _pooled([evaluate_models(self._own_network(), self.server_cases, task, self.config)]), admitted
+            estimates = self.config.training.statistics == "recalibrated"
+            images = Slices(self.server_cases) if estimates else None
+            evaluated = evaluate_models(self._own_network(), self.server_cases, task, self.config, images)
+            return _pooled([evaluated]), admitted
         asked = {site: task for site, reply in zip(self.sites, admitted.replies, strict=True) if reply}
         exchange = self._exchange(asked, self._fault_of_evaluated(task), "evaluation", admitted.rejected)
         with clock.paused():
@@ -278,12 +284,22 @@ class Federation:
         if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
             raise RunFailed(f"round {self.round}: {self.config.method} gave a model or weights that are not finite")
         absent = ~reports.present
-        self.models.advance(outcome, replies, reports, self.submodels.held)
+        self.models.advance(self.round, outcome, replies, reports, self.submodels.held)
         self.weights = outcome.weights.masked_fill(absent, math.nan)
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         for site, reply in zip(self.sites, replies, strict=True):
             if reply:
                 self.num_samples.setdefault(site, reply.num_samples)
+
+    def _recalibrate(self, reports: Reports) -> Iterator[Exchange]:
+        """BatchNorm statistics of the models as they are now, estimated where the training images are."""
+        assert isinstance(self.models, ModelsInTheClear)
+        if not self.models.statistics:
+            return
+        rows = list(enumerate(self.sites))
+        own = {site: self.models.own_model(row, self.round, "training", self._told) for row, site in rows}
+        answers = yield from self._evaluated({site: replace(task, estimate=True) for site, task in own.items()})
+        self.models.take_estimated([answer.buffers if answer else None for answer in answers], reports.num_samples)
 
     def _with_evidence(self, outcome: Outcome, updates: Tensor, reports: Reports, clock: "_Clock") -> Outcome:
         """The outcome with what the updates say whatever the method, where they can be seen, and the server's time."""

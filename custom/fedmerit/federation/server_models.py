@@ -61,7 +61,7 @@ class Models:
         """Digests of what the sites begin a round with."""
         return [digest(self.parameters)] * len(self.sites)
 
-    def advance(self, outcome: Outcome, replies: Replies, reports: Reports, held: Tensor | None) -> None:
+    def advance(self, round: int, outcome: Outcome, replies: Replies, reports: Reports, held: Tensor | None) -> None:
         """Take over what a round gave; ``held`` (n, H) are the neurons that each site holds, None: all."""
         self.parameters = outcome.models
 
@@ -133,7 +133,7 @@ class EncryptedModels(Models):
         """Of the ciphertexts."""
         return [digest(self.total or self.parameters)] * len(self.sites)
 
-    def advance(self, outcome: Outcome, replies: Replies, reports: Reports, held: Tensor | None) -> None:
+    def advance(self, round: int, outcome: Outcome, replies: Replies, reports: Reports, held: Tensor | None) -> None:
         """What `vectors.aggregate` and `flat.average_buffers` do with updates and statistics in the clear."""
         rows = [row for row, reply in enumerate(replies) if reply and reply.ciphertexts]
         sent = [reply.ciphertexts for reply in replies if reply and reply.ciphertexts]
@@ -218,28 +218,40 @@ class ModelsInTheClear(Models):
         """Of each site's model."""
         return super().began() if self.parameters.ndim == 1 else [digest(model) for model in self.parameters]
 
-    def advance(self, outcome: Outcome, replies: Replies, reports: Reports, held: Tensor | None) -> None:
+    def advance(self, round: int, outcome: Outcome, replies: Replies, reports: Reports, held: Tensor | None) -> None:
         """The models, and the statistics by the rule that the outcome names."""
         if outcome.models.ndim == 2:
             self.changed = outcome.models != self.parameters
             self.changed[~reports.present] = True  # whatever such a site holds, it gets the whole model
         self.parameters, self.vectors = outcome.models, outcome.vectors
-        if outcome.statistics == "initial":
+        asked = self.config.training.statistics
+        rule = outcome.statistics if asked == "method" else asked
+        if rule == "initial":
             self.buffers = [flat.get_buffers(initial_network(self.config.network, self.config.seed))] * len(replies)
-        elif outcome.statistics == "own":
+        elif rule == "own":
             self.buffers = [
                 dict(reply.buffers) if reply else own for reply, own in zip(replies, self.buffers, strict=True)
             ]
-        else:
-            self.buffers = [self._mean_statistics(replies, reports, held)] * len(replies)
+        elif rule != "frozen" or round < self.config.training.frozen_from:
+            shares = outcome.weights if rule == "weights" else reports.data_share
+            self.buffers = [self._mean_statistics(replies, shares, reports.present, held)] * len(replies)
 
-    def _mean_statistics(self, replies: Replies, reports: Reports, held: Tensor | None) -> Buffers:
-        trained = [reply.buffers for reply in replies if reply]
-        shares = reports.data_share[reports.present]
+    def take_estimated(self, estimated: Sequence[Buffers | None], shares: Tensor) -> None:
+        """Statistics that the sites estimated for the models as they are: of one model the mean by ``shares`` (n,)."""
+        if self.parameters.ndim == 2:
+            self.buffers = [new or old for new, old in zip(estimated, self.buffers, strict=True)]
+            return
+        there = [row for row, new in enumerate(estimated) if new]
+        if there:
+            known = [estimated[row] or {} for row in there]
+            self.buffers = [flat.average_buffers(known, shares[there] / shares[there].sum())] * len(self.buffers)
+
+    def _mean_statistics(self, replies: Replies, shares: Tensor, present: Tensor, held: Tensor | None) -> Buffers:
+        trained, shares = [reply.buffers for reply in replies if reply], shares[present]
         if held is None:
             return flat.average_buffers(trained, shares)
         owners = neurons.buffer_owners(self.network)
-        return neurons.average_buffers(trained, shares, held[reports.present], owners, self.statistics)
+        return neurons.average_buffers(trained, shares, held[present], owners, self.statistics)
 
     def replace(self, models: Tensor) -> None:
         """Other models (n, d) from now on; none of them is what a site received before."""

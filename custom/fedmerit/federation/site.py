@@ -33,6 +33,7 @@ from fedmerit.training.neurons import held_parameters
 from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.training.place import pick_device
 from fedmerit.training.prediction import evaluate, image_losses
+from fedmerit.training.statistics import estimate_statistics
 from fedmerit.wire.messages import (
     Answer,
     Evaluated,
@@ -237,6 +238,8 @@ class Site:
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Dice, and where asked for losses, of some models on one split."""
         self.log.evaluated(task, task.ciphertexts or task.models)
+        if task.estimate:
+            return self._estimate(task)
         final = self.models.final(task)
         if task.finish:
             return self._finish(task, final[1:] if final else (task.models[0], task.buffers[0]))
@@ -245,7 +248,21 @@ class Site:
             flat.load(self.network, model, buffers)
             save_network(self.memory.path.parents[1] / "models", name or self.name, self.network, self.config.network)
             task = replace(task, models=model[None], buffers=(buffers,))
-        return evaluate_models(self.network, self._cases(task.split), task, self.config)
+        own_images = self.slices if self._estimates and not task.final else None
+        return evaluate_models(self.network, self._cases(task.split), task, self.config, own_images)
+
+    @property
+    def _estimates(self) -> bool:
+        """Whether BatchNorm statistics of models that nobody trained are estimated on the site's training images."""
+        return self.config.training.statistics == "recalibrated"
+
+    def _estimate(self, task: Evaluation) -> Evaluated:
+        """BatchNorm statistics of one model."""
+        started = time.perf_counter()
+        flat.load(self.network, task.models[0], task.buffers[0])
+        estimate_statistics(self.network, self.slices)
+        took = time.perf_counter() - started
+        return Evaluated(task.round, (), torch.zeros(0, 0), took, buffers=flat.get_buffers(self.network))
 
     def _finish(self, task: Evaluation, given: Model) -> Evaluated:
         """The models that a site may take home, on one split; what it chose lies among the run's models."""
@@ -282,6 +299,10 @@ class Site:
     def _validate(self, parameters: Tensor, buffers: Buffers) -> tuple[Overlap, ...]:
         """A model (d,) on the validation split."""
         flat.load(self.network, parameters, buffers)
+        return self._evaluated()
+
+    def _evaluated(self) -> tuple[Overlap, ...]:
+        """The network as it is, on the validation split."""
         cases, labels = self.folder.cases("validation"), self.config.network.labels
         return tuple(evaluate(self.network, cases, labels, self.config.training.amp))
 
@@ -302,10 +323,16 @@ class Site:
         weight, data_share = task.weight, task.data_share
         if weight is None or data_share is None or weight >= 1 or data_share >= 1:
             return None
-        others = flat.buffers_without(task.buffers, memory.buffers, data_share)
+        rule, statistics = self.config.training.statistics, task.buffers
+        if rule in ("method", "mean", "weights"):  # those of the others
+            share = weight if rule == "weights" else data_share
+            statistics = flat.buffers_without(task.buffers, memory.buffers, share)
 
         def validation_dice(parameters: Tensor) -> float:
-            return mean_dice(self._validate(parameters, others))
+            flat.load(self.network, parameters, statistics)
+            if self._estimates:
+                estimate_statistics(self.network, self.slices)
+            return mean_dice(self._evaluated())
 
         previous, trained = memory.received.to(self.device), memory.trained.to(self.device)
         return OwnPart(previous, trained, weight, validation_dice)

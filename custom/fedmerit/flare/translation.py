@@ -120,6 +120,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
                 "buffers": [_arrays(buffers) for buffers in task.buffers],
                 "bins": task.bins,
                 "finish": task.finish,
+                "estimate": task.estimate,
                 "ledger": task.ledger,
                 "ciphertexts": _pieces(task.ciphertexts),
             },
@@ -205,6 +206,7 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Impo
         ledger=model.meta["ledger"],
         ciphertexts=_ciphertexts(model.meta["ciphertexts"]),
         finish=model.meta["finish"],
+        estimate=model.meta["estimate"],
     )
 
 
@@ -218,7 +220,7 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
-        meta["choice"] = answer.choice
+        meta |= {"choice": answer.choice, "buffers": _arrays(answer.buffers)}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     parts = ("num_samples", "values", "train_loss", "seconds", "pairs")
     tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
@@ -317,6 +319,7 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Import
             overlaps=tuple(_overlaps(of_model) for of_model in meta["overlaps"]),
             losses=torch.from_numpy(np.array(meta["losses"], dtype=np.float64)),
             choice=meta.get("choice", 0),
+            buffers=_tensors(meta.get("buffers", {})),
             seconds=_number(meta["seconds"]),
         )
     except UNREADABLE as error:

@@ -17,7 +17,7 @@ from fedmerit.wire.messages import REASONS
 
 LISTED: Mapping[str, str] = {
     "update": "what training changed, entry by entry, by parameter name; float32",
-    "buffers": "BatchNorm statistics after training, by name",
+    "buffers": "BatchNorm statistics after training, or estimated on training images, by name",
     "vectors": "what the method sends beside the update, by its name and the parameter's; float32",
     "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
     "num_samples": "how many training images there are",

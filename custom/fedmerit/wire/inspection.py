@@ -167,11 +167,16 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
         return f"evaluation of round {answer.round} in round {task.round}"
     if len(answer.overlaps) != task.count:
         return f"evaluation of {len(answer.overlaps)} models, expected {task.count}"
+    like = task.buffers[0] if task.estimate else {}
+    if fault := fault_of_model(task.models, answer.buffers, task.models, like, "model"):
+        return fault
     if not _is_count(answer.choice, MOST_CHOICES if task.finish else 0):
         return f"choice {answer.choice!s:.20}, expected a whole number from 0 to {MOST_CHOICES if task.finish else 0}"
     cases = [[(overlap.case, overlap.label) for overlap in overlaps] for overlaps in answer.overlaps]
     if any(fault := _fault_of_overlaps(overlaps, labels, task.final) for overlaps in answer.overlaps):
         return fault
+    if task.estimate:
+        return _fault_of_seconds(answer.seconds)
     if any(of_model != cases[0] for of_model in cases):
         return "evaluation of other cases for one model than for another"
     references = [_references(overlaps) for overlaps in answer.overlaps]

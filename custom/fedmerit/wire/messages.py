@@ -109,10 +109,12 @@ class Evaluation:
     ciphertexts: Ciphertexts | None = None  # likewise; the model to evaluate is made of it
     finish: bool = False  # make of the one model what the site takes home; evaluate it, one trained alone, and that
 
+    estimate: bool = False  # of the one model, say BatchNorm statistics estimated on the split, and nothing else
+
     @property
     def count(self) -> int:
         """How many models are evaluated."""
-        return 3 if self.finish else len(self.mixtures)
+        return 0 if self.estimate else 3 if self.finish else len(self.mixtures)
 
     @property
     def final(self) -> bool:
@@ -129,6 +131,7 @@ class Evaluated:
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
     seconds: float = 0.0
     choice: int = 0  # what the site takes home, of `fedmerit.federation.finishing`
+    buffers: Buffers = field(default_factory=dict)  # where they were to be estimated
 
 
 @dataclass(frozen=True)

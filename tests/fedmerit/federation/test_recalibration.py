@@ -1,0 +1,103 @@
+"""The rules of BatchNorm statistics, for whatever method."""
+
+import pytest
+import torch
+
+from fedmerit import flat
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.records.results import read_results, read_run
+from fedmerit.training.data import Slices, open_sites
+from fedmerit.training.networks import build_network
+from fedmerit.training.statistics import estimate_statistics
+
+SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
+
+
+@pytest.fixture(scope="module")
+def made(sites, tmp_path_factory):
+    def build(method="fedavg", rounds=2, **settings):
+        run = tmp_path_factory.mktemp("rule") / "run"
+        runs.create(run, method, sites, rounds=rounds, engine="local", settings=SETTINGS | settings)
+        runs.execute(run, lambda record: None)
+        return run
+
+    return build
+
+
+def statistics_of(run, name="global"):
+    saved = torch.load(run / "models" / f"{name}.pt", weights_only=True)
+    return {key: value for key, value in saved.items() if key.endswith(("running_mean", "running_var"))}
+
+
+@pytest.fixture(scope="module")
+def plain(made):
+    return made()
+
+
+def same(one, other):
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_weights_do_not_depend_on_the_rule(made, plain):
+    other = made(statistics="recalibrated")
+    first, second = (torch.load(run / "models" / "global.pt", weights_only=True) for run in (plain, other))
+    parameters = [name for name in first if "running" not in name and "num_batches" not in name]
+    assert all(torch.equal(first[name], second[name]) for name in parameters)
+
+
+def test_recalibrated_statistics_are_the_mean_of_what_sites_estimate_for_the_last_model(made, sites):
+    run = made(statistics="recalibrated")
+    network = build_network(RunConfiguration.from_dict(read_run(run)["plan"]).network, torch.device("cpu"))
+    estimates, samples = [], []
+    for site in open_sites(sites):
+        network.load_state_dict(torch.load(run / "models" / "global.pt", weights_only=True))
+        slices = Slices(site.cases("training"))
+        estimate_statistics(network, slices)
+        estimates.append(flat.get_buffers(network))
+        samples.append(len(slices))
+    expected = flat.average_buffers(estimates, torch.tensor(samples) / sum(samples))
+    for name, value in statistics_of(run).items():
+        torch.testing.assert_close(value, expected[name])
+
+
+def test_own_statistics_make_a_model_for_each_site(made):
+    run = made(statistics="own")
+    names = sorted(path.stem for path in (run / "models").glob("*.pt"))
+    assert names == ["site1", "site2", "site3"]
+    assert not same(statistics_of(run, "site1"), statistics_of(run, "site2"))
+
+
+def test_mean_is_what_fedavg_does_and_weights_follow_the_method(made, plain):
+    assert same(statistics_of(made(statistics="mean")), statistics_of(plain))
+    assert same(statistics_of(made(statistics="weights")), statistics_of(plain))  # FedAvg's weights are data shares
+    by_weights, by_share = made("fedce", statistics="weights"), made("fedce")
+    assert not same(statistics_of(by_weights), statistics_of(by_share))
+
+
+def test_frozen_statistics_stay_as_they_were(made):
+    frozen, short = (
+        made(rounds=3, statistics="frozen", frozen_from="1", schedule="constant"),
+        made(rounds=1, schedule="constant"),
+    )
+    assert same(statistics_of(frozen), statistics_of(short))
+
+
+@pytest.mark.parametrize("rule", ["recalibrated", "own", "weights", "frozen"])
+def test_fedce_evaluates_the_model_without_a_site_by_the_same_rule(made, rule):
+    results = read_results(made("fedce", rounds=3, statistics=rule))
+    errors = results[results["quantity"] == "minus_error"]
+    assert len(errors) > 0
+    assert errors["value"].between(0, 1).all()
+
+
+def test_a_server_that_sees_no_model_has_no_rule(sites, tmp_path):
+    settings = {"exchange": "peer", "statistics": "own"}
+    with pytest.raises(BadInput, match="sees no model"):
+        runs.create(tmp_path / "run", "cycle", sites, rounds=9, engine="local", settings=settings)
+
+
+def test_a_network_without_batch_norm_needs_no_further_exchange(made, sites):
+    run = made(statistics="recalibrated", architecture="dynunet")
+    assert read_results(run)["quantity"].eq("dice").any()
