@@ -8,6 +8,7 @@ import pandas as pd
 
 from evaluation.display.table import HEADINGS, MISSING, UNITS, Table, headed
 from evaluation.report import marks
+from evaluation.report.other_models import other_models
 from evaluation.report.parts import averaged, surface_columns, with_intervals
 from evaluation.results.dice import RUN, SURFACES
 from evaluation.results.intervals import by_rank, of_methods, of_sites
@@ -37,6 +38,7 @@ def report_tables(runs: Sequence[Run], results: Results) -> dict[str, Table]:
             found.append(Table("cross_site", caption, headed(100 * averaged(matrix)), decimals=1))
         if not of_sites(results.dice.intervals, "gain").empty:
             found.append(_gains(results))
+    found += other_models(results)
     if not results.rounds.contributions.empty:
         found.append(_contributions(results, several_seeds))
     marked = marks.marked(runs)

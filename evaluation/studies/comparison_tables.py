@@ -13,6 +13,7 @@ from evaluation.results.dice import UNION
 from evaluation.results.views import Results
 
 PAPER = "Jiang et al. 2023"
+BOUNDS = {"standalone": "floor", "pooled": "ceiling"}  # of what a federation is measured by
 OVER_SEEDS = ", mean ± std over seeds"
 
 
@@ -38,12 +39,16 @@ def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[T
     own, union = results.dice.labels, results.union.complete
     several = len(own.columns) > 1
     sites = [str(site) for site in results.dice.by_site]
+    bounds = [f"{method} is the {bound}" for method, bound in BOUNDS.items() if method in methods]
+    bounded = "".join(f"; {one}" for one in bounds)
     found = []
     for label in own.columns:
         what = f"Dice [%]{f' of the {label}' * several} on each site's test split"
         suffix = f"-{label}" * several
-        plain = _table(f"table1{suffix}", f"{what} (as Table 1 of {PAPER})", 100 * own[label], sites, methods, seeds)
-        caption = f"{what}{OVER_SEEDS} (as Table 6 of {PAPER})"
+        plain = _table(
+            f"table1{suffix}", f"{what} (as Table 1 of {PAPER}){bounded}", 100 * own[label], sites, methods, seeds
+        )
+        caption = f"{what}{OVER_SEEDS} (as Table 6 of {PAPER}){bounded}"
         found += [replace(plain, spread=None), replace(plain, name=f"table6{suffix}", caption=caption)]
     if not union.empty:
         caption = f"Dice [%] on the union of the test splits, of the model each site ends with{OVER_SEEDS}"
