@@ -237,7 +237,7 @@ def demo(
         console.print(f"[bold]{number}. {method} on NVFlare's simulator[/]")
         folder = out / method.lower()
         if not (folder / "run.json").exists():
-            runs.create(folder, method=method.lower(), sites=sites, rounds=rounds)
+            runs.create(folder, method=method.lower(), sites=sites, rounds=rounds, settings={"recipe": "quick"})
         run_with_progress(folder)
         folders.append(folder)
     console.print("[bold]4. Dice and contribution[/]")

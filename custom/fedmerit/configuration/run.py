@@ -37,8 +37,8 @@ class Network(Checked):
     in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
     labels: tuple[str, ...] = parameter(MISSING, "one sigmoid output channel each")
     architecture: str = parameter("dynunet", "MONAI's", choices=ARCHITECTURES)
-    width: int = parameter(16, "channels of the first level; each further level doubles them", low=1, high=512)
-    depth: int = parameter(5, "levels; 5 of width 16 give 16, 32, 64, 128, 256", low=2, high=9)
+    width: int = parameter(8, "channels of the first level; each further level doubles them", low=1, high=512)
+    depth: int = parameter(5, "levels; 5 of width 8 give 8, 16, 32, 64, 128", low=2, high=9)
     norm: str = parameter(
         "own",
         "own: the architecture's; group: one group, which any number of channels allows",

@@ -21,5 +21,5 @@ def test_what_is_set_goes_before_the_recipe():
 
 
 def test_an_unknown_recipe_is_named():
-    with pytest.raises(BadInput, match=r"recipe 'slow'.*default, quick"):
+    with pytest.raises(BadInput, match=r"recipe 'slow'.*default, quick, unet"):
         with_recipe({"recipe": "slow"})
