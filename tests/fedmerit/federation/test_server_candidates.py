@@ -116,7 +116,7 @@ def test_run_ends_with_models_that_trained(finished, model, method):
         assert means
         assert all(value.abs().max() > 0 for value in means)
         assert all((value > 0).all() and (value != 1).any() for value in variances)
-        assert min(counters) == max(counters) >= 4
+        assert min(counters) == max(counters) >= 2  # of a round: FedSAC starts anew after those alone
     for record in Ledger(run / "ledger.jsonl").records:
         assert (record["participants"], record["rejected"]) == (NAMES, {})
         assert sum(record["weights"].values()) == pytest.approx(1, abs=1e-12)
