@@ -9,7 +9,7 @@ import typer.main
 from cli.main import app
 
 COMMANDS = ["prepare", "check", "partition", "run", "compare", "demo", "evaluate", "report", "figure", "verify"]
-COMMANDS += ["fairness", "loo", "shapley", "attack", "freeriders", "paper", "methods", "export"]
+COMMANDS += ["fairness", "loo", "generalise", "shapley", "attack", "freeriders", "paper", "methods", "export"]
 COMMANDS += ["submit", "status", "fetch", "abort", "resume", "deploy"]
 DEPLOY = ["init", "site", "server", "check"]
 

@@ -38,6 +38,7 @@ def asked(monkeypatch) -> list[tuple[Path, dict[str, Any]]]:
     found: list[tuple[Path, dict[str, Any]]] = []
     monkeypatch.setattr("fedmerit.engines.runs.create", lambda folder, **options: found.append((folder, options)))
     monkeypatch.setattr("cli.progress.run_with_progress", lambda folder: None)
+    monkeypatch.setattr("cli.printing.print_cost", lambda folder: None)
     monkeypatch.setattr("cli.printing.print_runs", lambda folders: None)
     return found
 
@@ -150,7 +151,7 @@ def test_a_config_file_that_is_not_there(fedmerit, options, tmp_path, run):
 @pytest.mark.parametrize(
     ("settings", "changes", "words"),
     [
-        ((), {"method": "fedbest"}, ["'fedbest'", "standalone, fedavg, fedce"]),
+        ((), {"method": "fedbest"}, ["'fedbest'", "standalone, pooled, fedavg, fedce"]),
         (("patience=3",), {}, ["'patience'", "combine", "batch_size", "width"]),
         (("combine=plus",), {"method": "fedavg"}, ["'combine'", "fedavg"]),
         (("in_channels=3",), {}, ["'in_channels'"]),
@@ -418,7 +419,8 @@ def test_only_on_both_engines(fedmerit, options, tmp_path, assert_same_run):
 
 
 def test_a_run_says_who_attacks(fedmerit, sites, small, run):
-    given = ("--method", "fedavg", "--sites", sites, "--rounds", 2, "--engine", "local", *small)
+    steady = ("--set", "schedule=constant")
+    given = ("--method", "fedavg", "--sites", sites, "--rounds", 2, "--engine", "local", *small, *steady)
     result = fedmerit("run", "--out", run, *given, "--attack", "site2=scaled:from=1:by=3")
     assert result.exit_code == 0, result.output
     assert read_run(run)["behaviours"] == {"site2": "scaled:from=1:by=3.0"}

@@ -21,8 +21,8 @@ def alone(trained, server_sites_data):
 
 @pytest.fixture(scope="module")
 def dice(alone):
-    """Mean validation Dice of the last round by site."""
-    rows = read_results(alone).query("split == 'validation' and quantity == 'dice' and round == 1")
+    """Mean validation Dice of the final models by site."""
+    rows = read_results(alone).query("split == 'validation' and quantity == 'dice' and round == 2")  # the final models'
     return {site: float(rows.loc[rows["site"] == site, "value"].mean()) for site in NAMES}
 
 

@@ -446,9 +446,12 @@ def test_what_sites_make_of_sparse_updates_is_what_the_server_has(run, method):
 def test_site_rejected_in_the_final_test_says_nothing_of_any_model(run):
     federation = Federation(tiny_plan("cgsv", rounds=1), SITES, run)
     federation.take(replies(federation))
+    assert {task.split for task in federation.tasks().values()} == {"validation"}
+    federation.take(evaluations(federation))
     assert {task.split for task in federation.tasks().values()} == {"testing"}
     assert torch.equal(federation.tasks()["Alder"].models, federation.models.parameters)
     federation.take(evaluations(federation, Birch=Failure("out of memory")))
+    play(federation)
     assert federation.finished
     results = read_results(run)
     testing = results.query("split == 'testing'")
@@ -473,7 +476,7 @@ def test_final_test_that_nobody_answers_can_be_repeated(run):
     assert not (run / "models").exists()
     again = Federation(tiny_plan("cgsv", rounds=1), SITES, run)
     assert again.work == EVALUATE
-    again.take(evaluations(again))
+    play(again)
     assert again.finished
 
 

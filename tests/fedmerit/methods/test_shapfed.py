@@ -97,7 +97,7 @@ def test_shapfed_is_the_reference(mu, contribution, reward, rounds):
 
 def test_the_output_layer_of_every_network_is_cut_by_labels():
     """Its bias and all weights of a label are in that label's row, those of a transposed convolution too."""
-    plain, residual = (build_network(Network(1, ("a", "b"), 4, 3, residual_units=units)) for units in (0, 2))
+    plain, residual = (build_network(Network(1, ("a", "b"), "unet", 4, 3, residual_units=units)) for units in (0, 2))
     dynunet = DynUNet(2, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=[4, 8, 16], norm_name="batch")
     last = {plain: "model.2.conv", residual: "model.2.1.conv.unit0.conv", dynunet: "output_block.conv.conv"}
     for network, name in last.items():

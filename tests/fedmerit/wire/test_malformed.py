@@ -171,7 +171,8 @@ def play(run: Path, spoil: Change | None = None, then_honest: bool = True) -> Me
 
 def answers_to(exchange: Exchange, federation: Any) -> dict[str, Any]:
     """Honest ones."""
-    view: Any = SimpleNamespace(round=federation.round, network=federation.network, tasks=lambda: exchange.tasks)
+    seen = {name: getattr(federation, name) for name in ("round", "network", "method")}
+    view: Any = SimpleNamespace(**seen, tasks=lambda: exchange.tasks)
     return dict(replies(view) if exchange.work == TRAIN else evaluations(view))
 
 
