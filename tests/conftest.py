@@ -27,11 +27,13 @@ from fedmerit.records.ledger import Ledger
 NAMES = ("site1", "site2", "site3")
 TINY = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
 ROUNDS = 3
-LONGEST = (  # files that take most of a minute, or more: first, so that no process is left with one at the end
+# Files that take most of a minute, or more: first, so that no process is left with one at the end; those that wait for
+# processes (test_session, test_local) beside others that compute.
+LONGEST = (
     "flare/deploy/test_session.py",
-    "engines/test_local.py",
     "federation/test_server_candidates.py",
     "federation/test_peers.py",
+    "engines/test_local.py",
     "engines/test_runs.py",
     "report/test_all_sites.py",
     "report/test_browser.py",

@@ -23,10 +23,10 @@ def other_models(results: Results) -> list[Table]:
 
 def _best_round(results: Results) -> Table | None:
     """A row per run; where the last round was the best, it is both."""
-    last = _by_site(results, "testing")
     best = _by_site(results, BEST)
     if best.empty:
         return None
+    last = results.dice.sites["dice"]
     rows = results.rows[(results.rows["split"] == BEST) & (results.rows["quantity"] == "dice")]
     chosen = rows.groupby(["method", "seed"], observed=True)["round"].first()
     final, of_best = (dice.groupby(level=["method", "seed"], observed=True).mean() for dice in (last, best))

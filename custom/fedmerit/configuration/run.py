@@ -18,7 +18,7 @@ from fedmerit.parameters import Checked, parameter
 ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "polynomial", "cosine")
-STATISTICS = ("method", "mean", "own", "weights", "recalibrated", "frozen")
+STATISTICS = ("method", "mean", "shared", "own", "weights", "recalibrated", "frozen")
 AUGMENTATIONS = ("strong", "light")
 STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 
@@ -91,7 +91,7 @@ class Training(Checked):
     )
     statistics: str = parameter(
         "method",
-        "of BatchNorm, wherever a model is evaluated; method: as the method has them; mean: by data share; own: each "
+        "of BatchNorm, where models are evaluated; method: as it has them; mean (or shared): by data share; own: each "
         "site's; weights: by the method's weights; recalibrated: estimated anew every round, on all sites' training "
         "images; frozen: the mean, until round frozen_from",
         choices=STATISTICS,
@@ -135,6 +135,7 @@ class RunConfiguration(Checked):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
         """The configuration that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
+        values = _with_statistics_of_the_run(values)
         parts = {"network": NETWORK_BEFORE, "training": TRAINING_BEFORE}
         complete = {name: {**before, **values[name]} for name, before in parts.items() if values.get(name)}
         config: RunConfiguration = build(cls, {**values, **complete}, "plan")
@@ -155,6 +156,16 @@ class RunConfiguration(Checked):
                 f"add --set optimizer={method.optimizers[0]}"
             )
         return RunConfiguration(**vars(self) | {"parameters": asdict(method)})
+
+
+def _with_statistics_of_the_run(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As versions wrote them in which ``statistics`` was a parameter of CFFL alone: "own" or "shared"."""
+    parameters = values.get("parameters") or {}
+    if values.get("method") != "cffl" or "statistics" not in parameters:
+        return values
+    rest = {name: value for name, value in parameters.items() if name != "statistics"}
+    rule = "mean" if parameters["statistics"] == "shared" else "method"
+    return {**values, "parameters": rest, "training": {**(values.get("training") or {}), "statistics": rule}}
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:

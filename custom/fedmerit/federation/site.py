@@ -324,7 +324,7 @@ class Site:
         if weight is None or data_share is None or weight >= 1 or data_share >= 1:
             return None
         rule, statistics = self.config.training.statistics, task.buffers
-        if rule in ("method", "mean", "weights"):  # those of the others
+        if rule in ("method", "mean", "shared", "weights"):  # those of the others
             share = weight if rule == "weights" else data_share
             statistics = flat.buffers_without(task.buffers, memory.buffers, share)
 

@@ -56,11 +56,6 @@ class CFFL(Method, EvaluatesCandidates):
     reward: str = parameter(
         "sparse", "the largest entries by reputation; global: one model, c its weights", choices=("sparse", "global")
     )
-    statistics: str = parameter(
-        "own",
-        "BatchNorm's: the site's own, as models drift apart, or shared, as with reward=global",
-        choices=("own", "shared"),
-    )
 
     read_by_variant: ClassVar[tuple[str, ...]] = ("alpha_growth", "reputation", "aggregation", "keep_own")
     about: ClassVar[About] = About(
@@ -114,7 +109,7 @@ class CFFL(Method, EvaluatesCandidates):
             weights=weights,
             models=models,
             quantities=quantities,
-            statistics="shared" if self.reward == "global" else self.statistics,
+            statistics="shared" if self.reward == "global" else "own",
         )
         return CFFLState(models, reputation, removed, state.round + 1), outcome
 

@@ -165,3 +165,10 @@ def test_a_configuration_is_not_changed_by_what_it_was_made_from():
     network["in_channels"], settings["combine"] = 9, "times"
     assert made.network.in_channels == 3
     assert made.parameters["combine"] == "plus"
+
+
+@pytest.mark.parametrize(("before", "now"), [("own", "method"), ("shared", "mean")])
+def test_statistics_of_cffl_are_read_as_earlier_versions_wrote_them(before, now):
+    stored = make_configuration("cffl", "fundus", 4, 0, NETWORK, {}).to_dict()
+    stored["parameters"]["statistics"] = before
+    assert RunConfiguration.from_dict(stored).training.statistics == now

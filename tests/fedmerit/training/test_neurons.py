@@ -61,13 +61,14 @@ def total_loss(network, images):
 # What belongs to a neuron
 
 
-def test_the_default_network_has_1712_neurons():
-    network = initial_network(Network(**TASKS["prostate"]), 0)
-    assert neurons.count(network) == 1712
+@pytest.mark.parametrize(("architecture", "width", "count"), [("dynunet", 8, 856), ("unet", 16, 1712)])
+def test_neurons_of_the_recipes_networks(architecture, width, count):
+    network = initial_network(Network(**TASKS["prostate"], architecture=architecture, width=width), 0)
+    assert neurons.count(network) == count
     owners = neurons.owners(network)
     assert owners.shape == flat.get_parameters(network).shape
     assert owners.dtype == torch.int32
-    assert torch.equal(owners.unique(), torch.arange(-1, 1712, dtype=torch.int32))
+    assert torch.equal(owners.unique(), torch.arange(-1, count, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("kind", KINDS)
