@@ -248,7 +248,7 @@ class Site:
             flat.load(self.network, model, buffers)
             save_network(self.memory.path.parents[1] / "models", name or self.name, self.network, self.config.network)
             task = replace(task, models=model[None], buffers=(buffers,))
-        own_images = self.slices if self._estimates and not task.final else None
+        own_images = self.slices if self._estimates and task.split == SERVER_SPLIT else None
         return evaluate_models(self.network, self._cases(task.split), task, self.config, own_images)
 
     @property

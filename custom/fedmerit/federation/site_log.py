@@ -2,7 +2,7 @@
 
 A record per task, repeated ones included. ``ledger`` is the server's word that came with the task: the hash of its
 ledger's last record, and so of everything in the ledger before this round. Where models go from site to site, there is
-a record of every model that the site lends, and one of every peer that gives it its model or does not answer.
+a record of every model that the site gives, and one of every peer that gives it its model or does not answer.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class SiteLog:
         self._append(TRAIN, task.round, received=digest(received), update=digest(update), ledger=task.ledger)
 
     def evaluated(self, task: Evaluation | ImportanceTask, models: Tensor | Ciphertexts) -> None:
-        """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated, or their neurons weighed."""
+        """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated, or the importance of their neurons measured."""
         self._append(EVALUATE, task.round, received=digest(models), split=task.split, ledger=task.ledger)
 
     def gave_model(self, round: int, peer: str, model: str) -> None:

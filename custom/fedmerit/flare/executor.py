@@ -95,7 +95,7 @@ class MeritExecutor(Executor):
         return attacking(site, attack_of(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Lend the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
+        """Give the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN and from_site_to_site(
             RunConfiguration.from_dict(self.plan).build_method()
@@ -113,7 +113,7 @@ class MeritExecutor(Executor):
             receiver = fl_ctx.get_peer_context().get_identity_name()
             return peer_to_shareable(self._open(fl_ctx).give_model(receiver, int(request["round"])), self._network)
         except Exception as error:
-            self._tell(error, "no model lent", fl_ctx)
+            self._tell(error, "no model given", fl_ctx)
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:

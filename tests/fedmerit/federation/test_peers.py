@@ -541,7 +541,7 @@ def test_bad_answer_to_a_peer_costs_the_same_on_the_simulator(faulty, sharing, m
     run = sharing("sim")
     assert_same_run(faulty, run)
     (log,) = run.glob("nvflare/**/site3/log.txt")
-    assert "no model lent at this site (ConnectionError); its own errors.log says why" in log.read_text()
+    assert "no model given at this site (ConnectionError); its own errors.log says why" in log.read_text()
     assert "Mueller" not in "".join(path.read_text() for path in run.glob("nvflare/**/log*.txt"))
     assert "ConnectionError: /data/Mueller: gone" in (run / "sites/site3" / ERRORS).read_text()
     given = verify_run(run, [run / "sites" / site / SITE_LOG for site in ("site1", "site3")]).peer_models
