@@ -37,7 +37,7 @@ class SiteLog:
         self._append(TRAIN, task.round, received=digest(received), update=digest(update), ledger=task.ledger)
 
     def evaluated(self, task: Evaluation | ImportanceTask, models: Tensor | Ciphertexts) -> None:
-        """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated, or the importance of their neurons measured."""
+        """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated, or their neurons."""
         self._append(EVALUATE, task.round, received=digest(models), split=task.split, ledger=task.ledger)
 
     def gave_model(self, round: int, peer: str, model: str) -> None:

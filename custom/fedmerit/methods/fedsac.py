@@ -51,7 +51,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         "exact", "of a neuron: the loss without it; to first order; all alike", choices=("exact", "taylor", "equal")
     )
     importance_interval: int = parameter(10, "rounds from one allocation to the next", low=1)
-    validation_images: int = parameter(16, "of every site's server split that the importance of neurons is measured on, at most", low=1)
+    validation_images: int = parameter(16, "of every site's server split to measure on, at most", low=1)
     aggregation: str = parameter(
         "count", "Eq. 9; share: by images among holders; plain: as FedAvg", choices=("count", "share", "plain")
     )
