@@ -2,7 +2,7 @@ VENV ?= .venv
 PYTHON ?= python3.11
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-TWO_FILES := -n 2 --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
+FILES := -n 3 --dist loadfile --no-loadscope-reorder  # three files at a time: some wait for processes
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check clean
@@ -20,11 +20,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## Six generated hospitals, FedAvg and FedCE on NVFlare's simulator, the report
 	$(BIN)/fedmerit demo --out demo
 
-test: $(INSTALLED) ## The tests, two files at a time
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO_FILES) -m 'not slow'
+test: $(INSTALLED) ## The tests, three files at a time
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FILES) -m 'not slow'
 
 test-all: $(INSTALLED) ## The tests, slow ones included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO_FILES)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FILES)
 
 check: $(INSTALLED) ## Style (ruff) and types (mypy)
 	$(BIN)/ruff check .

@@ -123,6 +123,7 @@ def test_a_killed_comparison_goes_on_to_the_same_end(
         assert (out / "tables" / name).read_text() == (whole[0] / "tables" / name).read_text()
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_does_not_stop_the_others(fedmerit, arguments, tmp_path):
     out = tmp_path / "out"
     result = fedmerit(*arguments(out, methods="fedavg:lr=1e30,fedavg", seeds="0", rounds=1))

@@ -395,6 +395,7 @@ def test_the_command_refuses_other_noise(sources, tmp_path, noise):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_four_hospitals(real_data, tmp_path):
     """35 patients of four real hospitals: BIDMC 6, HK 9, RUNMC 10, UCL 10."""
     prepare("prostate-multisite", tmp_path / "sites", source=real_data / "prostate", size=32)

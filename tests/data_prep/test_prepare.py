@@ -331,7 +331,13 @@ def test_progress_is_told(source, tmp_path):
     assert told[-1] == ("UCL", 8, 8)
 
 
-@pytest.mark.parametrize(("kind", "folder"), [("prostate-multisite", "prostate"), ("fundus-rois", "fundus")])
+@pytest.mark.parametrize(
+    ("kind", "folder"),
+    [
+        ("prostate-multisite", "prostate"),
+        pytest.param("fundus-rois", "fundus", marks=pytest.mark.slow),
+    ],
+)
 def test_real_images(real_data, tmp_path, kind, folder):
     folders = prepare(kind, tmp_path / "sites", source=real_data / folder, size=32)
     assert folders == [site.path for site in open_sites(tmp_path / "sites")]

@@ -109,7 +109,10 @@ OF_COMPARISONS = [
 ]
 
 
-@pytest.mark.parametrize("name", OF_COMPARISONS)
+@pytest.mark.parametrize(  # every third in `make test`
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if place % 3 else ()) for place, name in enumerate(OF_COMPARISONS)],
+)
 def test_an_artefact_of_comparisons_is_made(name, study):
     artefact = ARTEFACTS[name]
     pretend(study, artefact)

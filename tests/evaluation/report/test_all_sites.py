@@ -120,6 +120,7 @@ def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path)
     assert "One seed" in text
 
 
+@pytest.mark.slow
 def test_several_runs_lie_in_their_common_parent_unless_told_otherwise(tmp_path: Path) -> None:
     runs = _runs(tmp_path / "deep" / "down", seeds=1)
     assert write_report(runs) == (tmp_path / "deep" / "down" / "report.html").resolve()

@@ -88,6 +88,8 @@ def assert_same_model(one, other):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_the_largest_come_first_each_in_a_folder_of_its_name(study):
     out, trainings = study
     names = [training.folder.name for training in trainings]
@@ -100,6 +102,7 @@ def test_the_largest_come_first_each_in_a_folder_of_its_name(study):
     assert all(training.finished for training in trainings)
 
 
+@pytest.mark.slow
 def test_all_together_is_the_ordinary_run(study, sites, tmp_path):
     together = folder_of(study[1], GRAND)
     run = train(tmp_path / "run", sites, "fedavg")
@@ -114,6 +117,7 @@ def test_all_together_is_the_ordinary_run(study, sites, tmp_path):
     assert everywhere["value"].to_list() == dice["value"].to_list()
 
 
+@pytest.mark.slow
 def test_one_alone_is_its_standalone_model(study, sites, tmp_path):
     run = train(tmp_path / "run", sites, "standalone")
     for site in SITES:
@@ -123,6 +127,7 @@ def test_one_alone_is_its_standalone_model(study, sites, tmp_path):
         assert_same_model(run / f"models/{site}.pt", alone / f"models/{site}.pt")
 
 
+@pytest.mark.slow
 def test_two_of_three_is_the_run_of_a_folder_of_two(study, sites, tmp_path):
     for site in PAIR:
         shutil.copytree(sites / site, tmp_path / "two" / site)
@@ -130,6 +135,7 @@ def test_two_of_three_is_the_run_of_a_folder_of_two(study, sites, tmp_path):
     assert_same_model(run / "models/global.pt", folder_of(study[1], PAIR) / "models/global.pt")
 
 
+@pytest.mark.slow
 def test_every_coalition_is_tested_on_every_site(study):
     out, trainings = study
     coalitions.write_results(out)
@@ -153,6 +159,7 @@ def test_every_coalition_is_tested_on_every_site(study):
     )
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(own, prepare):
     before, asked = contents(own), read_json(own / "study.json")
     trainings = prepare(own)
@@ -162,6 +169,8 @@ def test_what_is_done_is_not_done_again(own, prepare):
     assert read_json(own / "study.json") == asked
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_what_is_missing_alone_is_done(own, prepare):
     """One coalition was never trained, one trained but not tested."""
     whole = coalitions.results_of(prepare(own)).rows.query("quantity == 'dice'")
@@ -187,6 +196,7 @@ def test_what_is_missing_alone_is_done(own, prepare):
     pd.testing.assert_frame_equal(coalitions.results_of(trainings).rows.query("quantity == 'dice'"), whole)
 
 
+@pytest.mark.slow
 def test_own_seconds_are_those_of_the_sites(study):
     rows = [read_results(training.folder).query("quantity == 'seconds'") for training in study[1]]
     expected = sum(float(table["value"].sum()) for table in rows)
@@ -203,6 +213,7 @@ def test_own_seconds_are_those_of_the_sites(study):
         ({"device": "cpu"}, "no device"),
     ],
 )
+@pytest.mark.slow
 def test_other_options_need_another_folder(own, prepare, changes, told):
     before, asked = contents(own), read_json(own / "study.json")
     with pytest.raises(BadInput, match="Go on with the same, or choose another --out") as error:

@@ -93,6 +93,7 @@ def test_export_writes_them_into_the_job(fedmerit, alone, dice, tmp_path):
     assert str(dice["site1"]) in json.dumps(config)
 
 
+@pytest.mark.slow
 def test_compare_takes_them_from_training_alone(fedmerit, server_sites_data, tmp_path):
     """Which is trained first, wherever it is named; a second time nothing is left to do."""
     out = tmp_path / "out"

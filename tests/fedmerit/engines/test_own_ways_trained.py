@@ -40,7 +40,7 @@ def models_of(run):
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(name, marks=() if name in ("ditto", "scaffold") else pytest.mark.slow) for name in METHODS],
+    [pytest.param(name, marks=() if name == "scaffold" else pytest.mark.slow) for name in METHODS],
 )
 def test_run_stopped_in_its_middle_ends_the_same(tmp_path, sites, whole, assert_same_run, method):
     run = create(tmp_path / "run", sites, method)

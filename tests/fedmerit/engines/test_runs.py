@@ -76,8 +76,8 @@ STOPS: dict[str, tuple[Any, ...]] = {
     "between results and ledger": (Ledger, "append", 2),
     "ledger line half written": (Ledger, "append", 2, half_a_line),
     "before the checkpoint": (Federation, "_checkpoint", 2),
-    "before the test": (Site, "evaluate", 1),
-    "in the middle of the test": (Site, "evaluate", 3),
+    "before the test": (Site, "evaluate", 4),
+    "in the middle of the test": (Site, "evaluate", 5),
     "before the models are saved": (ModelsInTheClear, "save", 1),
     "before the test's rows": (ResultsFile, "append", 4),
     "test's rows half written": (ResultsFile, "append", 4, half_the_rows),
@@ -88,8 +88,6 @@ STOPS: dict[str, tuple[Any, ...]] = {
 OFTEN = (
     "in the middle of a round",
     "rows half written",
-    "ledger line half written",
-    "before the checkpoint",
     "in the middle of the test",
 )  # in `make test`; the others lie between two of these
 STOPPED = [pytest.param(stop, marks=() if stop in OFTEN else pytest.mark.slow) for stop in STOPS]
@@ -104,6 +102,7 @@ def test_local_run_stopped_anywhere_ends_the_same(stopped, trained, fedmerit, as
     assert verify(run / "ledger.jsonl") == 3
 
 
+@pytest.mark.slow
 def test_run_stopped_twice_ends_the_same(stopped, trained, assert_same_run):
     run = stopped(Site, "train", 5)
     stop_at(run, Site, "train", 5)

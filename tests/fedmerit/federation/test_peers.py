@@ -583,7 +583,7 @@ def test_bad_update_costs_those_whom_the_site_would_share_with_one_exchange(shar
 @pytest.mark.parametrize(
     ("count", "exchange"),
     [
-        (8, "relay"),
+        pytest.param(8, "relay", marks=pytest.mark.slow),
         (5, "peer"),
         pytest.param(5, "relay", marks=pytest.mark.slow),
         pytest.param(8, "peer", marks=pytest.mark.slow),

@@ -95,7 +95,7 @@ def set_aside(root: Path) -> list[Case]:
 
 # Every method: in `make test` one of each kind
 
-OF_EACH_KIND = ("standalone", "fedavg", "fedce", "cgsv", "cffl", "fedsac", "cycle", "fedbn")
+OF_EACH_KIND = ("standalone", "fedce", "cffl", "fedsac", "cycle")
 EVERY = [pytest.param(name, marks=() if name in OF_EACH_KIND else pytest.mark.slow) for name in METHODS]
 
 
@@ -148,6 +148,7 @@ def test_every_final_model_is_tested_on_every_case(finished, server_sites_data, 
         assert list(found.values()) == [overlap.dice for overlap in overlaps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["fedave", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cgsv", "cffl", "fedci"))]
 )
@@ -316,7 +317,7 @@ STOPS: dict[str, tuple[Any, ...]] = {
 }
 
 
-OFTEN = ("in the middle of the first candidates", "when the first candidates are in", "before the later checkpoint")
+OFTEN = ("when the first candidates are in",)
 
 
 @pytest.mark.parametrize(
@@ -409,6 +410,7 @@ def test_command_takes_the_servers_folder(fedmerit, options, sites, own_server, 
     assert by_site(run, "utility", 0)["site2"] == dice(run, arrived, memory["buffers"], cases)
 
 
+@pytest.mark.slow
 def test_comparison_takes_the_servers_folder(fedmerit, options, own_server, tmp_path):
     given = options(method=None, rounds=1)
     out = tmp_path / "comparison"

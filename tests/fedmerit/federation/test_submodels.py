@@ -335,7 +335,7 @@ def test_importance_is_computed_on_images_spread_over_the_server_split(finished,
     "stop",
     [
         pytest.param((Site, "measure_importance", 2), marks=pytest.mark.slow),
-        (FedSAC, "allocate", 1),
+        pytest.param((FedSAC, "allocate", 1), marks=pytest.mark.slow),
         pytest.param((Site, "train", 2), marks=pytest.mark.slow),
         (Site, "measure_importance", 5),
     ],

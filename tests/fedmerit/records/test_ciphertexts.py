@@ -452,6 +452,7 @@ def test_a_sites_log_agrees_with_the_ledger(encrypted):
     assert [entry["update"] for entry in log if entry["work"] == TRAIN] == sent
 
 
+@pytest.mark.slow
 def test_encrypted_run_has_a_report(encrypted, fedmerit, tmp_path):
     result = fedmerit("report", encrypted("fedce"), "--out", tmp_path / "report.html")
     assert result.exit_code == 0, result.output
