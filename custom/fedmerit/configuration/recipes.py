@@ -9,7 +9,7 @@ ROUNDS = 60  # of a run, where its recipe does not say otherwise
 
 _UNET = {"architecture": "unet", "schedule": "constant", "augmentation": "light"}
 RECIPES: Mapping[str, Mapping[str, Any]] = {
-    "default": {},  # the defaults of `Network` and `Training`, chosen by validation Dice: docs/training.md
+    "default": {},  # the defaults of `Network` and `Training`: docs/training.md
     "quick": {**_UNET, "width": 8, "lr": 1e-2},  # for demonstrations: a quarter of a round's operations, few rounds
     "unet": {**_UNET, "width": 16},  # the default before; comparison, values and cycle in docs/ were measured with it
 }
