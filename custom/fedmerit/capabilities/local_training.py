@@ -74,7 +74,7 @@ class TrainsLocally:
 
     vectors: ClassVar[tuple[str, ...]] = ()  # names of what is sent beside updates: keys of `Reports.vectors`
     keeps_own_model: ClassVar[bool] = False  # whether `LocalResult.own` is there; the server never has it
-    optimizers: ClassVar[tuple[str, ...]] = ()  # that it works with; empty: any
+    optimizers: ClassVar[tuple[str, ...]] = ()  # that it works with, then without momentum; empty: any
 
     def train(self, view: TrainingView) -> LocalResult:
         """One round at a site."""

@@ -81,7 +81,7 @@ class Training(Checked):
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
     steps: int = parameter(0, "of the optimiser per round, in the place of epochs; 0: epochs", low=0, high=1_000_000)
     organ_share: float = parameter(
-        0.0, "of a batch's slices, at least, that show a label; 0: as they come", low=0, high=1
+        0.0, "of the slices drawn, expected to show a label, where not more do; 0: each once", low=0, high=1
     )
     augment: bool = parameter(True, "random transforms of images and masks")
     augmentation: str = parameter(
@@ -154,6 +154,11 @@ class RunConfiguration(Checked):
             raise BadInput(
                 f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(method.optimizers)}; "
                 f"add --set optimizer={method.optimizers[0]}"
+            )
+        if isinstance(method, TrainsLocally) and method.optimizers and self.training.momentum:
+            raise BadInput(
+                f"momentum={self.training.momentum:g}: method {self.method} needs steps of the learning rate times the "
+                "gradient; leave momentum out"
             )
         return RunConfiguration(**vars(self) | {"parameters": asdict(method)})
 

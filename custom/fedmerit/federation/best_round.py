@@ -39,7 +39,7 @@ class BestRound:
     def instead_of(self, final: ModelsInTheClear, validated: Sequence[Evaluated | None]) -> ModelsInTheClear | None:
         """The best round's models, where they are liked better than the ``final`` ones by what sites said of these."""
         of_sites = [mean_dice(one.overlaps[0]) for one in validated if one]
-        if final.own_alone or not self._path.exists() or len(of_sites) < len(validated) or self._better(of_sites):
+        if not self._path.exists() or len(of_sites) < len(validated) or self._better(of_sites):
             return None
         content = torch.load(self._path, weights_only=True)
         return final.with_models(content["models"], content["buffers"]) if content["round"] == self.round else None

@@ -114,7 +114,7 @@ class Federation:
             yield training
             clock = _Clock()
             admitted = self._admit(training)
-            if isinstance(self.models, ModelsInTheClear):
+            if isinstance(self.models, ModelsInTheClear) and not self.models.own_alone:
                 self.best.consider(self.round, admitted.replies, self.models)
             updates, reports = self._stack(admitted.replies)
             if isinstance(self.method, EvaluatesCandidates):

@@ -172,3 +172,10 @@ def test_statistics_of_cffl_are_read_as_earlier_versions_wrote_them(before, now)
     stored = make_configuration("cffl", "fundus", 4, 0, NETWORK, {}).to_dict()
     stored["parameters"]["statistics"] = before
     assert RunConfiguration.from_dict(stored).training.statistics == now
+
+
+def test_a_method_that_needs_plain_steps_takes_no_momentum():
+    settings = {"optimizer": "sgd", "momentum": "0.9"}
+    with pytest.raises(BadInput, match=r"momentum=0\.9: method scaffold"):
+        make_configuration("scaffold", "fundus", 4, 0, NETWORK, settings)
+    assert make_configuration("fedavg", "fundus", 4, 0, NETWORK, settings).training.momentum == 0.9
