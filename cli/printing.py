@@ -37,9 +37,11 @@ def print_cost(folder: Path) -> None:
     network = RunConfiguration.from_dict(info["plan"]).network
     height, width = info["image_size"]
     cost = cost_of(network, (height, width))
+    seen = "a patch" if network.patch else "an image"
+    size = " x ".join(str(side) for side in network.patch or (height, width))
     console.print(
         f"{network.architecture}: {cost.parameters:,} parameters, {cost.update_bytes / 1e6:.1f} MB an update, "
-        f"{cost.operations / 1e9:.2f} billion operations for an image of {height} x {width}"
+        f"{cost.operations / 1e9:.2f} billion operations for {seen} of {size}"
     )
 
 

@@ -20,12 +20,13 @@ from evaluation.results.run_folders import open_run
 from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import Case, SiteFolder, open_sites
+from fedmerit.training.networks import patch_of
 from fedmerit.training.precision import autocast, precision_of
-from fedmerit.training.prediction import EVALUATION_BATCH
+from fedmerit.training.prediction import EVALUATION_BATCH, logits_of
 
 SHARE = 0.1  # of all slices, that a split by slices sets aside to test on
 BATCH = "batch-statistics"
-NO_BATCH_NORM = " (no BatchNorm: the same as volumes)"
+NO_BATCH_NORM = " (no BatchNorm, or a network of volumes: the same as volumes)"
 Counts = NDArray[np.int64]  # (slices, labels, 3): true positives, false positives, false negatives
 
 
@@ -70,7 +71,9 @@ class Slices:
 
     @torch.inference_mode()
     def predicted(self, network: nn.Module, amp: bool) -> "Slices":
-        """With counts; the network predicts batches of nearly equal size, and stays in its mode."""
+        """With counts; a network of slices predicts batches of nearly equal size, and stays in its mode."""
+        if patch_of(network):
+            return self._predicted_in_volumes(network, amp)
         device = next(network.parameters()).device
         found = []
         for part in np.array_split(np.arange(len(self.places)), math.ceil(len(self.places) / EVALUATION_BATCH)):
@@ -82,6 +85,20 @@ class Slices:
             with autocast(device, precision_of(device, amp)):
                 logits: Tensor = network(images)
             found.append(get_confusion_matrix((logits > 0).float(), masks)[..., [0, 1, 3]].cpu())
+        return Slices(self.places, torch.cat(found).round().long().numpy())
+
+    @torch.inference_mode()
+    def _predicted_in_volumes(self, network: nn.Module, amp: bool) -> "Slices":
+        """Likewise, of whole cases, in evaluation mode."""
+        precision = precision_of(next(network.parameters()).device, amp)
+        masks: dict[Case, Tensor] = {}
+        found = []
+        for case, at in self.places:
+            if case not in masks:
+                parts = [logits > 0 for _, logits in logits_of(network, case.image, precision)]
+                masks[case] = torch.cat(parts).float().cpu()
+            reference = torch.from_numpy(np.array(case.label[at], dtype=np.float32))
+            found.append(get_confusion_matrix(masks[case][at][None], reference[None])[..., [0, 1, 3]])
         return Slices(self.places, torch.cat(found).round().long().numpy())
 
     @property
@@ -127,7 +144,9 @@ def _mean(dice: NDArray[np.float64]) -> float:
 
 
 def _batch_norms(network: nn.Module) -> list[nn.Module]:
-    """Its layers that keep running statistics."""
+    """Its layers that keep running statistics; none of a network of volumes, of which no batch of slices is made."""
+    if patch_of(network):
+        return []
     return [layer for layer in network.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
 
 

@@ -29,9 +29,10 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
-from fedmerit.training.data import Slices, open_sites
+from fedmerit.training.data import open_sites
 from fedmerit.training.learning import steps_of, train
 from fedmerit.training.networks import build_network
+from fedmerit.training.patches import samples_of
 from fedmerit.training.place import device_of, pick_device
 
 STUDY = "study.json"  # what the folder's trainings were asked for with
@@ -155,18 +156,18 @@ def _seconds_per_image(folder: Path, batches: int = 4) -> float:
     info = read_run(folder)
     config = RunConfiguration.from_dict(info["plan"])
     site = open_sites(Path(info["sites_folder"]), info["sites"])[0]
-    slices = Slices(site.cases("training"))
-    slices.index = slices.index[: batches * config.training.batch_size]
+    samples = samples_of(site.cases("training"), config.network.patch)
+    del samples.index[batches * config.training.batch_size :]
     device = pick_device(device_of(site.name, info["device"]), site.name)
     threads = torch.get_num_threads()
     torch.set_num_threads(config.training.cpu_threads)
     took = []
     for _ in range(2):
         started = time.perf_counter()
-        train(build_network(config.network, device), slices, config.training, config.training.lr, seed=0)
+        train(build_network(config.network, device), samples, config.training, config.training.lr, seed=0)
         took.append(time.perf_counter() - started)
     torch.set_num_threads(threads)
-    return min(took) / (steps_of(slices, config.training) * config.training.batch_size)
+    return min(took) / (steps_of(samples, config.training) * config.training.batch_size)
 
 
 def own_seconds(trainings: Sequence[Training]) -> float:

@@ -11,7 +11,9 @@ from evaluation.display.table import Table
 from evaluation.results.final_models import final_models
 from evaluation.truth.coalitions import Training
 from fedmerit.records.results import read_run
-from fedmerit.training.data import SiteFolder, Slices
+from fedmerit.training.data import SiteFolder
+from fedmerit.training.networks import patch_of
+from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import evaluate
 from fedmerit.training.statistics import estimate_statistics, has_statistics
 
@@ -52,7 +54,7 @@ def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteF
             found = {UNSEEN: dice}
             if has_statistics(network):
                 own = deepcopy(network)
-                estimate_statistics(own, Slices(site.cases("training")))
+                estimate_statistics(own, samples_of(site.cases("training"), patch_of(network)))
                 found[ESTIMATED] = mean_dice_of(own, site, amp)
             rows.append((training.seed, site.name, found))
     return [_table(rows)]

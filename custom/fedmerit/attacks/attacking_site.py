@@ -19,7 +19,7 @@ from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.site import Site
 from fedmerit.files import write_atomically
 from fedmerit.seeds import random_seed
-from fedmerit.training.data import Slices
+from fedmerit.training.patches import samples_of
 from fedmerit.wire.messages import Answer, Reply, Task, Work
 
 KEPT = "behaviour.pt"  # in the site's memory folder: what an attack remembers for longer than a round
@@ -43,7 +43,7 @@ class AttackingSite(Site):
         vars(self).update(vars(honest))  # folder, memory, log and all are one
         self.honest, self.attack = honest, attack
         random = np.random.default_rng(random_seed(self.config.seed, self.name, DRAWN_FOR))
-        self.slices = Slices(attack.training_cases(self.folder, random))
+        self.samples = samples_of(attack.training_cases(self.folder, random), self.config.network.patch)
 
     def answer(self, task: Work) -> Answer:
         """Whatever the server asks for."""

@@ -31,7 +31,7 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Network(Checked):
-    """One of MONAI's 2D networks."""
+    """One of MONAI's networks, of slices, or of volumes where it has a patch."""
 
     __pydantic_config__ = STRICT_NAMES
     in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
@@ -47,6 +47,9 @@ class Network(Checked):
     residual_units: int = parameter(2, "unet: convolutions of a residual unit; 0: plain ones", low=0, high=8)
     arguments: Mapping[str, Any] = parameter(
         dict, 'further ones of MONAI\'s class, as JSON: {"deep_supervision": true}'
+    )
+    patch: tuple[int, ...] = parameter(
+        (), "3D: slices, rows and columns of what a step sees, as 16,96,96; none: 2D, a slice at a time"
     )
 
     @classmethod

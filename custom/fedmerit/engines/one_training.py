@@ -8,7 +8,8 @@ from torch import Tensor
 from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.site import Site
 from fedmerit.seeds import random_seed
-from fedmerit.training.data import Slices
+from fedmerit.training.data import Samples
+from fedmerit.training.patches import samples_of
 from fedmerit.wire.messages import Task
 
 DRAWN_FOR = "pooled"  # part of the seeds, in the place of a site's name
@@ -16,7 +17,8 @@ DRAWN_FOR = "pooled"  # part of the seeds, in the place of a site's name
 
 def pooled(sites: Sequence[Site]) -> list[Site]:
     """The same sites, each of which trains on the training images of all; they share one training a round."""
-    everything = Slices([case for site in sites for case in site.folder.cases("training")])
+    cases = [case for site in sites for case in site.folder.cases("training")]
+    everything = samples_of(cases, sites[0].config.network.patch)
     training = _OneTraining()
     return [PooledSite(site, everything, training) for site in sites]
 
@@ -44,9 +46,9 @@ class PooledSite(Site):
         training: shared by all.
     """
 
-    def __init__(self, own: Site, everything: Slices, training: _OneTraining):
+    def __init__(self, own: Site, everything: Samples, training: _OneTraining):
         vars(self).update(vars(own))
-        self._own, self.slices, self._training = own, everything, training
+        self._own, self.samples, self._training = own, everything, training
 
     @property
     def num_samples(self) -> int:

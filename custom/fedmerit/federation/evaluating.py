@@ -9,8 +9,10 @@ from torch.utils.data import Subset
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.training.data import Case, Slices
+from fedmerit.training.data import Case, Samples
+from fedmerit.training.networks import patch_of
 from fedmerit.training.neurons import loss_increases
+from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import evaluate, image_losses
 from fedmerit.training.statistics import estimate_statistics
 from fedmerit.vectors import histogram
@@ -22,7 +24,7 @@ def evaluate_models(
     cases: Sequence[Case],
     task: Evaluation,
     config: RunConfiguration,
-    estimate_on: Slices | None = None,
+    estimate_on: Samples | None = None,
 ) -> Evaluated:
     """Every model of ``task`` on ``cases``, one after the other in ``network``.
 
@@ -36,7 +38,7 @@ def evaluate_models(
             estimate_statistics(network, estimate_on)
         overlaps.append(tuple(evaluate(network, cases, config.network.labels, config.training.amp, task.final)))
         if task.bins:
-            of_images = image_losses(network, Slices(cases), config.training.amp)
+            of_images = image_losses(network, samples_of(cases, config.network.patch), config.training.amp)
             losses[row] = histogram(of_images, task.bins)
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
 
@@ -45,8 +47,8 @@ def measure_importance(network: nn.Module, cases: Sequence[Case], task: Importan
     """The neurons of the model of ``task`` on images evenly spaced over ``cases``."""
     started = time.perf_counter()
     flat.load(network, task.model, task.buffers)
-    slices = Slices(cases)
-    number = min(task.images, len(slices))
-    chosen = Subset(slices, [place * len(slices) // number for place in range(number)])
+    samples = samples_of(cases, patch_of(network))
+    number = min(task.images, len(samples))
+    chosen = Subset(samples, [place * len(samples) // number for place in range(number)])
     increases = loss_increases(network, chosen, task.order)
     return Importance(task.round, increases, number, time.perf_counter() - started)

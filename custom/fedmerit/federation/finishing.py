@@ -22,10 +22,11 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
 from fedmerit.seeds import random_seed
-from fedmerit.training.data import Case, SiteFolder, Slices
+from fedmerit.training.data import Case, Samples, SiteFolder
 from fedmerit.training.learning import learning_rate, train
 from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import Overlap
+from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import evaluate, image_losses
 from fedmerit.training.statistics import estimate_statistics, has_statistics
 
@@ -107,7 +108,7 @@ class Finisher:
         candidates: list[tuple[int, Model]] = []
         if has_statistics(self.network):
             flat.load(self.network, *given)
-            estimate_statistics(self.network, Slices(self.folder.cases("training")))
+            estimate_statistics(self.network, self._samples(self.folder.cases("training")))
             candidates.append((RECALIBRATED, self._now()))
         training, validation = self.folder.cases("training"), self.folder.cases("validation")
         if len({case.patient for case in validation}) >= FEWEST:
@@ -133,11 +134,11 @@ class Finisher:
     def _tuned(self, given: Model, cases: Sequence[Case], epochs: int) -> list[tuple[int, Model]]:
         """The received model after 1, 2, ... epochs on the training slices of ``cases``."""
         settings = replace(self.config.training, epochs=1, steps=0)
-        slices, models = Slices(cases), []
+        samples, models = self._samples(cases), []
         flat.load(self.network, *given)
         for epoch in range(1, epochs + 1):
             seed = random_seed(self.config.seed, self.folder.name, f"finish {epoch}")
-            train(self.network, slices, settings, settings.lr / SLOWER, seed)
+            train(self.network, samples, settings, settings.lr / SLOWER, seed)
             models.append((epoch, self._now()))
         return models
 
@@ -145,16 +146,19 @@ class Finisher:
         """What the site trains without the others by the same recipe: as many rounds, from the same first model."""
         path = self.memory / "alone.pt"
         done, model = torch.load(path, weights_only=True) if path.exists() else (0, self._first)
-        slices = Slices(self.folder.cases("training"))
+        samples = self._samples(self.folder.cases("training"))
         for round in range(done, self.config.rounds):
             flat.load(self.network, *model)
             seed = random_seed(self.config.seed, self.folder.name, round)
             rate = learning_rate(self.config.training, round, self.config.rounds)
-            train(self.network, slices, self.config.training, rate, seed)
+            train(self.network, samples, self.config.training, rate, seed)
             before, (trained, buffers) = model[0], self._now()
             model = before + (trained - before), buffers  # rounded as where an update travels: bit for bit standalone
             write_atomically(path, partial(torch.save, (round + 1, model)))
         return model
+
+    def _samples(self, cases: Sequence[Case]) -> Samples:
+        return samples_of(cases, self.config.network.patch)
 
     def _now(self) -> Model:
         return flat.get_parameters(self.network), flat.get_buffers(self.network)
@@ -166,8 +170,8 @@ class Finisher:
 
     def _loss(self, model: Model) -> float:
         flat.load(self.network, *model)
-        slices = Slices([replace(case, slices=None) for case in self.folder.cases("validation")])
-        return float(image_losses(self.network, slices, self.config.training.amp).mean())
+        samples = self._samples([replace(case, slices=None) for case in self.folder.cases("validation")])
+        return float(image_losses(self.network, samples, self.config.training.amp).mean())
 
 
 def dice_by_patient(cases: Sequence[Case], overlaps: Sequence[Overlap]) -> dict[str, float]:

@@ -29,9 +29,10 @@ from fedmerit.federation.requirements import require_fit, require_sites
 from fedmerit.federation.server_models import ModelsInTheClear, models_of
 from fedmerit.federation.submodels import Submodels, mean_importance
 from fedmerit.records.signing import Signer
-from fedmerit.training.data import SERVER_SPLIT, SiteFolder, Slices
+from fedmerit.training.data import SERVER_SPLIT, SiteFolder
 from fedmerit.training.networks import build_network, initial_network
 from fedmerit.training.overlaps import mean_dice
+from fedmerit.training.patches import samples_of
 from fedmerit.training.place import pick_device
 from fedmerit.vectors import gram
 from fedmerit.wire.inspection import fault_of_evaluated, fault_of_reply
@@ -238,7 +239,7 @@ class Federation:
         task = self._candidate_task(candidates, admitted.replies)
         if self.server_cases:
             estimates = self.config.training.statistics == "recalibrated"
-            images = Slices(self.server_cases) if estimates else None
+            images = samples_of(self.server_cases, self.config.network.patch) if estimates else None
             evaluated = evaluate_models(self._own_network(), self.server_cases, task, self.config, images)
             return _pooled([evaluated]), admitted
         asked = {site: task for site, reply in zip(self.sites, admitted.replies, strict=True) if reply}

@@ -26,11 +26,12 @@ from fedmerit.federation.site_models import EncryptedModelsFromServer, ModelsFro
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import SiteKey
 from fedmerit.seeds import random_seed
-from fedmerit.training.data import SERVER_SPLIT, Case, SiteFolder, Slices
+from fedmerit.training.data import SERVER_SPLIT, Case, Samples, SiteFolder
 from fedmerit.training.learning import build_loss, fixed_batches, learning_rate, steps_of, train
 from fedmerit.training.networks import build_network, save_network
 from fedmerit.training.neurons import held_parameters
 from fedmerit.training.overlaps import Overlap, mean_dice
+from fedmerit.training.patches import samples_of
 from fedmerit.training.place import pick_device
 from fedmerit.training.prediction import evaluate, image_losses
 from fedmerit.training.statistics import estimate_statistics
@@ -98,14 +99,14 @@ class Site:
         return build_network(self.config.network, self.device)
 
     @cached_property
-    def slices(self) -> Slices:
-        """That it trains on."""
-        return Slices(self.folder.cases("training"))
+    def samples(self) -> Samples:
+        """What it trains on."""
+        return samples_of(self.folder.cases("training"), self.config.network.patch)
 
     @property
     def num_samples(self) -> int:
         """Training images that it says it has."""
-        return len(self.slices)
+        return len(self.samples)
 
     def answer(self, task: Work) -> Answer:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
@@ -151,7 +152,7 @@ class Site:
         if isinstance(self.method, LearnsFromPeers) and task.peers:
             return self._learn_from_peers(self.method, task, received)
         held = None if task.neurons is None else held_parameters(self.network, task.neurons)
-        loss = train(self.network, self.slices, self.config.training, self._rate(task), self._seed(task), held)
+        loss = train(self.network, self.samples, self.config.training, self._rate(task), self._seed(task), held)
         return self._learned(received, loss)
 
     def _seed(self, task: Task) -> int:
@@ -170,7 +171,7 @@ class Site:
         exchange = ModelExchange(task.peers, self.network, self.config.network)
         term = self._peer_term(method, task, exchange)
         loss = train(
-            self.network, self.slices, self.config.training, self._rate(task), self._seed(task), extra_loss=term.loss
+            self.network, self.samples, self.config.training, self._rate(task), self._seed(task), extra_loss=term.loss
         )
         for peer, fault in exchange.faults.items():
             log.warning("round %d: %s is not available: %s", task.round, peer, fault)
@@ -180,7 +181,7 @@ class Site:
 
     def _peer_term(self, method: LearnsFromPeers, task: Task, exchange: ModelExchange) -> PeerTerm:
         def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
-            return fixed_batches(self.slices, count, self.config.training.batch_size, self.device)
+            return fixed_batches(self.samples, count, self.config.training.batch_size, self.device)
 
         weights = {peer: model.weight for peer, model in task.peers.items() if peer not in exchange.faults}
         loss = build_loss(self.config.training.loss)
@@ -198,9 +199,9 @@ class Site:
             shift: Tensor | None = None,
         ) -> Trained:
             flat.load(self.network, start, task.buffers if buffers is None else buffers)
-            loss = train(self.network, self.slices, settings, rate, self._seed(task), penalty=penalty, shift=shift)
+            loss = train(self.network, self.samples, settings, rate, self._seed(task), penalty=penalty, shift=shift)
             trained, statistics = flat.get_parameters(self.network), flat.get_buffers(self.network)
-            return Trained(trained, statistics, loss, steps_of(self.slices, settings), rate)
+            return Trained(trained, statistics, loss, steps_of(self.samples, settings), rate)
 
         kept, own_before = (memory.kept, memory.own) if memory else ({}, None)
         result = method.train(TrainingView(received, task.buffers, task.vectors, kept, own_before, once))
@@ -248,7 +249,7 @@ class Site:
             flat.load(self.network, model, buffers)
             save_network(self.memory.path.parents[1] / "models", name or self.name, self.network, self.config.network)
             task = replace(task, models=model[None], buffers=(buffers,))
-        own_images = self.slices if self._estimates and task.split == SERVER_SPLIT else None
+        own_images = self.samples if self._estimates and task.split == SERVER_SPLIT else None
         return evaluate_models(self.network, self._cases(task.split), task, self.config, own_images)
 
     @property
@@ -260,7 +261,7 @@ class Site:
         """BatchNorm statistics of one model."""
         started = time.perf_counter()
         flat.load(self.network, task.models[0], task.buffers[0])
-        estimate_statistics(self.network, self.slices)
+        estimate_statistics(self.network, self.samples)
         took = time.perf_counter() - started
         return Evaluated(task.round, (), torch.zeros(0, 0), took, buffers=flat.get_buffers(self.network))
 
@@ -313,7 +314,7 @@ class Site:
 
         def training_losses() -> Tensor:
             flat.load(self.network, received, task.buffers)
-            return image_losses(self.network, self.slices, self.config.training.amp)
+            return image_losses(self.network, self.samples, self.config.training.amp)
 
         own = None if memory is None else self._own_part(task, memory)
         return self.method.report(SiteView(received.to(self.device), training_losses, own))
@@ -331,7 +332,7 @@ class Site:
         def validation_dice(parameters: Tensor) -> float:
             flat.load(self.network, parameters, statistics)
             if self._estimates:
-                estimate_statistics(self.network, self.slices)
+                estimate_statistics(self.network, self.samples)
             return mean_dice(self._evaluated())
 
         previous, trained = memory.received.to(self.device), memory.trained.to(self.device)

@@ -77,7 +77,13 @@ class Augmenter:
         self.noise = torch.Generator(device).manual_seed(seed)  # the one draw of an image's size
 
     def __call__(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        """Images (batch, channels, h, w) and masks (batch, labels, h, w), of zeros and ones, transformed alike."""
+        """Images (batch, channels, h, w) and masks (batch, labels, h, w), of zeros and ones, transformed alike.
+
+        Of patches (batch, channels, slices, h, w) all slices are transformed alike, too.
+        """
+        if images.ndim == 5:
+            moved = self(images.flatten(1, 2), masks.flatten(1, 2))
+            return moved[0].view_as(images), moved[1].view_as(masks)
         recipe = self.augmentation
         images, masks = self._flip(images, masks)
         images, masks = self._move(images, masks)

@@ -6,6 +6,7 @@ a case of one slice.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -180,7 +181,22 @@ def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder
     return sorted(sites, key=lambda site: site.name)
 
 
-class Slices(Dataset[tuple[Tensor, Tensor]]):
+class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
+    """What a network is trained on, one of a batch at a time: pairs of float32 (channels, ...) and (labels, ...)."""
+
+    index: list[tuple[Case, Any]]  # of each its case, and where it lies in it
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @property
+    @abstractmethod
+    def show_labels(self) -> Tensor:
+        """(images,) bool: whether a label is there at all."""
+
+
+class Slices(Samples):
     """The training slices of some cases as ((channels, h, w) float32, (labels, h, w) float32) pairs."""
 
     def __init__(self, cases: Sequence[Case]):

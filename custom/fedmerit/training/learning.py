@@ -14,7 +14,7 @@ from fedmerit.capabilities.local_training import Penalty
 from fedmerit.capabilities.peer_learning import ExtraLoss
 from fedmerit.configuration.run import Training
 from fedmerit.training.augmentation import AUGMENTATIONS, Augmenter
-from fedmerit.training.data import Slices
+from fedmerit.training.data import Samples
 from fedmerit.training.precision import autocast, precision_of
 
 
@@ -35,17 +35,17 @@ class _Sum(nn.Module):
         return torch.stack([loss(logits, masks) for loss in self.losses]).sum()
 
 
-def fixed_batches(slices: Slices, count: int, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """At most ``count`` batches of ``size`` images and masks, spread evenly over the slices, as they are."""
-    images = min(len(slices), count * size)
-    chosen = Subset(slices, [place * len(slices) // images for place in range(images)])
+def fixed_batches(samples: Samples, count: int, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """At most ``count`` batches of ``size`` images and masks, spread evenly over the samples, as they are."""
+    images = min(len(samples), count * size)
+    chosen = Subset(samples, [place * len(samples) // images for place in range(images)])
     for batch, masks in DataLoader(chosen, batch_size=size):
         yield batch.to(device), masks.to(device)
 
 
 def train(
     network: nn.Module,
-    slices: Slices,
+    samples: Samples,
     training: Training,
     rate: float,
     seed: int,
@@ -58,7 +58,7 @@ def train(
 
     Args:
         network: gives logits (batch, labels, h, w); with deep supervision (batch, heads, labels, h, w).
-        slices: the site's training images.
+        samples: the site's training images.
         training: loss, optimiser and batches.
         rate: the round's learning rate, of `learning_rate`.
         seed: of the order of images and the augmentation.
@@ -79,7 +79,7 @@ def train(
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     total = torch.zeros((), device=device)
     network.train()
-    for images, masks in _batches(slices, training, seed, device):
+    for images, masks in _batches(samples, training, seed, device):
         images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
         if augment:
             images, masks = augment(images, masks)
@@ -101,29 +101,29 @@ def train(
         scaler.step(optimizer)
         scaler.update()
         total += loss.detach()
-    return float(total) / steps_of(slices, training)
+    return float(total) / steps_of(samples, training)
 
 
-def _batches(slices: Slices, training: Training, seed: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(samples: Samples, training: Training, seed: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Those of one round, of images and masks."""
     order = torch.Generator().manual_seed(seed)
     loader = DataLoader(
-        slices,
+        samples,
         batch_size=training.batch_size,
         shuffle=not training.organ_share,
-        sampler=_favouring_organs(slices, training.organ_share, order) if training.organ_share else None,
+        sampler=_favouring_organs(samples, training.organ_share, order) if training.organ_share else None,
         generator=order,
         pin_memory=device.type == "cuda",
     )
-    return islice(chain.from_iterable(repeat(loader)), steps_of(slices, training))
+    return islice(chain.from_iterable(repeat(loader)), steps_of(samples, training))
 
 
-def _favouring_organs(slices: Slices, share: float, order: torch.Generator) -> WeightedRandomSampler:
-    """As many slices as there are, drawn so that ``share`` of them, if not more, is expected to show a label."""
-    shown = slices.show_labels
+def _favouring_organs(samples: Samples, share: float, order: torch.Generator) -> WeightedRandomSampler:
+    """As many samples as there are, drawn so that ``share`` of them, if not more, is expected to show a label."""
+    shown = samples.show_labels
     present = max(share, float(shown.double().mean())) if shown.any() else 0.0
     weights = torch.where(shown, present / max(int(shown.sum()), 1), (1 - present) / max(int((~shown).sum()), 1))
-    return WeightedRandomSampler(weights.tolist(), len(slices), generator=order)
+    return WeightedRandomSampler(weights.tolist(), len(samples), generator=order)
 
 
 def learning_rate(training: Training, round: int, rounds: int) -> float:
@@ -148,9 +148,9 @@ def build_optimizer(network: nn.Module, training: Training, rate: float) -> torc
     return torch.optim.Adam(parameters, lr=rate, betas=betas, weight_decay=decay)
 
 
-def steps_of(slices: Slices, training: Training) -> int:
+def steps_of(samples: Samples, training: Training) -> int:
     """K, of the optimiser in a round."""
-    return training.steps or -(-len(slices) // training.batch_size) * training.epochs
+    return training.steps or -(-len(samples) // training.batch_size) * training.epochs
 
 
 def _vector(parameters: Sequence[nn.Parameter]) -> Tensor:

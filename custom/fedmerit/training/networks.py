@@ -1,5 +1,6 @@
 """Networks: MONAI's, by their description; how they are saved."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_atomically, write_json
 from fedmerit.seeds import random_seed
 
+SHORTEST = 4  # side of a patch's image at the lowest level
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -28,6 +31,7 @@ class Architecture:
     affine: bool = True  # whether an instance norm has weights
     outputs: tuple[str, ...] = ()  # the modules that give the logits; (): the last of a nested sequence
     step: Callable[[Network], int] = lambda network: int(2 ** (network.depth - 1))  # that image sides are multiples of
+    uneven: bool = False  # whether a side of a patch that is shorter than the others is halved later
 
 
 def _filters(network: Network) -> list[int]:
@@ -35,13 +39,31 @@ def _filters(network: Network) -> list[int]:
 
 
 def _dynunet(network: Network) -> dict[str, Any]:
-    strides = [1] + [2] * (network.depth - 1)
+    kernels, strides = _levels(network)
     return {
-        "kernel_size": [3] * network.depth,
+        "kernel_size": kernels,
         "strides": strides,
         "upsample_kernel_size": strides[1:],
         "filters": _filters(network),
     }
+
+
+def _levels(network: Network) -> tuple[list[list[int]], list[list[int]]]:
+    """Kernels and strides by level: a side of a patch is halved, and looked along, when the others are not longer.
+
+    (So does nnU-Net: Isensee et al. 2021, of slices that lie further apart than pixels.)
+    """
+    sides = list(network.patch) or [2**network.depth] * 2
+    kernels, strides = [], [[1] * len(sides)]
+    for level in range(network.depth):
+        reached = [side * 2 > max(sides) for side in sides]
+        kernels.append([3 if there else 1 for there in reached])
+        if level < network.depth - 1:
+            strides.append(
+                [2 if there and side >= 2 * SHORTEST else 1 for side, there in zip(sides, reached, strict=True)]
+            )
+            sides = [side // stride for side, stride in zip(sides, strides[-1], strict=True)]
+    return kernels, strides
 
 
 def _unet(network: Network) -> dict[str, Any]:
@@ -63,7 +85,9 @@ def _attentionunet(network: Network) -> dict[str, Any]:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "dynunet": Architecture(DynUNet, _dynunet, "norm_name", outputs=("output_block", "deep_supervision_heads")),
+    "dynunet": Architecture(
+        DynUNet, _dynunet, "norm_name", outputs=("output_block", "deep_supervision_heads"), uneven=True
+    ),
     "unet": Architecture(UNet, _unet, "norm", own_norm="batch", affine=False),
     "segresnet": Architecture(SegResNet, _segresnet, "norm", own_norm="group", outputs=("conv_final",)),
     "basicunet": Architecture(BasicUNet, _basicunet, "norm", outputs=("final_conv",)),
@@ -75,17 +99,18 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
-    """MONAI's 2D network: (batch, in_channels, h, w) to logits (batch, labels, h, w).
+    """MONAI's network: (batch, in_channels, h, w), or (..., slices, h, w), to logits (batch, labels, ...).
 
-    Its ``smallest_side`` is that of the images it takes. On a ``device`` to work on, its weights lie as they are the
-    quickest: channels last with batch norms (3/4 of an epoch's time on a CPU), but not with instance norms (5/4).
+    Its ``patch`` is that of its description, its ``smallest`` the smallest image that it takes. On a ``device`` to
+    work on, the weights of a 2D network lie as they are the quickest: channels last with batch norms (3/4 of an
+    epoch's time on a CPU), but not with instance norms (5/4).
 
     Raises:
         BadInput: MONAI refuses the arguments.
     """
     architecture = ARCHITECTURES[network.architecture]
     arguments = {
-        "spatial_dims": 2,
+        "spatial_dims": 3 if network.patch else 2,
         "in_channels": network.in_channels,
         "out_channels": len(network.labels),
         **architecture.arguments(network),
@@ -99,9 +124,12 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
             f"architecture={network.architecture}: MONAI's {architecture.kind.__name__} refuses width={network.width}, "
             f"depth={network.depth}, norm={network.norm} and arguments {dict(network.arguments)}: {error}"
         ) from error
-    built.smallest_side = 2 * architecture.step(network)  # type: ignore[assignment]
+    built.patch = network.patch  # type: ignore[assignment]
+    built.smallest = network.patch or (2 * architecture.step(network),) * 2  # type: ignore[assignment]
     if device is None:
         return built
+    if network.patch:
+        return built.to(device)
     instances = any(isinstance(module, _InstanceNorm) for module in built.modules())
     layout = torch.contiguous_format if instances else torch.channels_last
     placed: nn.Module = built.to(device, memory_format=layout)  # type: ignore[call-overload]
@@ -120,6 +148,12 @@ def _norm(network: Network, architecture: Architecture) -> dict[str, Any]:
         "group": ("group", {"num_groups": 1}),
     }
     return {architecture.norm: layers[architecture.own_norm if own else network.norm]}
+
+
+def patch_of(network: nn.Module) -> tuple[int, ...]:
+    """Sides of the patches that a built network of volumes sees; of slices: ()."""
+    patch: tuple[int, ...] = getattr(network, "patch", ())
+    return patch
 
 
 def output_modules(network: nn.Module) -> list[nn.Module]:
@@ -141,12 +175,31 @@ def initial_network(network: Network, seed: int) -> nn.Module:
 
 
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where the network cannot halve an image as often as it has to."""
+    """`BadInput` where the network cannot halve an image, or its patches, as often as it has to."""
     step = ARCHITECTURES[network.architecture].step(network)
+    if network.patch:
+        _check_patch(network, step)
+        return
     if any(side % step or side < 2 * step for side in image_size):
         raise BadInput(
             f"image size {image_size[0]}x{image_size[1]}: {network.architecture} of depth {network.depth} needs "
             f"multiples of {step}, at least {2 * step}; prepare with another --size or run with --set depth=..."
+        )
+
+
+def _check_patch(network: Network, step: int) -> None:
+    patch = "x".join(str(side) for side in network.patch)
+    if len(network.patch) != 3:
+        raise BadInput(f"patch {patch}: expected three sides, slices, rows and columns, as in --set patch=16,96,96")
+    if ARCHITECTURES[network.architecture].uneven:
+        strides = _levels(network)[1]
+        steps = [math.prod(level[axis] for level in strides) for axis in range(3)]
+    else:
+        steps = [step] * 3
+    if any(side % each or side < 2 for side, each in zip(network.patch, steps, strict=True)):
+        raise BadInput(
+            f"patch {patch}: {network.architecture} of depth {network.depth} needs multiples of "
+            f"{'x'.join(str(each) for each in steps)}; choose another, or --set depth=..."
         )
 
 
@@ -156,14 +209,14 @@ class Cost:
 
     parameters: int  # d
     update_bytes: int  # float32
-    operations: int  # multiplications and additions of one image's forward pass
+    operations: int  # multiplications and additions of one image's, or patch's, forward pass
 
 
 def cost_of(network: Network, image_size: tuple[int, int]) -> Cost:
     """Counted in one image's forward pass."""
     built = initial_network(network, 0).eval()
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        built(torch.zeros(1, network.in_channels, *image_size))
+        built(torch.zeros(1, network.in_channels, *(network.patch or image_size)))
     parameters = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
     return Cost(parameters, 4 * parameters, counter.get_total_flops())
 

@@ -24,7 +24,8 @@ from fedmerit.training.prediction import EVALUATION_BATCH, soft_dice_losses
 from fedmerit.vectors import owned
 
 GATED = 16  # neurons at a time: as many copies of the activations after them are in memory
-CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+TRANSPOSED = (nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 NORMS = (_NormBase, nn.GroupNorm)  # _NormBase: of batch and instance norms
 
 
@@ -82,16 +83,22 @@ def _norms_after(network: nn.Module) -> dict[nn.Module, nn.Module]:
         if id(inputs[0]) in source:
             found[source[id(inputs[0])]] = module
 
-    side, like = getattr(network, "smallest_side", 64), next(network.parameters())
+    like = next(network.parameters())
     trained = network.training
     with ExitStack() as stack, torch.inference_mode():
         for convolution in convolutions:
             stack.callback(convolution.register_forward_hook(leaves).remove)
         for norm in norms:
             stack.callback(norm.register_forward_pre_hook(enters).remove)
-        network.eval()(like.new_zeros(1, convolutions[0].in_channels, side, side))
+        network.eval()(like.new_zeros(1, convolutions[0].in_channels, *_smallest(network)))
     network.train(trained)
     return found
+
+
+def _smallest(network: nn.Module) -> tuple[int, ...]:
+    """Sides of an image that it takes."""
+    sides: tuple[int, ...] = getattr(network, "smallest", (64, 64))
+    return sides
 
 
 def count(network: nn.Module) -> int:
@@ -114,7 +121,7 @@ def _owners(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tens
     for layer in layers(network):
         neurons = torch.arange(layer.first, layer.first + layer.count, dtype=torch.int32)
         for name in layer.modules:
-            transposed = isinstance(network.get_submodule(name), nn.ConvTranspose2d)
+            transposed = isinstance(network.get_submodule(name), TRANSPOSED)
             for part in ("weight", "bias", "running_mean", "running_var"):
                 if (owner := result.get(f"{name}.{part}")) is not None:
                     channels = owner.transpose(0, 1) if transposed and part == "weight" else owner
@@ -190,7 +197,8 @@ def _without_each(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) ->
             if layer not in later:
                 later[layer] = _depending_on(network, convolution, once, image)
             for first in range(0, layer.count, GATED):
-                gates = 1 - torch.eye(layer.count, device=device)[first : first + GATED, :, None, None]
+                left_out = torch.eye(layer.count, device=device)[first : first + GATED]
+                gates = 1 - left_out.view(*left_out.shape, *[1] * (image.ndim - 2))
                 known = {
                     module: value.expand(len(gates), *value.shape[1:])  # a view
                     for module, value in once.items()
@@ -207,8 +215,9 @@ def _without_each(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) ->
 
 def _first_order(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> Tensor:
     device = next(network.parameters()).device
+    axes = [1] * len(_smallest(network))
     gates = {
-        network.get_submodule(layer.modules[-1]): torch.ones(1, layer.count, 1, 1, device=device, requires_grad=True)
+        network.get_submodule(layer.modules[-1]): torch.ones(1, layer.count, *axes, device=device, requires_grad=True)
         for layer in layers(network)
     }
     result = torch.zeros(count(network), dtype=torch.float64)
@@ -258,7 +267,7 @@ def _first(output: Tensor, *_: Tensor) -> Tensor:
 
 @contextmanager
 def _gated(gates: Mapping[nn.Module, Tensor]) -> Iterator[None]:
-    """Modules whose output is multiplied by gates (batch or 1, channels, 1, 1)."""
+    """Modules whose output is multiplied by gates (batch or 1, channels, 1, ...)."""
     with ExitStack() as stack:
         for module, gate in gates.items():
             hook = module.register_forward_hook(partial(_multiplied, gate))

@@ -1,16 +1,18 @@
 """What a network makes of images: overlaps, losses, masks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from monai.inferers.utils import sliding_window_inference
 from monai.losses import DiceLoss
 from monai.metrics.confusion_matrix import get_confusion_matrix
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from fedmerit.training.data import Case, Slices
+from fedmerit.training.data import Case, Samples
+from fedmerit.training.networks import patch_of
 from fedmerit.training.overlaps import Overlap
 from fedmerit.training.precision import autocast, precision_of
 from fedmerit.training.surfaces import measure_surfaces
@@ -29,17 +31,12 @@ def evaluate(
     """
     device = next(network.parameters()).device
     precision = precision_of(device, amp)
-    network.eval()
     counts, distances = [], []
     for case in cases:
         predicted = np.zeros(case.label.shape, dtype=np.bool_)
         total = torch.zeros(len(labels), 4, device=device, dtype=torch.float64)
-        for start in range(0, len(case.image), EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
-            images = torch.from_numpy(np.array(case.image[part])).to(device)
+        for part, logits in logits_of(network, case.image, precision):
             masks = torch.from_numpy(np.array(case.label[part], dtype=np.float32)).to(device)
-            with autocast(device, precision):
-                logits = network(images)
             total += get_confusion_matrix((logits > 0).float(), masks).sum(dim=0)
             if surfaces:
                 predicted[part] = (logits > 0).cpu().numpy()
@@ -57,22 +54,47 @@ def evaluate(
 
 
 @torch.inference_mode()
-def image_losses(network: nn.Module, slices: Slices, amp: bool = False) -> Tensor:
+def logits_of(
+    network: nn.Module, image: NDArray[np.float32], precision: torch.dtype | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Of one case's image (slices, channels, h, w): some of its slices, and their logits (slices, labels, h, w).
+
+    A network of volumes sees its patches one after the other, half of each in the next; logits where they overlap are
+    weighed by a Gaussian (MONAI's `sliding_window_inference`).
+    """
+    device = next(network.parameters()).device
+    network.eval()
+    patch = patch_of(network)
+    batch = len(image) if patch else EVALUATION_BATCH
+    for start in range(0, len(image), batch):
+        part = slice(start, start + batch)
+        images = torch.from_numpy(np.array(image[part])).to(device)
+        with autocast(device, precision):
+            if patch:
+                volume = images.transpose(0, 1)[None]
+                seen = sliding_window_inference(volume, patch, 1, network, overlap=0.5, mode="gaussian")
+                logits = seen[0].transpose(0, 1)
+            else:
+                logits = network(images)
+        yield part, logits
+
+
+@torch.inference_mode()
+def image_losses(network: nn.Module, samples: Samples, amp: bool = False) -> Tensor:
     """(images,) `soft_dice_losses` of each image in eval mode; float64 on the CPU."""
     device = next(network.parameters()).device
     precision = precision_of(device, amp)
     network.eval()
     losses = []
-    for images, masks in DataLoader(slices, batch_size=EVALUATION_BATCH):
-        images, masks = images.to(device), masks.to(device)
+    for batch, masks in DataLoader(samples, batch_size=EVALUATION_BATCH):
         with autocast(device, precision):
-            logits = network(images)
-        losses.append(soft_dice_losses(logits.float(), masks))
+            logits = network(batch.to(device))
+        losses.append(soft_dice_losses(logits.float(), masks.to(device)))
     return torch.cat(losses).double().clamp(0, 1).cpu()
 
 
 def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
-    """(batch,) soft Dice loss of logits and masks (batch, labels, h, w), 0 to 1, the mean over labels.
+    """(batch,) soft Dice loss of logits and masks (batch, labels, ...), 0 to 1, the mean over labels.
 
     Where the reference of a label is empty, it is 0 if the prediction is empty too, else 1.
     """
@@ -85,8 +107,5 @@ def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
 @torch.inference_mode()
 def predict(network: nn.Module, image: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w)."""
-    device = next(network.parameters()).device
-    network.eval()
-    parts = torch.split(torch.from_numpy(np.array(image)), EVALUATION_BATCH)
-    masks: NDArray[np.bool_] = torch.cat([network(part.to(device)) > 0 for part in parts]).cpu().numpy()
+    masks: NDArray[np.bool_] = torch.cat([logits > 0 for _, logits in logits_of(network, image)]).cpu().numpy()
     return masks
