@@ -202,7 +202,8 @@ def make_configuration(
         if group is None:
             known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
             raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
-        chosen[group][name] = value
+        kind = {"network": Network, "training": Training}.get(group)  # the method's are read by `checked`
+        chosen[group][name] = _parsed(value, get_origin(get_type_hints(kind)[name]), name) if kind else value
     values = {"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen}
     config: RunConfiguration = build(RunConfiguration, values, "plan")
     return config.checked()

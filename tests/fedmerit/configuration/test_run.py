@@ -98,6 +98,13 @@ def test_fewer_rounds_than_the_method_needs_are_named(settings):
     assert config("fedsac", 1, contributions="0.5,0.25").rounds == 1
 
 
+def test_settings_of_the_network_may_be_texts():
+    settings = {"patch": "16,64,64", "arguments": '{"deep_supervision": true}'}
+    network = make_configuration("fedavg", "prostate", 2, 0, TASKS["prostate"], settings).network
+    assert network.patch == (16, 64, 64)
+    assert network.arguments == {"deep_supervision": True}
+
+
 def test_a_list_of_numbers_in_a_text():
     made = config("fedsac", contributions="0.5,0.25,1")
     assert made.parameters["contributions"] == (0.5, 0.25, 1.0)
