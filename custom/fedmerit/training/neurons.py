@@ -174,12 +174,15 @@ def loss_increases(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]], o
     it); its sign is kept, as it estimates the same signed change. Eval mode, without mixed precision.
 
     Args:
-        network: gives logits (batch, labels, h, w); no module in it is called twice.
+        network: gives logits (batch, labels, ...).
         images: (channels, h, w) with their masks (labels, h, w).
         order: "exact" or "taylor".
     """
     network.eval()
-    return _without_each(network, images) if order == "exact" else _first_order(network, images)
+    if order == "taylor":
+        return _first_order(network, images)
+    with _out_of_place(network):
+        return _without_each(network, images)
 
 
 @torch.no_grad()
@@ -230,15 +233,16 @@ def _first_order(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> 
 
 
 def _outputs(network: nn.Module, image: Tensor) -> dict[nn.Module, Tensor]:
-    """What leaves each module without children."""
-    found: dict[nn.Module, Tensor] = {}
+    """What leaves each module without children that is called once."""
+    found: dict[nn.Module, list[Tensor]] = {}
     with ExitStack() as stack:
         for module in network.modules():
             if not list(module.children()):
-                hook = module.register_forward_hook(lambda module, _, output: found.update({module: output}))
+                found[module] = []
+                hook = module.register_forward_hook(lambda module, _, output: found[module].append(output))
                 stack.callback(hook.remove)
         network(image)
-    return found
+    return {module: outputs[0] for module, outputs in found.items() if len(outputs) == 1}
 
 
 def _depending_on(
@@ -247,6 +251,19 @@ def _depending_on(
     """The modules without children whose output depends on that of ``module``: NaN spreads to them."""
     with _giving({module: torch.full_like(once[module], torch.nan)}):
         return {other for other, output in _outputs(network, image).items() if output.isnan().any()}
+
+
+@contextmanager
+def _out_of_place(network: nn.Module) -> Iterator[None]:
+    """Activations leave what goes into them as it is: it is looked at later."""
+    changed = [module for module in network.modules() if getattr(module, "inplace", False)]
+    for module in changed:
+        module.inplace = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for module in changed:
+            module.inplace = True  # type: ignore[assignment]
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def test_what_leaves_a_neuron_without_its_parameters_is_zero(kind):
 # What the loss says
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, {"architecture": "dynunet", "norm": "own"}])
 def test_exact_importance_is_that_of_a_naive_loop(kind):
     task = "fundus" if kind["norm"] == "group" else "prostate"
     network = network_of(task, **kind)
