@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.app import Truth, console
+from fedmerit.errors import BadInput
 
 commands = typer.Typer()
 
@@ -36,6 +37,14 @@ def evaluate(
         str | None,
         typer.Option(metavar="all|NAME,NAME", help="Score the same weights as papers do: docs/protocols.md."),
     ] = None,
+    estimate_statistics: Annotated[
+        bool,
+        typer.Option(
+            "--estimate-statistics",
+            help="BatchNorm statistics by each site's own training images, no label read: for hospitals that took no "
+            "part.",
+        ),
+    ] = False,
 ) -> None:
     """Dice, HD95 and NSD of a run's final model, or models, on any site folders."""
     from cli.printing import show
@@ -44,11 +53,14 @@ def evaluate(
     from evaluation.results.evaluate import evaluate as evaluate_run
     from evaluation.results.protocols import audit
 
+    if protocols is not None and estimate_statistics:
+        raise BadInput("--estimate-statistics: not with --protocols, which score the model as it is; leave one out")
     if protocols is not None:
         caption = f"Dice [%] of the same final weights by protocol, {split.value} split"
         show([Table("protocols", caption, audit(run, sites, protocols, split.value), decimals=1)], run)
         return
-    print_table(Dice(evaluate_run(run, sites, split.value), split.value).sites, console)
+    rows = evaluate_run(run, sites, split.value, estimated=estimate_statistics)
+    print_table(Dice(rows, split.value).sites, console)
 
 
 @commands.command()

@@ -1,33 +1,44 @@
 """Dice, HD95 and NSD of a finished run's final models on site folders, also on sites that took no part."""
 
+import copy
 from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
+from torch import nn
 
 from evaluation.results.final_models import final_models
 from evaluation.results.run_folders import open_run
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.records.results import COLUMNS, Row
-from fedmerit.training.data import open_sites
+from fedmerit.training.data import SiteFolder, open_sites
+from fedmerit.training.networks import patch_of
+from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import evaluate as overlaps_of
+from fedmerit.training.statistics import estimate_statistics, has_statistics
 
 
-def evaluate(run: Path, sites: Path, split: str = "testing", out: Path | None = None) -> pd.DataFrame:
+def evaluate(
+    run: Path, sites: Path, split: str = "testing", out: Path | None = None, estimated: bool = False
+) -> pd.DataFrame:
     """Evaluate the global model on every site, or each site's own model on its site; and write the table.
 
     Args:
         run: a finished run folder.
         sites: a folder of site folders.
         split: ``training``, ``validation``, ``testing`` or ``server_validation``.
-        out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>.csv`` where not given.
+        out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>.csv`` where not given, and
+            ``...-estimated.csv`` of estimated statistics.
+        estimated: take not the BatchNorm statistics that the run shared but those of each site's own training images,
+            of which no label is read: what a hospital that took no part can do.
 
     Returns:
         Rows in the schema of results.csv, of the last round: Dice, HD95, NSD and voxel counts per case and label.
 
     Raises:
-        BadInput: no model, no case, or a site that no model fits (channels, labels, image size).
+        BadInput: no model, no case, or a site that no model fits (channels, labels, image size); or statistics
+            are to be estimated of a network that has none, or on a site without training images.
     """
     opened = open_run(run)
     folders = open_sites(sites)
@@ -35,7 +46,7 @@ def evaluate(run: Path, sites: Path, split: str = "testing", out: Path | None = 
     rows: list[Row] = []
     amp = opened.info["training"].get("amp", False)
     for site in folders:
-        network = model_of(site)
+        network = with_statistics_of(site, model_of(site)) if estimated else model_of(site)
         head = (opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1, site.name)
         for overlap in overlaps_of(network, site.cases(split), site.labels, amp, surfaces=True):
             columns = (split, overlap.case, overlap.label)
@@ -43,6 +54,19 @@ def evaluate(run: Path, sites: Path, split: str = "testing", out: Path | None = 
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})
-    out = out or Path(run) / "evaluation" / f"{split}-{Path(sites).resolve().name}.csv"
+    out = out or Path(run) / "evaluation" / f"{split}-{Path(sites).resolve().name}{'-estimated' * estimated}.csv"
     write_text(out, table.to_csv(index=False, lineterminator="\n"))
     return table
+
+
+def with_statistics_of(site: SiteFolder, network: nn.Module) -> nn.Module:
+    """A copy with BatchNorm statistics of the site's training images; `BadInput` where there are none of either."""
+    if not has_statistics(network):
+        raise BadInput(
+            "the run's network keeps no BatchNorm statistics, so that there are none to estimate; leave the option out"
+        )
+    if not site.cases("training"):
+        raise BadInput(f"site {site.name}: has no training images to estimate statistics on; prepare it with some")
+    own = copy.deepcopy(network)
+    estimate_statistics(own, samples_of(site.cases("training"), patch_of(own)))
+    return own

@@ -1,21 +1,19 @@
 """Unseen hospitals: each is left out of the training once, and its patients are then segmented by the others' model."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 
 import numpy as np
 import pandas as pd
 from torch import nn
 
 from evaluation.display.table import Table
+from evaluation.results.evaluate import with_statistics_of
 from evaluation.results.final_models import final_models
 from evaluation.truth.coalitions import Training
 from fedmerit.records.results import read_run
 from fedmerit.training.data import SiteFolder
-from fedmerit.training.networks import patch_of
-from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import evaluate
-from fedmerit.training.statistics import estimate_statistics, has_statistics
+from fedmerit.training.statistics import has_statistics
 
 UNSEEN, ESTIMATED, SEEN = (
     "Unseen [%]",
@@ -53,9 +51,7 @@ def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteF
                 continue
             found = {UNSEEN: dice}
             if has_statistics(network):
-                own = deepcopy(network)
-                estimate_statistics(own, samples_of(site.cases("training"), patch_of(network)))
-                found[ESTIMATED] = mean_dice_of(own, site, amp)
+                found[ESTIMATED] = mean_dice_of(with_statistics_of(site, network), site, amp)
             rows.append((training.seed, site.name, found))
     return [_table(rows)]
 

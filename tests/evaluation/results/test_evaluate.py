@@ -1,16 +1,21 @@
 """Dice of final models on site folders."""
 
+import copy
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from run_factory import SITES, add_models, make_run, make_sites
+from torch import nn
 
 from evaluation.results.dice import Dice
-from evaluation.results.evaluate import evaluate
+from evaluation.results.evaluate import evaluate, with_statistics_of
+from evaluation.results.final_models import final_models
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.records.results import COLUMNS, read_results
+from fedmerit.training.data import Slices, open_sites
 
 
 def test_a_global_model_on_any_sites(tmp_path: Path) -> None:
@@ -93,3 +98,31 @@ def test_a_run_without_models_or_a_split_that_is_none(tmp_path: Path) -> None:
     add_models(run)
     with pytest.raises(BadInput, match="split 'tests'"):
         evaluate(run, sites, split="tests")
+
+
+def test_statistics_of_the_sites_own_images(tmp_path: Path) -> None:
+    run, sites = make_run(tmp_path / "run"), make_sites(tmp_path / "sites")
+    add_models(run)
+    given = evaluate(run, sites)
+    estimated = evaluate(run, sites, estimated=True)
+    assert (run / "evaluation" / "testing-sites-estimated.csv").exists()
+    assert not given["value"].equals(estimated["value"])
+    site = open_sites(sites)[0]
+    shared = final_models(run)(site)
+    before = copy.deepcopy(shared.state_dict())
+    own = with_statistics_of(site, shared).state_dict()
+    images = torch.stack([image for image, _ in Slices(site.cases("training"))])
+    first = shared.get_submodule("model.0")  # up to its first norm, the images themselves decide
+    norm = next(module for module in first.modules() if isinstance(module, nn.BatchNorm2d))
+    seen = []
+    with norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.no_grad():
+        shared(images)
+    name = next(name for name, module in shared.named_modules() if module is norm)
+    torch.testing.assert_close(own[f"{name}.running_mean"], seen[0].mean(dim=(0, 2, 3)))
+    assert all(torch.equal(value, before[name]) for name, value in shared.state_dict().items())
+
+
+def test_a_network_without_statistics_has_none_to_estimate(tmp_path: Path) -> None:
+    site = open_sites(make_sites(tmp_path / "sites"))[0]
+    with pytest.raises(BadInput, match="no BatchNorm statistics"):
+        with_statistics_of(site, nn.Conv2d(1, 1, 1))
