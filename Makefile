@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 FILES := -n 3 --dist loadfile --no-loadscope-reorder  # three files at a time: some wait for processes
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check clean
+.PHONY: help install demo test test-all check docs clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -31,5 +31,8 @@ check: $(INSTALLED) ## Style (ruff) and types (mypy)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(INSTALLED) ## The documentation as a site, docs/site/index.html; a broken link is an error
+	$(BIN)/sphinx-build -W -q -b html docs docs/site
+
 clean: ## Remove the virtual environment and what the tools left
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build docs/site *.egg-info

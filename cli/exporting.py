@@ -37,7 +37,7 @@ commands = typer.Typer()
 @commands.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="One of them: what its parameters are.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table as it stands in the README.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as it stands in docs/methods.md.")] = False,
 ) -> None:
     """The methods and how they differ, or the parameters of one."""
     if markdown:

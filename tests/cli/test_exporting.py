@@ -39,9 +39,9 @@ def test_methods_of_an_unknown_one_lists_them(fedmerit):
     assert all(name in result.stderr for name in ("fedec", *METHODS))
 
 
-def test_methods_prints_the_table_of_the_readme(fedmerit):
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    assert fedmerit("methods", "--markdown").output.strip() in readme
+def test_methods_prints_the_table_of_the_documentation(fedmerit):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "methods.md").read_text()
+    assert fedmerit("methods", "--markdown").output.strip() in page
 
 
 @pytest.mark.parametrize("options", [("--min-sites", 0), ("--rounds", 0), ("--set", "depth=1")])
