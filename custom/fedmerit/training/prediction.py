@@ -1,6 +1,6 @@
 """What a network makes of images: overlaps, losses, masks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -30,30 +30,49 @@ def evaluate(
     device = next(network.parameters()).device
     precision = precision_of(device, amp)
     network.eval()
-    counts, distances = [], []
-    for case in cases:
-        predicted = np.zeros(case.label.shape, dtype=np.bool_)
-        total = torch.zeros(len(labels), 4, device=device, dtype=torch.float64)
-        for start in range(0, len(case.image), EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
-            images = torch.from_numpy(np.array(case.image[part])).to(device)
-            masks = torch.from_numpy(np.array(case.label[part], dtype=np.float32)).to(device)
-            with autocast(device, precision):
-                logits = network(images)
-            total += get_confusion_matrix((logits > 0).float(), masks).sum(dim=0)
+    counts = torch.zeros(len(cases), len(labels), 4, device=device, dtype=torch.float64)  # TP FP TN FN
+    predicted = [np.zeros(case.label.shape, dtype=np.bool_) for case in cases] if surfaces else []
+    for places in _batches(cases):
+        parts = [(cases[place], part) for place, part in places]
+        images = torch.from_numpy(np.concatenate([case.image[part] for case, part in parts])).to(device)
+        masks = torch.from_numpy(np.concatenate([case.label[part] for case, part in parts])).to(device)
+        with autocast(device, precision):
+            found = network(images) > 0
+        of_slices = get_confusion_matrix(found.float(), masks.float()).double()
+        sizes = [part.stop - part.start for _, part in places]
+        for (place, part), of_case, shown in zip(places, of_slices.split(sizes), found.split(sizes), strict=True):
+            counts[place] += of_case.sum(dim=0)
             if surfaces:
-                predicted[part] = (logits > 0).cpu().numpy()
-        counts.append(total)
-        none = [None] * len(labels)
-        distances.append(measure_surfaces(predicted, case.label, case.spacing) if surfaces else none)
-    if not counts:
-        return []
-    table = torch.stack(counts).round().long().tolist()  # (cases, labels, TP FP TN FN), fetched from the device once
+                predicted[place][part] = shown.cpu().numpy()
+    if surfaces:
+        distances = [
+            measure_surfaces(mask, case.label, case.spacing) for mask, case in zip(predicted, cases, strict=True)
+        ]
+    else:
+        distances = [[None] * len(labels) for _ in cases]
+    table = counts.round().long().tolist()  # fetched from the device once
     return [
         Overlap(f"{position:03d}", label, tp, fp, fn, surface)
         for position, (rows, of_case) in enumerate(zip(table, distances, strict=True))
         for label, (tp, fp, _, fn), surface in zip(labels, rows, of_case, strict=True)
     ]
+
+
+def _batches(cases: Sequence[Case]) -> Iterator[list[tuple[int, slice]]]:
+    """All slices in their order, as parts of cases by position, `EVALUATION_BATCH` together: cases may be one slice."""
+    batch, room = list[tuple[int, slice]](), EVALUATION_BATCH
+    for place, case in enumerate(cases):
+        start, size = 0, len(case.image)
+        while start < size:
+            part = slice(start, min(size, start + room))
+            batch.append((place, part))
+            room -= part.stop - start
+            start = part.stop
+            if not room:
+                yield batch
+                batch, room = [], EVALUATION_BATCH
+    if batch:
+        yield batch
 
 
 @torch.inference_mode()
