@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,6 +11,9 @@ from typer.core import TyperGroup
 
 from fedmerit.configuration.recipes import RECIPES
 from fedmerit.errors import BadInput, RunFailed
+
+if TYPE_CHECKING:
+    from evaluation.studies.cluster import Workers
 
 # The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
 METHODS = (
@@ -66,6 +69,10 @@ Methods = Annotated[
 SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
 Rounds = Annotated[int, typer.Option(help="Rounds of each run.")]
 Jobs = Annotated[int | None, typer.Option(help="Runs at a time.", show_default="by free cores and memory")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS|slurm", help="Where to train: docs/clusters.md.", show_default="this machine"),
+]
 Threads = Annotated[int | None, typer.Option(help="Sites at work at a time.", show_default="all; local: cores")]
 Device = Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu.", show_default="auto")]
 ServerSites = Annotated[
@@ -118,6 +125,14 @@ def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[s
     if "contributions" in settings:
         raise BadInput("--contributions: also given by --set; give them once")
     return {**settings, "contributions": as_setting(contributions_of(run, sites))}
+
+
+def workers_of(jobs: int | None, cluster: str | None) -> "Workers":
+    """The processes that --jobs and --cluster ask for; `BadInput` where they cannot be had."""
+    from evaluation.studies.cluster import Workers
+
+    require_jobs(jobs)
+    return Workers(jobs, cluster, lambda text: console.print(text, soft_wrap=True))
 
 
 def require_jobs(jobs: int | None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.app import (
+    Cluster,
     Device,
     Jobs,
     Methods,
@@ -18,14 +19,15 @@ from cli.app import (
     SitesFolder,
     console,
     given,
-    require_jobs,
     settings_of,
+    workers_of,
 )
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
     from evaluation.freeriders.attacked_runs import Attack
+    from evaluation.studies.cluster import Workers
 
 KINDS = "repeat, zero, noise, delta, ..., duplicate, split, each with parameters where wanted: noise:from=5."
 
@@ -42,6 +44,7 @@ def attack(
     rounds: Rounds = ROUNDS,
     seed: Annotated[int, typer.Option(help="Of both runs.")] = 0,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
@@ -59,7 +62,9 @@ def attack(
         if "," in value or value == "all":
             raise BadInput(f"{option} {value}: expected one; `fedmerit freeriders` takes several")
     options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
-    control, attacked = _train(out, method, kind, [site], str(seed), jobs, settings_of(settings, recipe), options)
+    control, attacked = _train(
+        out, method, kind, [site], str(seed), workers_of(jobs, cluster), settings_of(settings, recipe), options
+    )
     show([beside_honest(attacked, control, results_of([control, attacked]))], out)
     _say_where(out)
 
@@ -74,6 +79,7 @@ def freeriders(
     rounds: Rounds = ROUNDS,
     seeds: Annotated[str, typer.Option(help="Of every run.")] = "0",
     jobs: Jobs = None,
+    cluster: Cluster = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
@@ -95,7 +101,9 @@ def freeriders(
 
     names = riding.split(",") if riding is not None else [folder.name for folder in open_sites(sites)]
     options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
-    attacks = _train(out, methods, kinds, names, seeds, jobs, settings_of(settings, recipe), options)
+    attacks = _train(
+        out, methods, kinds, names, seeds, workers_of(jobs, cluster), settings_of(settings, recipe), options
+    )
     results = results_of(attacks)
     show(tables(attacks, results), out)
     details = {"runs": outcomes(attacks, results), "roc": rocs(attacks, results)}
@@ -111,25 +119,23 @@ def _train(
     kinds: str,
     riding: Sequence[str],
     seeds: str,
-    jobs: int | None,
+    workers: "Workers",
     settings: Mapping[str, str],
     options: Mapping[str, Any],
 ) -> "list[Attack]":
     """All runs, controls first, those that are missing trained; exit code 1 where one failed."""
     from cli.progress import counting, exit_if_failed
     from evaluation.freeriders.attacked_runs import parse_kinds, prepare, work_off
-    from evaluation.studies.pool import workers_for
     from evaluation.studies.requests import parse_methods, parse_seeds
     from fedmerit.training.data import open_sites
 
-    require_jobs(jobs)
     chosen = parse_kinds(kinds, open_sites(options["sites"])[0].labels)
     attacks = prepare(out, parse_methods(methods), chosen, riding, parse_seeds(seeds), settings, options)
     left = sum(not attack.finished for attack in attacks)
-    workers = jobs or workers_for(attacks[0].folder)
-    console.print(f"{len(attacks)} runs, {left} to do, {workers} at a time")
-    with counting("runs", left) as on_end:
-        failed = work_off(attacks, workers, on_end)
+    with workers:
+        console.print(f"{len(attacks)} runs, {left} to do, {workers.number_for(attacks[0].folder, left)} at a time")
+        with counting("runs", left) as on_end:
+            failed = work_off(attacks, workers, on_end)
     exit_if_failed(failed)
     return attacks
 

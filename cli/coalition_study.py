@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cli.app import console, require_jobs
+from cli.app import console
 from cli.printing import show
 from cli.progress import counting, exit_if_failed
 from evaluation.display.table import Table
 from evaluation.results.views import Results
-from evaluation.studies.pool import workers_for
+from evaluation.studies.cluster import Workers
 from evaluation.studies.requests import parse_seeds
 from evaluation.truth import coalitions
 from evaluation.truth.coalitions import Training
@@ -30,7 +30,7 @@ class CoalitionStudy:
         out: the folder.
         method: that trains every coalition.
         seeds: as the user wrote them.
-        jobs: trainings at a time; None: by the machine.
+        workers: that train.
         settings: of every training.
         options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
 
@@ -43,12 +43,11 @@ class CoalitionStudy:
         out: Path,
         method: str,
         seeds: str,
-        jobs: int | None,
+        workers: Workers,
         settings: Mapping[str, str],
         options: Mapping[str, Any],
     ):
-        require_jobs(jobs)
-        self.out, self.method, self.jobs = out, method, jobs
+        self.out, self.method, self.workers = out, method, workers
         self.settings, self.options = settings, options
         self.names = [site.name for site in open_sites(options["sites"])]
         if len(self.names) < 2:
@@ -65,20 +64,20 @@ class CoalitionStudy:
         cost = coalitions.cost(planned)
         if not cost.trainings:
             return
-        workers = min(self.jobs or workers_for(planned[0].folder), cost.trainings)
+        number = self.workers.number_for(planned[0].folder, cost.trainings)
         console.print(
             f"{cost.trainings} of {len(planned)} trainings to do, {cost.images:,} images in all: "
-            f"about {_duration(cost.hours / workers)} with {workers} at a time"
+            f"about {_duration(cost.hours / number)} with {number} at a time"
         )
         left = [training for training in planned if not training.finished]
         started, before = time.monotonic(), coalitions.own_seconds(left)
         with counting("trainings", cost.trainings) as on_end:
-            failed = coalitions.work_off(left, workers, on_end)
+            failed = coalitions.work_off(left, self.workers, on_end)
         took, own = time.monotonic() - started, coalitions.own_seconds(left) - before
         if own > 0 and not failed:  # nothing is left to compare with where models were only tested
             console.print(
-                f"took {_duration(took / 3600)}: {took * workers / own - 1:+.1%} over the sites' own time, "
-                f"{_duration(own / 3600)} / {workers}"
+                f"took {_duration(took / 3600)}: {took * number / own - 1:+.1%} over the sites' own time, "
+                f"{_duration(own / 3600)} / {number}"
             )
         coalitions.write_results(self.out)
         exit_if_failed(failed, advice="the same command goes on from what is done")

@@ -8,6 +8,7 @@ import typer
 
 from cli import (
     attacking,
+    benching,
     deploying,
     exporting,
     measuring_fairness,
@@ -38,5 +39,6 @@ for file in (
     reproducing,
     exporting,
     deploying,
+    benching,
 ):
     app.add_typer(file.commands)

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from cli.app import console, last_round
-from evaluation.studies.pool import OnEnd
+from evaluation.studies.cluster import OnEnd
 from fedmerit.engines import runs
 from fedmerit.records.results import read_run
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.app import (
+    Cluster,
     Device,
     Jobs,
     Recipe,
     ServerSites,
     Settings,
     console,
-    require_jobs,
     settings_of,
+    workers_of,
 )
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
@@ -40,6 +41,7 @@ def paper(
     seeds: Annotated[str, typer.Option(help="Of each training.")] = "0,1,2",
     into: Annotated[int, typer.Option(help="Sites that papers which deal one data set deal it into.")] = 5,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
@@ -61,7 +63,7 @@ def paper(
         return
     if sites is None or out is None:
         raise BadInput(f"--{'sites' if sites is None else 'out'}: missing; --list shows what there is without them")
-    require_jobs(jobs)
+    workers = workers_of(jobs, cluster)
     for option, value in (("--rounds", rounds), ("--into", into)):
         if value < 1:
             raise BadInput(f"{option} {value}: expected 1 or more")
@@ -75,13 +77,13 @@ def paper(
         device=device,
         server_sites=server_sites,
     )
-    with resumable(), progress() as bars:
+    with workers, resumable(), progress() as bars:
         bar = bars.add_task("trainings", total=0, last="")
         made, failed = produce(
             found,
             artefacts,
             study,
-            workers=jobs,
+            workers,
             on_begin=lambda number: bars.update(bar, total=number),
             on_end=lambda folder, error: bars.advance(bar),
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.app import (
+    Cluster,
     Contributions,
     Device,
     Engine,
@@ -28,9 +29,9 @@ from cli.app import (
     assignments,
     console,
     given,
-    require_jobs,
     settings_of,
     with_contributions,
+    workers_of,
 )
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
@@ -174,6 +175,7 @@ def compare(
         Engine, typer.Option(help="NVFlare's simulator, real processes (poc), or one process.")
     ] = Engine.sim,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     threads: Threads = None,
     device: Device = None,
     server_sites: ServerSites = None,
@@ -189,16 +191,15 @@ def compare(
     from cli.progress import RunBars, exit_if_failed, progress, resumable
     from evaluation.display.table import print_table
     from evaluation.studies.comparison import prepare, work_off, write_tables
-    from evaluation.studies.pool import workers_for
     from evaluation.studies.requests import parse_methods, parse_seeds
 
-    require_jobs(jobs)
+    workers = workers_of(jobs, cluster)
     options = given(
         sites=sites, rounds=rounds, engine=engine.value, threads=threads, device=device, server_sites=server_sites
     )
     planned = prepare(out, parse_methods(methods), parse_seeds(seeds), settings_of(settings, recipe, finish), options)
     names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
-    with resumable(), progress() as bars:
+    with workers, resumable(), progress() as bars:
         bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")
         each = RunBars(bars)
 
@@ -206,8 +207,6 @@ def compare(
             each.remove(folder)
             bars.advance(bar)
 
-        there = next(run.folder for run in planned if (run.folder / "run.json").exists())
-        workers = jobs or max(1, workers_for(there) // (threads or 1))
         failed = work_off(planned, workers, on_end, lambda folder, record: each.on_round(folder, record, names[folder]))
     for table in write_tables(out, planned):
         print_table(table, console)

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.app import (
+    Cluster,
     Device,
     Jobs,
     OutFolder,
@@ -16,6 +17,7 @@ from cli.app import (
     console,
     given,
     settings_of,
+    workers_of,
 )
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
@@ -34,6 +36,7 @@ def loo(
     rounds: Rounds = ROUNDS,
     seeds: Seeds = "0",
     jobs: Jobs = None,
+    cluster: Cluster = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
@@ -48,9 +51,10 @@ def loo(
     from evaluation.truth.values import leave_one_out_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
-    study = CoalitionStudy(out, method, seeds, jobs, settings_of(settings, recipe), options)
-    study.train(required(study.names, leave_one_out_weights))
-    study.show(leave_one_out_tables(study.results()))
+    with workers_of(jobs, cluster) as workers:
+        study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
+        study.train(required(study.names, leave_one_out_weights))
+        study.show(leave_one_out_tables(study.results()))
 
 
 @commands.command()
@@ -61,6 +65,7 @@ def generalise(
     rounds: Rounds = ROUNDS,
     seeds: Seeds = "0",
     jobs: Jobs = None,
+    cluster: Cluster = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
@@ -76,9 +81,10 @@ def generalise(
     from fedmerit.training.data import open_sites
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
-    study = CoalitionStudy(out, method, seeds, jobs, settings_of(settings, recipe), options)
-    study.train(without_each(study.names))
-    study.show(generalisation_tables(list(study.trainings.values()), open_sites(sites)))
+    with workers_of(jobs, cluster) as workers:
+        study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
+        study.train(without_each(study.names))
+        study.show(generalisation_tables(list(study.trainings.values()), open_sites(sites)))
 
 
 @commands.command()
@@ -95,6 +101,7 @@ def shapley(
     precision: Annotated[float, typer.Option(help="Sampling: largest standard error, of Dice, to stop at.")] = 0.005,
     most_permutations: Annotated[int, typer.Option(help="Sampling: the most to draw.")] = 1000,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     device: Device = None,
     server_sites: ServerSites = None,
     settings: Settings = None,
@@ -110,15 +117,16 @@ def shapley(
     from evaluation.truth.values import sampled_tables, shapley_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
-    study = CoalitionStudy(out, method, seeds, jobs, settings_of(settings, recipe), options)
-    number = len(study.names)
-    if number <= exact_up_to:
-        study.train(coalition for coalition in required(study.names, shapley_weights) if coalition)
-        study.show(shapley_tables(study.results()))
-        return
-    if most_permutations < 2:
-        raise BadInput(f"--most-permutations {most_permutations}: expected 2 or more")
-    console.print(f"{number} sites: permutations are sampled; --exact-up-to {number} trains all")
-    fewest = min(20, most_permutations)
-    rule = Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
-    study.show(sampled_tables(study.names, study.sample(rule)))
+    with workers_of(jobs, cluster) as workers:
+        study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
+        number = len(study.names)
+        if number <= exact_up_to:
+            study.train(coalition for coalition in required(study.names, shapley_weights) if coalition)
+            study.show(shapley_tables(study.results()))
+            return
+        if most_permutations < 2:
+            raise BadInput(f"--most-permutations {most_permutations}: expected 2 or more")
+        console.print(f"{number} sites: permutations are sampled; --exact-up-to {number} trains all")
+        fewest = min(20, most_permutations)
+        rule = Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
+        study.show(sampled_tables(study.names, study.sample(rule)))

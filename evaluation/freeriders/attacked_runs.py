@@ -4,7 +4,7 @@
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from evaluation.display.table import file_name
 from evaluation.freeriders.sybils import SYBILS
 from evaluation.results.run_folders import open_run
 from evaluation.results.views import Results
-from evaluation.studies.pool import execute_all
+from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
 from evaluation.studies.requests import Item
 from evaluation.studies.study_folders import require_same, scratch
 from fedmerit.attacks import catalogue
@@ -165,16 +165,16 @@ def _specs(attack: Attack) -> dict[str, str]:
 
 def work_off(
     attacks: Sequence[Attack],
-    workers: int,
-    on_end: Callable[[Path, str | None], None],
-    on_round: Callable[[Path, Mapping[str, Any]], None] = lambda folder, record: None,
+    workers: Workers,
+    on_end: OnEnd,
+    on_round: OnRound = lambda folder, record: None,
 ) -> dict[Path, str]:
-    """Execute what is not finished, ``workers`` at a time; the runs that failed, and why."""
+    """Execute what is not finished, side by side; the runs that failed, and why."""
     left = [attack.folder for attack in attacks if not attack.finished]
     return execute_all(left, workers, on_end, on_round, after=forget)
 
 
-def forget(folder: Path) -> None:
+def forget(folder: Path, sites: Path) -> None:
     """Drop what the sites of a finished run remember: models, of which a study would keep hundreds."""
     shutil.rmtree(folder / "sites", ignore_errors=True)
 

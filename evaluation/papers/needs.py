@@ -9,8 +9,8 @@ from evaluation.freeriders import attacked_runs
 from evaluation.papers.study import Deal, Study
 from evaluation.results.views import Results
 from evaluation.studies import comparison
+from evaluation.studies.cluster import OnEnd, Workers
 from evaluation.studies.comparison import Planned
-from evaluation.studies.pool import OnEnd
 from evaluation.truth import coalitions
 from evaluation.truth.semivalues import leave_one_out_weights, required
 from fedmerit.training.data import open_sites
@@ -45,7 +45,7 @@ class Compared:
         where = study.out / "runs" / (sites.name if self.deal else "as-they-are")
         return comparison.prepare(where, study.items(labels), study.seeds, {}, study.options(sites))
 
-    def work_off(self, trainings: Sequence[Planned], workers: int, on_end: OnEnd) -> dict[Path, str]:
+    def work_off(self, trainings: Sequence[Planned], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
         return comparison.work_off(trainings, workers, on_end, after=attacked_runs.forget)
 
@@ -87,7 +87,7 @@ class WithoutOne(_OneMethod):
         out = study.out / "coalitions" / file_name(self.label)
         return coalitions.prepare(out, chosen, study.seeds, item.method, item.settings, study.options(study.sites))
 
-    def work_off(self, trainings: Sequence[coalitions.Training], workers: int, on_end: OnEnd) -> dict[Path, str]:
+    def work_off(self, trainings: Sequence[coalitions.Training], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
         return coalitions.work_off(trainings, workers, on_end)
 
@@ -98,7 +98,7 @@ class WithoutOne(_OneMethod):
 
 @dataclass(frozen=True)
 class _Attacked(_OneMethod):
-    def work_off(self, trainings: Sequence[attacked_runs.Attack], workers: int, on_end: OnEnd) -> dict[Path, str]:
+    def work_off(self, trainings: Sequence[attacked_runs.Attack], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
         return attacked_runs.work_off(trainings, workers, on_end)
 

@@ -15,7 +15,7 @@ from evaluation.papers import cgsv_artefacts, cycle_artefacts, fedave_artefacts,
 from evaluation.papers.artefact import Artefact, Made, Paper
 from evaluation.papers.needs import Compared
 from evaluation.papers.study import Need, Study
-from evaluation.studies.pool import OnEnd, workers_for
+from evaluation.studies.cluster import OnEnd, Workers
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 
@@ -83,8 +83,8 @@ def produce(
     paper: Paper,
     artefacts: Sequence[Artefact],
     study: Study,
+    workers: Workers,
     *,
-    workers: int | None = None,
     on_begin: Callable[[int], None] = lambda trainings: None,
     on_end: OnEnd = lambda folder, error: None,
 ) -> tuple[list[Shown], dict[Path, str]]:
@@ -96,7 +96,7 @@ def produce(
         paper: whose artefacts.
         artefacts: some of them.
         study: what was asked for.
-        workers: trainings at a time; None: by free cores and memory.
+        workers: that train.
         on_begin: called with the number of trainings to do.
         on_end: called with every training, and why it failed or None.
 
@@ -118,9 +118,8 @@ def produce(
         for need in artefact.needs:
             study.prepare(need)  # what waited for others may begin
             left = [training for training in study.left(need) if training.folder not in failed]
-            there = [training.folder for training in left if (training.folder / "run.json").exists()]
             if left:
-                failed |= need.work_off(left, workers or (workers_for(there[0]) if there else 1), on_end)
+                failed |= need.work_off(left, workers, on_end)
         shown.append(_shown(artefact, study))
         write(paper, study, shown, [other for other in artefacts if other not in [one.artefact for one in shown]])
     return shown, failed

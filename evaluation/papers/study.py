@@ -14,7 +14,7 @@ from data_prep.dealing import Scheme
 from data_prep.partition import partition
 from evaluation.display.table import file_name
 from evaluation.results.views import Results
-from evaluation.studies.pool import OnEnd
+from evaluation.studies.cluster import OnEnd, Workers
 from evaluation.studies.requests import Item, parse_methods
 from evaluation.studies.study_folders import require_unchanged
 from fedmerit.capabilities.candidates import EvaluatesCandidates
@@ -71,7 +71,7 @@ class Need(Protocol):
         """Check every training, then create the run folders that are missing."""
         ...
 
-    def work_off(self, trainings: Sequence[Any], workers: int, on_end: OnEnd) -> dict[Path, str]:
+    def work_off(self, trainings: Sequence[Any], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished; the run folders that failed, and why."""
         ...
 

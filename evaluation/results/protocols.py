@@ -90,13 +90,14 @@ class Slices:
     @torch.inference_mode()
     def _predicted_in_volumes(self, network: nn.Module, amp: bool) -> "Slices":
         """Likewise, of whole cases, in evaluation mode."""
-        precision = precision_of(next(network.parameters()).device, amp)
+        device = next(network.parameters()).device
         masks: dict[Case, Tensor] = {}
         found = []
         for case, at in self.places:
             if case not in masks:
-                parts = [logits > 0 for _, logits in logits_of(network, case.image, precision)]
-                masks[case] = torch.cat(parts).float().cpu()
+                with autocast(device, precision_of(device, amp)):
+                    logits = logits_of(network.eval(), torch.from_numpy(np.array(case.image)).to(device))
+                masks[case] = (logits > 0).float().cpu()
             reference = torch.from_numpy(np.array(case.label[at], dtype=np.float32))
             found.append(get_confusion_matrix(masks[case][at][None], reference[None])[..., [0, 1, 3]])
         return Slices(self.places, torch.cat(found).round().long().numpy())

@@ -1,7 +1,7 @@
 """The runs of a comparison: which there are to be, which of them are missing, and what they gave."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from evaluation.display.table import Table, file_name
 from evaluation.results.run_folders import open_run, together
 from evaluation.results.views import Results
 from evaluation.studies import comparison_tables
-from evaluation.studies.pool import OnEnd, OnRound, execute_all, execute_in_turn
+from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all, execute_in_turn
+from evaluation.studies.execution import After
 from evaluation.studies.requests import Item
 from evaluation.studies.study_folders import require_same, scratch
 from fedmerit.capabilities.pooling import PoolsImages
@@ -120,16 +121,16 @@ def _with_contributions(asked: Mapping[str, Any], alone: Path) -> dict[str, Any]
 
 def work_off(
     planned: Sequence[Planned],
-    workers: int,
+    workers: Workers,
     on_end: OnEnd,
     on_round: OnRound = lambda folder, record: None,
-    after: Callable[[Path], None] | None = None,
+    after: After | None = None,
 ) -> dict[Path, str]:
-    """Train and test what is not finished, ``workers`` at a time; the runs that failed, and why.
+    """Train and test what is not finished, side by side; the runs that failed, and why.
 
     Runs that wait for what sites reach alone come last. Those of the simulator go one after the other, since each
     starts processes for its sites. Of fewer runs than there are cores, each has several sites at work at a time, where
-    it was not created with a number of them. The other arguments are those of `evaluation.studies.pool.execute_all`.
+    it was not created with a number of them. The other arguments are those of `evaluation.studies.cluster.execute_all`.
     """
     failed: dict[Path, str] = {}
     for waiting in (False, True):
@@ -147,15 +148,15 @@ def work_off(
 
 
 def _execute(
-    folders: Sequence[Path], workers: int, on_end: OnEnd, on_round: OnRound, after: Callable[[Path], None] | None
+    folders: Sequence[Path], workers: Workers, on_end: OnEnd, on_round: OnRound, after: After | None
 ) -> dict[Path, str]:
     if not folders:
         return {}
     info = read_run(folders[0])
     if info["engine"] != "local":  # NVFlare has processes of its own
         return execute_in_turn(folders, on_end, on_round, after)
-    busy = min(workers, len(folders)) * info["training"]["cpu_threads"]
-    threads = info["threads"] or max(1, cores() // busy)
+    busy = workers.number_for(folders[0], len(folders)) * info["training"]["cpu_threads"]
+    threads = info["threads"] or (max(1, cores() // busy) if workers.cluster is None else 1)
     return execute_all(folders, workers, on_end, on_round, after, threads=threads)
 
 

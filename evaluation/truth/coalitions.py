@@ -8,7 +8,7 @@
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import torch
 
 from evaluation.results.evaluate import evaluate
 from evaluation.results.views import Results
-from evaluation.studies.pool import execute_all, images_of
+from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
+from evaluation.studies.run_costs import images_of
 from evaluation.studies.study_folders import require_same, require_unchanged, scratch
 from evaluation.truth.semivalues import Coalition, text_of
 from fedmerit.configuration.run import RunConfiguration, make_configuration
@@ -179,18 +180,18 @@ def own_seconds(trainings: Sequence[Training]) -> float:
 
 def work_off(
     trainings: Sequence[Training],
-    workers: int,
-    on_end: Callable[[Path, str | None], None],
-    on_round: Callable[[Path, Mapping[str, Any]], None] = lambda folder, record: None,
+    workers: Workers,
+    on_end: OnEnd,
+    on_round: OnRound = lambda folder, record: None,
 ) -> dict[Path, str]:
-    """Train and test what is not finished, ``workers`` at a time; the runs that failed, and why."""
+    """Train and test what is not finished, side by side; the runs that failed, and why."""
     left = [training.folder for training in trainings if not training.finished]
     return execute_all(left, workers, on_end, on_round, after=test_everywhere)
 
 
-def test_everywhere(folder: Path) -> None:
-    """Test a finished run's model on all sites of its folder, also those that took no part; drop what it needed."""
-    evaluate(folder, Path(read_run(folder)["sites_folder"]), out=_tests(folder))
+def test_everywhere(folder: Path, sites: Path) -> None:
+    """Test a finished run's model on all sites of their folder, also those that took no part; drop what it needed."""
+    evaluate(folder, sites, out=_tests(folder))
     shutil.rmtree(folder / "sites", ignore_errors=True)
 
 

@@ -204,19 +204,28 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
 
 
-def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: int | None = None) -> None:
+def execute(
+    run: Path,
+    on_round: Callable[[Mapping[str, Any]], None],
+    threads: int | None = None,
+    sites: Path | None = None,
+    server_sites: Path | None = None,
+) -> None:
     """Train and test from the run's last complete round.
 
     Args:
         run: the run folder.
         on_round: called with every round's ledger record.
         threads: sites at work at a time, in place of what the run was created with; no result depends on it.
+        sites: where this machine has the site folders, if not where they were when the run was created.
+        server_sites: where it has the server's own, likewise.
 
     Raises:
         BadInput: the sites are not those the run was created with, or another process is at work on it.
         RunFailed: the run did not come to its end; the message says where the log is.
     """
-    info = _info(run)
+    here = {"sites_folder": sites, "server_sites": server_sites}
+    info = _info(run) | {name: str(place) for name, place in here.items() if place}
     config, root = RunConfiguration.from_dict(info["plan"]), Path(info["sites_folder"])
     folders = open_sites(root, info.get("only"))
     names = [folder.name for folder in folders]
@@ -249,14 +258,14 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
             least, attacks = info.get("min_sites", 1), info.get("behaviours")
             run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, least, keys)
             return
-        server_sites, attacks = info["server_sites"], info.get("behaviours")
+        of_server, attacks = info["server_sites"], info.get("behaviours")
         if info["engine"] == "poc":
             from fedmerit.flare.deploy.poc import run_poc  # NVFlare takes seconds to import
 
             waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
-            run_poc(config, folders, run, device, on_round, lock, server_sites, attacks, *waiting)
+            run_poc(config, folders, run, device, on_round, lock, of_server, attacks, *waiting)
         else:
             from fedmerit.flare.simulation import run_simulator
 
             threads = min(threads or len(names), len(names))
-            run_simulator(config, names, root, run, threads, device, on_round, lock, server_sites, attacks)
+            run_simulator(config, names, root, run, threads, device, on_round, lock, of_server, attacks)

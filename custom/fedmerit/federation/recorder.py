@@ -47,12 +47,14 @@ class Recorder:
         self.config, self.sites, self.name = config, sites, run.name
         self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl", signer)
         self.matrix = run / CROSS_SITE
+        self._sent: set[str] | None = None  # digests of the updates in the ledger, once it was read
         if signer:
             signer.publish(run)
 
     def rewind(self, results_size: int, rounds: int) -> None:
         """Forget what was written after a checkpoint: it belongs to an incomplete round."""
         self.ledger.keep(rounds)
+        self._sent = None
         self.results.truncate(results_size)
 
     def training_round(
@@ -157,9 +159,12 @@ class Recorder:
 
     def _repeated(self, digests: Mapping[str, str]) -> set[str]:
         """The sites whose update the ledger holds of an earlier round, or another site sent too."""
-        earlier = {sent for record in self.ledger.records for sent in record["updates"].values()}
+        if self._sent is None:
+            self._sent = {sent for record in self.ledger.records for sent in record["updates"].values()}
         times = Counter(digests.values())
-        return {site for site, sent in digests.items() if sent in earlier or times[sent] > 1}
+        repeated = {site for site, sent in digests.items() if sent in self._sent or times[sent] > 1}
+        self._sent.update(digests.values())
+        return repeated
 
     def _round_rows(
         self, round: int, replies: Replies, received: Sequence[int], outcome: Outcome, repeated: Collection[str]

@@ -133,7 +133,7 @@ class Federation:
             self._record(admitted, began, updates, outcome)
             self.round += 1
             self._checkpoint()
-            self.on_round(self.recorder.ledger.records[-1])
+            self.on_round(self.recorder.ledger.last or {})
         if not self.finished:
             yield from self._test()
 

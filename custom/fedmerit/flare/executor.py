@@ -34,6 +34,7 @@ from fedmerit.flare.translation import (
     peer_to_shareable,
     shareable_to_peer,
 )
+from fedmerit.flare.turns import turn
 from fedmerit.records.ciphertexts import SiteKey
 from fedmerit.training.networks import build_network
 from fedmerit.training.place import attack_of, device_of, follow_manifest, run_folder, site_folder
@@ -123,7 +124,8 @@ class MeritExecutor(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
-            answer = self._open(fl_ctx).answer(task)
+            with turn():
+                answer = self._open(fl_ctx).answer(task)
             if isinstance(task, Task) and isinstance(answer, Reply):
                 self._trained = task, answer
             return FLModelUtils.to_shareable(answer_to_model(answer, self._network))

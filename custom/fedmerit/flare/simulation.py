@@ -21,10 +21,14 @@ from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json, write_json
 from fedmerit.flare.recipe import MeritRecipe, site_policy
+from fedmerit.flare.turns import TURNS
+from fedmerit.machine import free_memory
 from fedmerit.records.ledger import Ledger
 from fedmerit.training import place
 
 POLL = 0.3  # seconds
+SITE_MEMORY = 0.8e9  # bytes of a site's process, NVFlare, PyTorch and MONAI loaded
+FREE_SHARE = 0.8  # of what is free, to count on
 MARK = "FEDMERIT_SIMULATION"  # variable by which all processes of one simulation are known
 
 
@@ -47,7 +51,7 @@ def run_simulator(
         sites: names of the sites.
         root: the folder of their site folders.
         run: the run folder, with run.json.
-        threads: client processes at a time.
+        threads: sites at work at a time. Each has a process, where memory allows; else a new one for every task.
         devices: setting as `fedmerit.training.place.device_of` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
@@ -70,6 +74,9 @@ def run_simulator(
             place.SERVER_SITES: server_sites or "",  # whatever this process was told: run.json decides
             place.ATTACKS: place.attack_setting(attacks or {}),
         }
+        if threads < len(sites) and len(sites) * SITE_MEMORY <= FREE_SHARE * free_memory():
+            workspace.mkdir(parents=True, exist_ok=True)
+            here[TURNS], threads = f"{threads}:{workspace.resolve()}", len(sites)
         command = [sys.executable, "-m", "fedmerit.flare.simulation", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
             process = subprocess.Popen(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports, SiteView, inner_products
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, cosine_to_others, share
+from fedmerit.vectors import BLOCK, aggregate, cosine_to_others, share
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.
@@ -133,7 +133,11 @@ def mean_of_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:
 
 def minus_model(received: Tensor, own_previous: Tensor, weight: float) -> Tensor:
     """w_t without site i (Eq. 3): ``received`` w_t, ``own_previous`` w_{t-1,i}, ``weight`` ρ_i in w_t."""
-    return mean_of_others(received, own_previous, weight).to(received.dtype)
+    result = torch.empty_like(received)
+    for rows in zip(*(torch.split(vector, BLOCK) for vector in (result, received, own_previous)), strict=True):
+        part, *held = rows
+        part.copy_(mean_of_others(*held, weight))
+    return result
 
 
 def cosine_to_mean_of_others(received: Tensor, previous: Tensor, own_previous: Tensor, weight: float) -> float:
@@ -145,7 +149,11 @@ def cosine_to_mean_of_others(received: Tensor, previous: Tensor, own_previous: T
         own_previous: w_{t-1,i}.
         weight: ρ_i of the aggregation that made w_t, below 1.
     """
-    own = own_previous.double() - previous.double()
-    others = mean_of_others(received.double() - previous.double(), own, weight)
-    norm = own.norm() * others.norm()
-    return float((own @ others / norm).clamp(-1, 1)) if norm > 0 else 0.0
+    products = torch.zeros(2, 2, dtype=torch.float64, device=received.device)
+    for now, before, mine in zip(*(torch.split(v, BLOCK) for v in (received, previous, own_previous)), strict=True):
+        start = before.double()
+        own = mine.double() - start
+        pair = torch.stack([own, mean_of_others(now.double() - start, own, weight)])
+        products += pair @ pair.T
+    norm = products[0, 0].sqrt() * products[1, 1].sqrt()
+    return float((products[0, 1] / norm).clamp(-1, 1)) if norm > 0 else 0.0

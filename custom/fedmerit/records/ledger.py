@@ -63,17 +63,22 @@ class Ledger:
     @property
     def last_hash(self) -> str:
         """The hash of the last record; `GENESIS` where there is none."""
-        records = self.records
-        return str(records[-1]["hash"]) if records else GENESIS
+        last = self.last
+        return str(last["hash"]) if last else GENESIS
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """The last complete record; the others are not parsed."""
+        return next(self._read(max(len(_lines(self.path)) - 2, 0)), None) if self.path.exists() else None
 
     @property
     def records(self) -> list[dict[str, Any]]:
         """All complete records; a last line cut short by a crash does not count. `BadInput` naming one that is none."""
         return list(self._read())
 
-    def _read(self, count: int | None = None) -> Iterator[dict[str, Any]]:
+    def _read(self, first: int = 0, count: int | None = None) -> Iterator[dict[str, Any]]:
         if self.path.exists():
-            for number, line in enumerate(_lines(self.path)[:-1][:count], start=1):
+            for number, line in enumerate(_lines(self.path)[:-1][first:count], start=first + 1):
                 try:
                     yield json.loads(line)
                 except ValueError:
@@ -85,7 +90,7 @@ class Ledger:
 
         def follow() -> None:
             nonlocal seen
-            for record in self.records[seen:]:
+            for record in self._read(seen):
                 on_record(record)
                 seen += 1
 
@@ -93,7 +98,7 @@ class Ledger:
 
     def keep(self, count: int) -> None:
         """Forget all but the first ``count`` records; `BadInput` where there are fewer."""
-        if (found := len(list(self._read(count)))) < count:
+        if (found := len(list(self._read(count=count)))) < count:
             raise BadInput(f"{self.path}: holds {found} records, expected {count}; some were removed")
         lines = _lines(self.path)[:-1][:count] if self.path.exists() else []
         write_atomically(self.path, lambda file: file.write(b"".join(line + b"\n" for line in lines)))

@@ -126,14 +126,29 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
         ) from error
     built.patch = network.patch  # type: ignore[assignment]
     built.smallest = network.patch or (2 * architecture.step(network),) * 2  # type: ignore[assignment]
+    instances = any(isinstance(module, _InstanceNorm) for module in built.modules())
+    if device is None or device.type == "cpu":
+        _hasten_norms(built)
     if device is None:
         return built
     if network.patch:
         return built.to(device)
-    instances = any(isinstance(module, _InstanceNorm) for module in built.modules())
     layout = torch.contiguous_format if instances else torch.channels_last
     placed: nn.Module = built.to(device, memory_format=layout)  # type: ignore[call-overload]
     return placed
+
+
+def _hasten_norms(network: nn.Module) -> None:
+    """Compute affine instance norms as group norms of one channel each, by the same names: the same function, quicker.
+
+    On a CPU; on a GPU it is not measured.
+    """
+    for parent in list(network.modules()):
+        for name, norm in parent.named_children():
+            if isinstance(norm, nn.InstanceNorm2d) and norm.affine and not norm.track_running_stats:
+                quicker = nn.GroupNorm(norm.num_features, norm.num_features, norm.eps)
+                quicker.load_state_dict(norm.state_dict())
+                setattr(parent, name, quicker)
 
 
 def _norm(network: Network, architecture: Architecture) -> dict[str, Any]:

@@ -31,21 +31,28 @@ def evaluate(
     """
     device = next(network.parameters()).device
     precision = precision_of(device, amp)
-    counts, distances = [], []
-    for case in cases:
-        predicted = np.zeros(case.label.shape, dtype=np.bool_)
-        total = torch.zeros(len(labels), 4, device=device, dtype=torch.float64)
-        for part, logits in logits_of(network, case.image, precision):
-            masks = torch.from_numpy(np.array(case.label[part], dtype=np.float32)).to(device)
-            total += get_confusion_matrix((logits > 0).float(), masks).sum(dim=0)
+    network.eval()
+    counts = torch.zeros(len(cases), len(labels), 4, device=device, dtype=torch.float64)  # TP FP TN FN
+    predicted = [np.zeros(case.label.shape, dtype=np.bool_) for case in cases] if surfaces else []
+    for places in _volumes(cases) if patch_of(network) else _batches(cases):
+        parts = [(cases[place], part) for place, part in places]
+        images = torch.from_numpy(np.concatenate([case.image[part] for case, part in parts])).to(device)
+        masks = torch.from_numpy(np.concatenate([case.label[part] for case, part in parts])).to(device)
+        with autocast(device, precision):
+            found = logits_of(network, images) > 0
+        of_slices: Tensor = get_confusion_matrix(found.float(), masks.float()).double()
+        sizes = [part.stop - part.start for _, part in places]
+        for (place, part), of_case, shown in zip(places, of_slices.split(sizes), found.split(sizes), strict=True):
+            counts[place] += of_case.sum(dim=0)
             if surfaces:
-                predicted[part] = (logits > 0).cpu().numpy()
-        counts.append(total)
-        none = [None] * len(labels)
-        distances.append(measure_surfaces(predicted, case.label, case.spacing) if surfaces else none)
-    if not counts:
-        return []
-    table = torch.stack(counts).round().long().tolist()  # (cases, labels, TP FP TN FN), fetched from the device once
+                predicted[place][part] = shown.cpu().numpy()
+    if surfaces:
+        distances = [
+            measure_surfaces(mask, case.label, case.spacing) for mask, case in zip(predicted, cases, strict=True)
+        ]
+    else:
+        distances = [[None] * len(labels) for _ in cases]
+    table = counts.round().long().tolist()  # fetched from the device once
     return [
         Overlap(f"{position:03d}", label, tp, fp, fn, surface)
         for position, (rows, of_case) in enumerate(zip(table, distances, strict=True))
@@ -53,30 +60,42 @@ def evaluate(
     ]
 
 
-@torch.inference_mode()
-def logits_of(
-    network: nn.Module, image: NDArray[np.float32], precision: torch.dtype | None = None
-) -> Iterator[tuple[slice, Tensor]]:
-    """Of one case's image (slices, channels, h, w): some of its slices, and their logits (slices, labels, h, w).
+def _batches(cases: Sequence[Case]) -> Iterator[list[tuple[int, slice]]]:
+    """All slices in their order, as parts of cases by position, `EVALUATION_BATCH` together: cases may be one slice."""
+    batch, room = list[tuple[int, slice]](), EVALUATION_BATCH
+    for place, case in enumerate(cases):
+        start, size = 0, len(case.image)
+        while start < size:
+            part = slice(start, min(size, start + room))
+            batch.append((place, part))
+            room -= part.stop - start
+            start = part.stop
+            if not room:
+                yield batch
+                batch, room = [], EVALUATION_BATCH
+    if batch:
+        yield batch
 
-    A network of volumes sees its patches one after the other, half of each in the next; logits where they overlap are
-    weighed by a Gaussian (MONAI's `sliding_window_inference`).
+
+def _volumes(cases: Sequence[Case]) -> Iterator[list[tuple[int, slice]]]:
+    """Likewise, of whole cases."""
+    for place, case in enumerate(cases):
+        yield [(place, slice(0, len(case.image)))]
+
+
+def logits_of(network: nn.Module, images: Tensor) -> Tensor:
+    """(slices, labels, h, w) of slices (slices, channels, h, w), by a network of volumes of one whole volume.
+
+    That sees its patches one after the other, half of each in the next; logits where they overlap are weighed by a
+    Gaussian (MONAI's `sliding_window_inference`).
     """
-    device = next(network.parameters()).device
-    network.eval()
     patch = patch_of(network)
-    batch = len(image) if patch else EVALUATION_BATCH
-    for start in range(0, len(image), batch):
-        part = slice(start, start + batch)
-        images = torch.from_numpy(np.array(image[part])).to(device)
-        with autocast(device, precision):
-            if patch:
-                volume = images.transpose(0, 1)[None]
-                seen = sliding_window_inference(volume, patch, 1, network, overlap=0.5, mode="gaussian")
-                logits = seen[0].transpose(0, 1)
-            else:
-                logits = network(images)
-        yield part, logits
+    if not patch:
+        logits: Tensor = network(images)
+        return logits
+    volume = images.transpose(0, 1)[None]
+    seen: Tensor = sliding_window_inference(volume, patch, 1, network, overlap=0.5, mode="gaussian")
+    return seen[0].transpose(0, 1)
 
 
 @torch.inference_mode()
@@ -107,5 +126,9 @@ def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
 @torch.inference_mode()
 def predict(network: nn.Module, image: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w)."""
-    masks: NDArray[np.bool_] = torch.cat([logits > 0 for _, logits in logits_of(network, image)]).cpu().numpy()
+    device = next(network.parameters()).device
+    network.eval()
+    slices = torch.from_numpy(np.array(image))
+    parts = [slices] if patch_of(network) else torch.split(slices, EVALUATION_BATCH)
+    masks: NDArray[np.bool_] = torch.cat([logits_of(network, part.to(device)) > 0 for part in parts]).cpu().numpy()
     return masks

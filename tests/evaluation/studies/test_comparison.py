@@ -7,6 +7,7 @@ import pytest
 from run_factory import make_sites
 
 from evaluation.studies import comparison
+from evaluation.studies.cluster import Workers
 from evaluation.studies.comparison import Planned, prepare, work_off, write_tables
 from evaluation.studies.requests import parse_methods, parse_seeds
 from fedmerit.engines import runs
@@ -151,15 +152,19 @@ def tiny(tmp_path, engine, settings=None):
 def test_runs_go_side_by_side(tmp_path):
     planned, rounds, ended = tiny(tmp_path, "local"), [], []
     (planned[1].folder / "results.csv").mkdir()
-    failed = work_off(
-        planned, 2, lambda folder, error: ended.append((folder, error)), lambda folder, record: rounds.append(folder)
-    )
+    with Workers(2) as workers:
+        failed = work_off(
+            planned,
+            workers,
+            lambda folder, error: ended.append((folder, error)),
+            lambda folder, record: rounds.append(folder),
+        )
     assert list(failed) == [planned[1].folder]
     assert failed[planned[1].folder].startswith("IsADirectoryError")
     assert sorted(ended) == sorted((run.folder, failed.get(run.folder)) for run in planned)
     assert sorted(rounds) == [planned[0].folder, planned[2].folder]
     assert [run.finished for run in planned] == [True, False, True]
-    assert work_off(planned[::2], 2, lambda folder, error: ended.clear()) == {}
+    assert work_off(planned[::2], Workers(2), lambda folder, error: ended.clear()) == {}
     assert ended
     assert write_tables(tmp_path / "out", planned)
 
@@ -178,7 +183,7 @@ def test_a_run_of_the_simulator_that_fails_does_not_stop_the_others(tmp_path, mo
     monkeypatch.setattr(runs, "execute", execute)
     rounds = []
     failed = work_off(
-        planned, 2, lambda folder, error: ended.append(folder), lambda folder, record: rounds.append(folder)
+        planned, Workers(2), lambda folder, error: ended.append(folder), lambda folder, record: rounds.append(folder)
     )
     assert done == ended == rounds == [run.folder for run in planned]
     log = planned[1].folder / "failed.log"
@@ -202,5 +207,5 @@ def test_free_cores_go_to_the_sites_of_a_run(tmp_path, options, monkeypatch, cor
     planned, heard = plan_of(tmp_path, options | asked, settings=settings), {}
     monkeypatch.setattr(comparison, "cores", lambda: cores)
     monkeypatch.setattr(comparison, "execute_all", lambda *arguments, threads: heard.update(threads=threads) or {})
-    assert work_off(planned, workers, lambda folder, error: None) == {}
+    assert work_off(planned, Workers(workers), lambda folder, error: None) == {}
     assert heard == {"threads": threads}

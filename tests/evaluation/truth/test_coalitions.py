@@ -9,6 +9,7 @@ from rounds import SETTINGS, make_rounds, play
 from run_factory import make_sites
 
 from evaluation.results.views import Results
+from evaluation.studies.cluster import Workers
 from evaluation.truth import coalitions
 from evaluation.truth.semivalues import NOBODY, required, shapley_weights, text_of
 from evaluation.truth.utilities import coalition_utilities
@@ -51,7 +52,8 @@ def study(prepare, tmp_path_factory):
     """All coalitions, trained and tested: never change them."""
     out = tmp_path_factory.mktemp("study") / "out"
     trainings = prepare(out)
-    assert coalitions.work_off(trainings, 2, ignore) == {}
+    with Workers(2) as workers:
+        assert coalitions.work_off(trainings, workers, ignore) == {}
     return out, trainings
 
 
@@ -164,7 +166,7 @@ def test_what_is_done_is_not_done_again(own, prepare):
     before, asked = contents(own), read_json(own / "study.json")
     trainings = prepare(own)
     assert coalitions.cost(trainings) == coalitions.Cost(0, 0, 0.0)
-    assert coalitions.work_off(trainings, 2, ignore) == {}
+    assert coalitions.work_off(trainings, Workers(1), ignore) == {}
     assert contents(own) == before
     assert read_json(own / "study.json") == asked
 
@@ -185,7 +187,7 @@ def test_what_is_missing_alone_is_done(own, prepare):
     assert (cost.trainings, cost.images) == (2, 2 * (2 + 1) * IMAGES)  # rounds x sites x images
     assert 0 < cost.hours < 1
     heard = []
-    assert coalitions.work_off(trainings, 2, lambda folder, error: heard.append((folder.name, error))) == {}
+    assert coalitions.work_off(trainings, Workers(1), lambda folder, error: heard.append((folder.name, error))) == {}
     assert sorted(heard) == [("Alder+Birch_seed0", None), ("Birch_seed0", None)]
     opened = {own / "runs/Birch_seed0" / name for name in (".lock", "ledger.jsonl")}  # and left as they were
     assert (own / "runs/Birch_seed0/ledger.jsonl").read_text() == ledger
@@ -317,20 +319,20 @@ def test_long_names_are_short_folders_that_differ(tmp_path):
     assert coalitions.prepare(tmp_path / "out", of, [0], "fedavg", TINY, options) == first
 
 
-@pytest.mark.slow  # `test_pool` has the failure; `test_what_is_missing_alone_is_done`, the going on
+@pytest.mark.slow  # `test_cluster` has the failure; `test_what_is_missing_alone_is_done`, the going on
 def test_a_training_that_fails_is_told_and_the_others_are_there(sites, prepare, tmp_path):
     own = tmp_path / "sites"
     shutil.copytree(sites, own)
     trainings = prepare(tmp_path / "out", [PAIR, ONE, frozenset({"Cedar"})], sites=own)
     next((own / "Alder").glob("training0_image.npy")).unlink()
-    failed = coalitions.work_off(trainings, 1, ignore)
+    failed = coalitions.work_off(trainings, Workers(1), ignore)
     pair = folder_of(trainings, PAIR)
     assert list(failed) == [pair]
     assert not trainings[0].finished
     coalitions.write_results(tmp_path / "out")
     assert set(read_table(tmp_path / "out/results.csv")["coalition"]) == {"Birch", "Cedar"}
     shutil.copy(sites / "Alder/training0_image.npy", own / "Alder")
-    assert coalitions.work_off(trainings, 1, ignore) == {}
+    assert coalitions.work_off(trainings, Workers(1), ignore) == {}
     assert len(set(coalitions.results_of(trainings).rows["coalition"])) == 3
 
 

@@ -22,13 +22,20 @@ NAMES = ["site1", "site2", "site3"]
     ("threads", "rounds"),
     [
         pytest.param(3, 3, id="a process per site"),
-        pytest.param(2, 2, id="fewer processes", marks=pytest.mark.slow),  # each starts anew for every task
+        pytest.param(2, 2, id="in turns", marks=pytest.mark.slow),
     ],
 )
 def test_simulator_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of, threads, rounds):
     run = trained(engine="sim", threads=threads, rounds=rounds)
     assert_same_run(trained(rounds=rounds), run)
     assert processes_of(run) == []
+
+
+@pytest.mark.slow
+def test_fewer_processes_than_sites_give_the_same(trained, assert_same_run, monkeypatch):
+    """Where memory is short, NVFlare begins a process anew for every site and task."""
+    monkeypatch.setattr("fedmerit.flare.simulation.free_memory", lambda: 0)
+    assert_same_run(trained(rounds=2), trained(engine="sim", threads=2, rounds=2, again=1))
 
 
 @pytest.mark.slow

@@ -29,6 +29,26 @@ def test_appending_continues_the_chain_of_another_process(ledger):
     assert verify(ledger.path) == 4
 
 
+def test_the_last_record(ledger, tmp_path):
+    assert ledger.last == ledger.records[-1]
+    with ledger.path.open("ab") as file:
+        file.write(b'{"round": 3')
+    assert ledger.last["round"] == 2
+    assert Ledger(tmp_path / "none.jsonl").last is None
+    (tmp_path / "none.jsonl").write_bytes(b'{"round": 0')
+    assert Ledger(tmp_path / "none.jsonl").last is None
+
+
+def test_a_follower_hears_every_record_once(ledger):
+    heard = []
+    follow = ledger.follower(lambda record: heard.append(record["round"]))
+    follow()
+    follow()
+    ledger.append({"round": 3})
+    follow()
+    assert heard == [0, 1, 2, 3]
+
+
 def test_no_ledger_and_an_empty_one(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl")
     assert ledger.records == []

@@ -70,6 +70,17 @@ def test_dice_of_a_case_is_monais_over_the_whole_volume(slices):
     assert [overlap.dice for overlap in overlaps] == pytest.approx(expected.flatten().tolist(), abs=1e-6)
 
 
+def test_cases_of_few_slices_are_evaluated_together():
+    sizes = [1, 2, EVALUATION_BATCH, 1, 3]
+    cases = [random_volume(seed, slices) for seed, slices in enumerate(sizes)]
+    network, passes = Threshold(0.5, -0.2), []
+    network.register_forward_pre_hook(lambda module, given: passes.append(len(given[0])))
+    together = evaluate(network, cases, ("disc", "cup"), surfaces=True)
+    assert passes == [EVALUATION_BATCH, sum(sizes) - EVALUATION_BATCH]
+    alone = [evaluate(network, [case], ("disc", "cup"), surfaces=True) for case in cases]
+    assert [replace(one, case="") for one in together] == [replace(one, case="") for each in alone for one in each]
+
+
 def test_overlaps_are_counted_voxel_by_voxel():
     case = random_volume(0, slices=3)
     predicted = case.image > np.array([0.5, -0.2], dtype=np.float32)[None, :, None, None]

@@ -1,3 +1,4 @@
+import copy
 from dataclasses import asdict, replace
 
 import pytest
@@ -70,6 +71,30 @@ def test_a_neuron_left_out_changes_nothing_elsewhere():
     built(torch.randn(1, 1, 32, 32))
     assert not seen[0][0, 1].any()
     assert seen[0][0, 0].any()
+
+
+@pytest.mark.parametrize("architecture", ["dynunet", "basicunet"])
+def test_affine_instance_norms_are_computed_as_group_norms_of_one_channel(architecture):
+    """The same names, shapes and function as MONAI's own; gradients too."""
+    ours = initial_network(description(architecture), 0).train()
+    assert not any(isinstance(module, torch.nn.InstanceNorm2d) for module in ours.modules())
+    theirs = copy.deepcopy(ours)
+    for parent in list(theirs.modules()):
+        for name, norm in parent.named_children():
+            if isinstance(norm, torch.nn.GroupNorm):
+                assert norm.num_groups == norm.num_channels
+                setattr(parent, name, torch.nn.InstanceNorm2d(norm.num_channels, norm.eps, affine=True))
+    generator = torch.Generator().manual_seed(0)
+    state = {
+        name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in ours.state_dict().items()
+    }
+    images = torch.randn(3, 1, 32, 32, generator=generator)
+    gradients = []
+    for network in (ours, theirs):
+        network.load_state_dict(state)
+        network(images).square().mean().backward()
+        gradients.append(torch.cat([part.grad.flatten() for part in network.parameters() if part.grad is not None]))
+    assert torch.allclose(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[1].abs().max()))
 
 
 def test_a_description_of_an_earlier_version_is_a_unet():

@@ -1,0 +1,39 @@
+"""``fedmerit bench growth``."""
+
+from typing import Annotated
+
+import typer
+
+from cli.app import Method, Recipe, Settings, settings_of
+from cli.bench_options import BenchFolder, Repetitions, show_benchmark, tell_case
+from fedmerit.errors import BadInput
+
+commands = typer.Typer()
+
+
+@commands.command()
+def growth(
+    out: BenchFolder,
+    sites: Annotated[str, typer.Option(help="Numbers of sites.")] = "2,4,8,16,32,64",
+    width: Annotated[str, typer.Option(help="Channels of the network's first level.")] = "4,8,16,32,64",
+    size: Annotated[str, typer.Option(help="Pixels.")] = "64,128,256",
+    rounds: Annotated[str, typer.Option(help="Numbers of rounds.")] = "10,50,200",
+    method: Annotated[str, Method] = "fedce",
+    repetitions: Repetitions = 5,
+    settings: Settings = None,
+    recipe: Recipe = None,
+) -> None:
+    """Seconds and memory of a local round by sites, network, image size and rounds, one at a time. Takes hours."""
+    from evaluation.benchmarks.growth import growth as measure
+
+    axes = {"sites": sites, "width": width, "size": size, "rounds": rounds}
+    numbers = {axis: _numbers(axis, text) for axis, text in axes.items() if text}
+    found = measure(out, numbers, method, repetitions, settings_of(settings, recipe), tell_case(repetitions))
+    show_benchmark(found, out, "seconds per round")
+
+
+def _numbers(axis: str, text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise BadInput(f"--{axis} {text}: expected whole numbers, such as 2,4,8; or nothing, to leave it out") from None

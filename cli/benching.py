@@ -1,0 +1,11 @@
+"""``fedmerit bench``: a sub-command a file. What measures stands in evaluation/benchmarks."""
+
+import typer
+
+from cli import bench_aggregation, bench_growth, bench_memory, bench_speed
+
+commands = typer.Typer()
+bench = typer.Typer(help="Measure speed, memory, growth and aggregation on this machine.", no_args_is_help=True)
+for file in (bench_speed, bench_memory, bench_growth, bench_aggregation):
+    bench.add_typer(file.commands)
+commands.add_typer(bench, name="bench")

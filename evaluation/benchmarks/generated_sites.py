@@ -1,0 +1,27 @@
+"""Sites to measure with: generated ones, as many and as large as a benchmark asks for."""
+
+import shutil
+from pathlib import Path
+
+from data_prep.preparation import Preparation
+from data_prep.prepare import prepare
+from fedmerit.files import read_json, write_json
+
+
+def generated_sites(out: Path, size: int, number: int | None = None) -> Path:
+    """The folder of six generated prostate sites of ``size`` pixels, or of ``number`` copies of the first of them.
+
+    Copies are alike, so that time grows with their number alone.
+    """
+    six = out / "sites" / f"{size}px"
+    if not six.exists():
+        prepare(Preparation("synthetic-prostate", size=size), six)
+    if number is None:
+        return six
+    root = out / "sites" / f"{size}px-{number}-alike"
+    for place in range(number):
+        name = f"site{place + 1:03d}"
+        if not (root / name / "site.json").exists():
+            shutil.copytree(six / "site1", root / name, dirs_exist_ok=True)
+            write_json(root / name / "site.json", {**read_json(six / "site1" / "site.json"), "name": name})
+    return root

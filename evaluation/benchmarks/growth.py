@@ -1,0 +1,82 @@
+"""How seconds and memory of a local FedCE round grow with sites, network, image size and rounds, one at a time."""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evaluation.benchmarks.benchmark import Benchmark, Measure, lines
+from evaluation.benchmarks.generated_sites import generated_sites
+from evaluation.benchmarks.processes import measure
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.records.results import read_run
+
+QUANTITIES = {"seconds per round": "seconds", "memory, PSS [GB]": "memory"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained."""
+
+    sites: int = 4
+    width: int = 8
+    size: int = 64
+    rounds: int = 4
+
+
+AXES = tuple(vars(Work()))
+
+
+def growth(
+    out: Path,
+    axes: Mapping[str, Sequence[int]],
+    method: str,
+    repetitions: int,
+    settings: Mapping[str, str],
+    on_case: Any,
+    base: Work = Work(),
+) -> Benchmark:
+    """Measure `Work` with one of its numbers changed, for each of ``axes``.
+
+    Raises:
+        BadInput: a number below 1, fewer than two rounds or sites.
+    """
+    for axis, values in axes.items():
+        for value in values:
+            if value < (2 if axis in ("sites", "rounds") else 1):
+                raise BadInput(f"--{axis} {value}: too few")
+    benchmark = Benchmark("growth", {"axes": dict(axes), "base": vars(base), "settings": dict(settings)})
+    works = {f"{axis} {value}": replace(base, **{axis: value}) for axis, values in axes.items() for value in values}
+    cases = {name: _case(out, name, work, method, settings) for name, work in works.items()}
+    benchmark.measure(cases, repetitions, on_case)
+    benchmark.write(out, {f"growth-{axis}-{name}": figure for axis, name, figure in _figures(benchmark, axes)})
+    return benchmark
+
+
+def _case(out: Path, name: str, work: Work, method: str, settings: Mapping[str, str]) -> Measure:
+    def measured() -> Mapping[str, float]:
+        folder = out / "work" / name.replace(" ", "-")
+        shutil.rmtree(folder, ignore_errors=True)
+        run, ends = folder / "run", folder / "ends.txt"
+        sites = generated_sites(out, work.size, work.sites)
+        chosen = {**settings, "width": str(work.width)}
+        runs.create(run, method, sites, work.rounds, engine="local", settings=chosen)
+        used = measure([sys.executable, "-m", "evaluation.benchmarks.one_run", str(run), str(ends)], ends)
+        size = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
+        assert read_run(run)["rounds"] == work.rounds
+        return {**used.quantities, "run folder [MB]": size / 1e6}
+
+    return measured
+
+
+def _figures(benchmark: Benchmark, axes: Mapping[str, Sequence[int]]) -> list[tuple[str, str, Any]]:
+    medians = benchmark.table.set_index(["quantity", "case"])["median"]
+    found = []
+    for axis, values in axes.items():
+        for quantity, name in QUANTITIES.items():
+            heights = [float(medians[quantity, f"{axis} {value}"]) for value in values]
+            found.append((axis, name, lines({quantity: (list(values), heights)}, axis, quantity, log=True)))
+    return found

@@ -1,0 +1,73 @@
+"""Seconds of a FedCE round: the engines, the bare steps of the same work, and NVFlare's own FedCE in two settings."""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluation.benchmarks.benchmark import Benchmark, Measure, bars
+from evaluation.benchmarks.processes import measure
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+
+CASES: Mapping[str, str] = {
+    "steps": "forward, backward, optimiser and two validations of the same work, nothing else",
+    "local": "FedMerit, local engine",
+    "sim": "FedMerit on NVFlare's simulator, a thread a site",
+    "sim-2": "the same with --threads 2",
+    "peer": "NVFlare's FedCERecipe with a client after its documentation, torch's default threads",
+    "peer-1": "the same with torch.set_num_threads(1)",
+}
+
+
+def speed(
+    out: Path,
+    sites: Path,
+    rounds: int,
+    repetitions: int,
+    cases: Sequence[str],
+    settings: Mapping[str, str],
+    on_case: Any,
+) -> Benchmark:
+    """Measure `CASES`, each as a process and all that it begins, for the same network, loss, optimiser and batches.
+
+    Raises:
+        BadInput: an unknown case, or fewer than two rounds.
+    """
+    if unknown := [case for case in cases if case not in CASES]:
+        raise BadInput(f"--cases {unknown[0]}: unknown; there are {', '.join(CASES)}")
+    if rounds < 2:
+        raise BadInput(f"--rounds {rounds}: expected 2 or more, as the first is not counted")
+    asked = {"sites": str(sites), "rounds": rounds, "cases": list(cases), "settings": dict(settings)}
+    benchmark = Benchmark("speed", asked)
+    benchmark.measure({case: _case(case, out, sites, rounds, settings) for case in cases}, repetitions, on_case)
+    figures = {
+        f"speed-{name}": bars(benchmark.table, quantity, title)
+        for name, quantity, title in (
+            ("seconds", "seconds per round", "seconds per round"),
+            ("memory", "memory, PSS [GB]", "memory of all processes, PSS [GB]"),
+        )
+    }
+    benchmark.write(out, figures)
+    return benchmark
+
+
+def _case(case: str, out: Path, sites: Path, rounds: int, settings: Mapping[str, str]) -> Measure:
+    def measured() -> Mapping[str, float]:
+        work = out / "work" / case
+        shutil.rmtree(work, ignore_errors=True)
+        run, ends = work / "run", work / "ends.txt"
+        engine = "sim" if case.startswith("sim") else "local"
+        threads = 2 if case == "sim-2" else None
+        chosen = {"augment": "false", **settings}
+        runs.create(run, "fedce", sites, rounds, engine=engine, threads=threads, settings=chosen)
+        python = [sys.executable, "-m"]
+        if case.startswith("peer"):
+            own = ("nvflare_peer", run, ends, work / "nvflare", "1" if case == "peer-1" else "0")
+        else:
+            own = ("bare_steps" if case == "steps" else "one_run", run, ends)
+        name, *arguments = map(str, own)
+        return measure([*python, f"evaluation.benchmarks.{name}", *arguments], ends).quantities
+
+    return measured

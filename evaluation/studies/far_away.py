@@ -1,0 +1,109 @@
+"""Workers on other machines: they run what this machine runs, and read the same sites, wherever those lie there.
+
+Run folders have to be in a folder that all machines share. Site folders are read from a worker's own copy where its
+variable FEDMERIT_SITES (of the server's, FEDMERIT_SERVER_SITES) names one, else from the folder that run.json names;
+in either case they must have the digests that they have here.
+"""
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from fedmerit.configuration.description import PACKAGES
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, sha256
+from fedmerit.records.results import read_run
+from fedmerit.training.data import open_sites
+from fedmerit.training.place import SERVER_SITES, SITES
+
+Digests = Mapping[str, str]  # by site
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a worker has to see of a run."""
+
+    run: str  # SHA-256 of run.json
+    sites: Digests
+    server_sites: Digests | None
+    software: Mapping[str, str]
+
+
+def seen_from_here(folder: Path) -> Seen:
+    """What there is of a run on this machine."""
+    info = read_run(folder)
+    own = info["server_sites"]
+    digests = _digests(Path(info["sites_folder"])), own and _digests(Path(own))
+    return Seen(sha256(folder / "run.json"), *digests, _software())
+
+
+def find(folder: Path, seen: Seen) -> tuple[Path, Path | None]:
+    """Where a run's sites lie on this machine, and the server's own where it has any.
+
+    Raises:
+        BadInput: results would have other bits here; or the run folder is not shared with this machine, or no folder
+            here holds the same sites.
+    """
+    here = _software()
+    if other := [
+        f"{name} is {here[name]} there, not {known}" for name, known in seen.software.items() if here[name] != known
+    ]:
+        raise BadInput(f"{'; '.join(other)}: results would differ, so let all machines have the same")
+    if not (folder / "run.json").is_file() or sha256(folder / "run.json") != seen.run:
+        raise BadInput(f"{folder}: is not there as it is where it was made; choose an --out that all machines share")
+    info = read_run(folder)
+    own = info["server_sites"] and seen.server_sites
+    return (
+        _find(SITES, Path(info["sites_folder"]), seen.sites),
+        _find(SERVER_SITES, Path(info["server_sites"]), own) if own else None,
+    )
+
+
+def _find(variable: str, stated: Path, digests: Digests) -> Path:
+    places = [*filter(None, [os.environ.get(variable)]), str(stated)]
+    for place in map(Path, places):
+        if place.is_dir() and _digests(place) == digests:
+            for name, digest in digests.items():
+                _require_arrays(place / name, digest)
+            return place
+    raise BadInput(
+        f"{' and '.join(places)}: not the sites {', '.join(digests)} as they are where the study was begun; share that "
+        f"folder, or copy it and name the copy in {variable} of the worker"
+    )
+
+
+def _digests(root: Path) -> dict[str, str]:
+    """Of every site: one SHA-256 of site.json, which holds those of its arrays, and datalist.json."""
+    return {
+        site.name: hashlib.sha256(
+            (sha256(site.path / "site.json") + sha256(site.path / "datalist.json")).encode()
+        ).hexdigest()
+        for site in open_sites(root)
+    }
+
+
+@cache
+def _require_arrays(site: Path, digest: str) -> None:
+    """`BadInput` where an array is not what site.json says, read once by a process for a site of this digest."""
+    for name, known in read_json(site / "site.json").get("checksums", {}).items():
+        if not (site / name).is_file() or sha256(site / name) != known:
+            raise BadInput(f"{site / name}: is not what site.json says; copy the site folder again")
+
+
+@cache
+def _software() -> dict[str, str]:
+    """What the bits of a result depend on, beside the run itself."""
+    gpus = sorted({torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())})
+    return {
+        **{name: version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "GPU": ", ".join(gpus) or "none",
+    }

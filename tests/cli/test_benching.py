@@ -1,0 +1,57 @@
+"""`fedmerit bench`: what it measures is written; timings themselves are not tested."""
+
+import json
+
+import pandas as pd
+import pytest
+
+
+def test_aggregation(fedmerit, tmp_path):
+    result = fedmerit(
+        "bench", "aggregation", "--out", tmp_path, "--sites", 3, "--parameters", 50_000, "--repetitions", 2
+    )
+    assert result.exit_code == 0, result.output
+    written = json.loads((tmp_path / "aggregation.json").read_text())
+    assert {row["case"] for row in written["measured"]} >= {"read once", "fedce.round", "NVFlare's FedCE aggregator"}
+    assert all(row["seconds"] > 0 for row in written["measured"])
+    assert "ratio to read once" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("aggregation", "--methods", "fedci"), "needs more than updates"),
+        (("aggregation", "--methods", "fedprix"), "unknown"),
+        (("speed", "--sites", "S", "--cases", "fast"), "there are steps, local"),
+        (("speed", "--sites", "S", "--rounds", 1), "the first is not counted"),
+        (("memory", "--sites", "S", "--rounds", 3), "--rounds 3"),
+        (("growth", "--sites", "1"), "--sites 1: too few"),
+        (("growth", "--width", "many"), "--width many: expected whole numbers"),
+    ],
+)
+def test_bad_input(fedmerit, tmp_path, arguments, told):
+    result = fedmerit("bench", *arguments, "--out", tmp_path)
+    assert result.exit_code == 2, result.output
+    assert told in result.stderr
+
+
+@pytest.mark.slow
+def test_speed_memory_and_growth(fedmerit, sites, tmp_path):
+    tiny = ("--set", "architecture=unet", "--set", "depth=2", "--repetitions", 1)
+    narrow = ("--set", "width=4")
+    result = fedmerit(
+        "bench", "speed", "--sites", sites, "--out", tmp_path, "--rounds", 2, "--cases", "steps,local,peer-1", *tiny,
+        *narrow,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "speed.csv").set_index(["case", "quantity"])["median"]
+    assert (table[:, "seconds per round"] > 0).all()
+    assert table["peer-1", "processes"] > 3
+    result = fedmerit("bench", "memory", "--sites", sites, "--out", tmp_path, "--rounds", 10, *tiny, *narrow)
+    assert result.exit_code == 0, result.output
+    assert "growth [MB a round]" in set(pd.read_csv(tmp_path / "memory.csv")["quantity"])
+    result = fedmerit(
+        "bench", "growth", "--out", tmp_path, "--sites", "2,3", "--width", "", "--size", "", "--rounds", "", *tiny
+    )
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "growth-sites-seconds.png").exists()
