@@ -42,7 +42,9 @@ def evaluate(
             found = logits_of(network, images) > 0
         of_slices: Tensor = get_confusion_matrix(found.float(), masks.float()).double()
         sizes = [part.stop - part.start for _, part in places]
-        for (place, part), of_case, shown in zip(places, of_slices.split(sizes), found.split(sizes), strict=True):
+        for (place, part), of_case, shown in zip(
+            places, torch.split(of_slices, sizes), torch.split(found, sizes), strict=True
+        ):
             counts[place] += of_case.sum(dim=0)
             if surfaces:
                 predicted[place][part] = shown.cpu().numpy()
