@@ -78,7 +78,8 @@ class Outcome:
     models: Tensor  # (d,) one global model, or (n, d) one per site: where each starts the next round
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) each; further columns for results.csv
     pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) likewise, what row holds of column; NaN: nothing
-    statistics: str = "shared"  # of BatchNorm: the mean of all, each site's "own", or the "initial" ones
+    statistics: str = "models"  # of BatchNorm: one for each model, a site's own or the mean; "shared": the mean, "own":
+    # each site's, of one model too; "initial": those of the start
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,), or (n, d): sent beside the models
 
 

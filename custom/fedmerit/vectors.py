@@ -180,7 +180,13 @@ def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequen
     return torch.cat(pieces, dim=1)
 
 
-def reward(models: Tensor, update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
+def reward(
+    models: Tensor,
+    update: Tensor,
+    quotas: Tensor,
+    tensor_sizes: Sequence[int] | None = None,
+    instead: Tensor | None = None,
+) -> Tensor:
     """(n, d) ``models``, each plus its quota of ``update`` (d,): the largest magnitudes (Eq. 5, Xu et al. 2021).
 
     Args:
@@ -188,8 +194,9 @@ def reward(models: Tensor, update: Tensor, quotas: Tensor, tensor_sizes: Sequenc
         update: (d,).
         quotas: (n,) the fraction of the entries that each gets, 0 to 1.
         tensor_sizes: for the rule of `keep_largest_per_tensor`; None: the largest of all.
+        instead: (n, d) what each gets in the other entries; None: nothing.
     """
-    return add_masked(models, update, earned(update, quotas, tensor_sizes))
+    return add_masked(models, update, earned(update, quotas, tensor_sizes), instead)
 
 
 def earned(update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
@@ -199,11 +206,17 @@ def earned(update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = 
     return keep_largest_per_tensor(update, quotas, tensor_sizes)
 
 
-def add_masked(models: Tensor, update: Tensor, masks: Tensor) -> Tensor:
-    """(n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks."""
+def add_masked(models: Tensor, update: Tensor, masks: Tensor, instead: Tensor | None = None) -> Tensor:
+    """(n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks.
+
+    In the other entries each gets those of its row of ``instead`` (n, d); None: nothing.
+    """
     result = torch.empty_like(models)
-    for row, model, mask in zip(result, models, masks, strict=True):
-        torch.mul(update, mask, out=row)  # no copy of the stack beside the result
+    for place, (row, model, mask) in enumerate(zip(result, models, masks, strict=True)):
+        if instead is None:
+            torch.mul(update, mask, out=row)  # no copy of the stack beside the result
+        else:
+            torch.where(mask, update, instead[place], out=row)
         row += model
     return result
 

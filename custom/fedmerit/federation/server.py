@@ -258,10 +258,14 @@ class Federation:
 
     def _candidate_task(self, candidates: Candidates, replies: Replies) -> Evaluation:
         """With statistics of the sites whose updates are in, or those sent out."""
-        assert isinstance(self.models, ModelsInTheClear)
+        models = self.models
+        assert isinstance(models, ModelsInTheClear)
         sent_out = (~candidates.shares.any(dim=1, keepdim=True)).double()
+        statistics = [reply.buffers if reply else {} for reply in replies] + [models.statistics]
         shares = torch.cat([candidates.shares, sent_out], dim=1)
-        statistics = [reply.buffers if reply else {} for reply in replies] + [self.models.statistics]
+        if candidates.received is not None and any(buffers is not models.statistics for buffers in models.buffers):
+            statistics = statistics[:-1] + models.buffers
+            shares = torch.cat([candidates.shares, candidates.received], dim=1)
         used = shares.any(dim=0).nonzero().flatten().tolist()
         buffers = tuple(statistics[place] for place in used)
         return Evaluation(

@@ -101,7 +101,6 @@ class CYCle(Method, LearnsFromPeers):
             weights=reports.data_share,
             models=models,
             pairs={"peer_reputation": r, "misalignment": s, "available": reports.pairs["available"]},
-            statistics="own",
         )
         return CYCleState(models, r, estimate, state.round + 1), outcome
 

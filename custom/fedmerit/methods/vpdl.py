@@ -64,9 +64,7 @@ class VPDL(Method, LearnsFromPeers):
         models = state.models + updates
         nothing = torch.zeros(len(updates), dtype=torch.float64)
         contribution = nothing.where(reports.present, torch.nan)
-        outcome = Outcome(
-            contribution, nothing, reports.data_share, models, pairs=dict(reports.pairs), statistics="own"
-        )
+        outcome = Outcome(contribution, nothing, reports.data_share, models, pairs=dict(reports.pairs))
         return VPDLState(models, state.round + 1), outcome
 
     def learn_from(self, view: PeerView) -> PeerTerm:

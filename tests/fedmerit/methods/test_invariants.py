@@ -34,13 +34,17 @@ OTHER_WAYS = [
     ("cffl", {"theta": 0.6, "clip": 0.5, "reputation": "released", "aggregation": "sum", "keep_own": True}),
     ("cffl", {"alpha": 4.0, "alpha_growth": 3, "reputation": "released", "aggregation": "mean", "coef": 0.9}),
     ("cffl", {"reward": "global"}),
+    ("cffl", {"unrewarded": "own", "coef": 0.9}),
     ("fedave", {"tau": 0.5, "form": "paper", "bins": 5}),
-    ("fedave", {"form": "released", "mask": "per_tensor"}),
+    ("fedave", {"form": "released", "mask": "per_tensor", "kl_floor": 1e-3}),
+    ("fedave", {"clip": 1e-3, "unrewarded": "own"}),
+    ("eci", {"unrewarded": "nothing"}),
     ("qfedavg", {"q": 2.0, "rule": "exact"}),
     ("fedsac", {"standalone_rounds": 1, "beta": 2.0, "importance_interval": 1, "aggregation": "share"}),
     ("fedsac", {"standalone_rounds": 2, "beta": 20.0, "importance": "equal", "aggregation": "plain"}),
     ("cgsv", {"contribution": "exact"}),
     ("cgsv", {"reward": "global"}),
+    ("cgsv", {"unrewarded": "own"}),
     ("cgsv", {"alpha": 0.5, "beta": 3.0, "gamma": 0.5, "floor": 0.0, "mask": "per_tensor"}),
     ("rffl", {"gamma": 0.5, "coef": 0.9, "warmup": 0, "boost": False, "keep_own": True, "mask": "per_tensor"}),
     ("rr", {"turns": "one"}),
@@ -78,7 +82,7 @@ def test_weights_sum_to_one_and_shapes_are_those_of_the_contract(method, n, d, a
         assert outcome.models.shape in ((d,), (n, d))
         assert outcome.models.isfinite().all()
         assert outcome.models.dtype == torch.float32
-        assert outcome.statistics in ("shared", "own", "initial")
+        assert outcome.statistics in ("models", "shared", "own", "initial")
         for name in ("contribution", "reputation", "weights"):
             assert getattr(outcome, name).shape == (n,)
         assert outcome.contribution[~reports.present].isnan().all()
