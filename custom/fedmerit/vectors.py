@@ -21,6 +21,13 @@ def share(amounts: Tensor, present: Tensor) -> Tensor:
     return amounts / amounts.sum()
 
 
+def share_known(amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) shares of the present sites, summing to 1; a site whose amount is NaN counts as the mean of the others."""
+    known = present & amounts.isfinite()
+    mean = amounts[known].mean() if known.any() else torch.tensor(1.0, dtype=torch.float64)
+    return share(amounts.where(known, mean).clamp(min=0), present)
+
+
 def remember(memory: Tensor, now: Tensor, alpha: float, present: Tensor) -> Tensor:
     """(n,) α memory + (1-α) now for the present sites; absent ones keep what they have."""
     return torch.where(present, alpha * memory + (1 - alpha) * now, memory)

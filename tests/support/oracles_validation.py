@@ -146,7 +146,7 @@ def check_fedci(content, _):
 
 
 def check_eci(content, _):
-    config, size, method = content["config"], content["config"]["D"], ECI()
+    config, size, method = content["config"], content["config"]["D"], ECI(unrewarded="nothing")
     state = method.start(tensor(config["w0"]), config["N"], Layout.of(size))
     for round, updates in zip(content["rounds"], content["updates"], strict=True):
         what, before = f"round {round['round']}", state

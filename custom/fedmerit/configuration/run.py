@@ -148,7 +148,7 @@ class RunConfiguration(Checked):
         method = build(method_class(self.method, self.parameters), self.parameters, f"method {self.method}")
         if self.rounds < method.needs.rounds:
             raise BadInput(
-                f"rounds={self.rounds}: method {self.method} with these parameters needs {method.needs.rounds} or more"
+                f"rounds={self.rounds}: method {self.method} needs {method.needs.rounds} or more: {method.needs.why}"
             )
         if isinstance(method, TrainsLocally) and self.training.optimizer not in (method.optimizers or OPTIMIZERS):
             raise BadInput(

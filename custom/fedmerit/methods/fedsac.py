@@ -72,7 +72,8 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     @property
     def needs(self) -> Needs:
         """A round together."""
-        return Needs(rounds=self.alone + 1)
+        why = f"with standalone_rounds={self.alone} the sites train alone before"
+        return Needs(rounds=self.alone + 1, why=why if self.alone else "")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedSACState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""

@@ -27,9 +27,12 @@ from fedmerit.methods.fedavgm import FedAvgM
 from fedmerit.methods.registry import METHODS, build_method
 
 NAN = math.nan
-PEERS = {"cycle": {"warmup": 0, "R": 2}, "vpdl": {"warmup": 0}}  # by default the rounds of tests end before they learn
 OTHER_WAYS = [
     ("fedce", {"estimate": "server"}),  # running means
+    ("fedce", {"error": "relative"}),
+    ("fedce", {"error": "relative", "estimate": "server"}),
+    ("cycle", {"score": "agreement", "warmup": 0, "R": 2}),
+    ("cycle", {"warmup_by": "fedavg", "warmup": 1, "R": 2}),
     ("cffl", {"coef": 0.9}),  # removals
     ("cffl", {"theta": 0.6, "clip": 0.5, "reputation": "released", "aggregation": "sum", "keep_own": True}),
     ("cffl", {"alpha": 4.0, "alpha_growth": 3, "reputation": "released", "aggregation": "mean", "coef": 0.9}),
@@ -53,7 +56,7 @@ OTHER_WAYS = [
     ("trimmed", {"beta": 0.4}),
     ("krum", {"m": 2}),
 ]
-EVERY = [(name, SOONER.get(name, {}) | PEERS.get(name, {})) for name in METHODS] + OTHER_WAYS
+EVERY = [(name, SOONER.get(name, {})) for name in METHODS] + OTHER_WAYS
 OWN_STEPS = (FedAvgM, FedAdam)  # the server's step is none of the sites'
 METHOD_OF = {
     " ".join([name, *(f"{key}={value}" for key, value in given.items())]): (name, given) for name, given in EVERY
