@@ -52,6 +52,10 @@ Recipe = Annotated[
     str | None,
     typer.Option(metavar="|".join(RECIPES), help="How to train where --set says nothing; quick: to try things out."),
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="paper|METHOD", help="As the method's paper trains, or as the paper of another does."),
+]
 Finish = Annotated[
     str | None,
     typer.Option(metavar="none|own", help="own: each site takes home the best for its own patients, or what it had."),
@@ -106,9 +110,11 @@ def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, 
     return {name: value for name, _, value in pairs}
 
 
-def settings_of(settings: list[str] | None, recipe: str | None, finish: str | None = None) -> dict[str, str]:
-    """What --set, --recipe and --finish say."""
-    return {**given(recipe=recipe, finish=finish), **assignments(settings)}
+def settings_of(
+    settings: list[str] | None, recipe: str | None, finish: str | None = None, preset: str | None = None
+) -> dict[str, str]:
+    """What --set, --recipe, --finish and --preset say."""
+    return {**given(recipe=recipe, finish=finish, preset=preset), **assignments(settings)}
 
 
 def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[str]) -> dict[str, Any]:
