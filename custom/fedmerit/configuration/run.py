@@ -105,6 +105,11 @@ class Training(Checked):
     finish: str = parameter(
         "none", "own: in the end every site takes the best for its own patients home", choices=("none", "own")
     )
+    last_round: str = parameter(
+        "aggregated",
+        "of one model for all; own: each site keeps what it trains in it, as papers tell sites of one model apart",
+        choices=("aggregated", "own"),
+    )
     validate_trained: bool = parameter(
         False, "also test what a site trained on its validation split: evidence of free riders"
     )

@@ -124,6 +124,7 @@ class Federation:
                     reports = replace(reports, candidates=results)
             began = self.models.began()
             self.state, outcome = self.method.round(self.state, updates, reports)
+            outcome = self._apart(outcome, updates)
             self._take_over(outcome, admitted.replies, reports)
             if self.config.training.statistics == "recalibrated":
                 with clock.paused():
@@ -294,6 +295,13 @@ class Federation:
         for site, reply in zip(self.sites, replies, strict=True):
             if reply:
                 self.num_samples.setdefault(site, reply.num_samples)
+
+    def _apart(self, outcome: Outcome, updates: Tensor) -> Outcome:
+        """Of one model for all, each site's own from the last round on, where that is asked for."""
+        last = self.round == self.config.rounds - 1 and self.config.training.last_round == "own"
+        if not last or outcome.models.ndim == 2:
+            return outcome
+        return replace(outcome, models=self.models.parameters + updates, statistics="models")
 
     def _recalibrate(self, reports: Reports) -> Iterator[Exchange]:
         """BatchNorm statistics of the models as they are now, estimated where the training images are."""

@@ -256,6 +256,22 @@ def test_fedave_compares_losses_of_the_received_model(trained, server_sites_data
             assert found[name] == pytest.approx(expected, rel=1e-12)
 
 
+# The last round
+
+
+def test_sites_of_one_model_may_keep_what_they_train_in_the_last_round(trained, model):
+    one, apart = trained(method="fedavg"), trained("last_round=own", method="fedavg")
+    assert sorted(path.stem for path in (apart / "models").glob("*.pt")) == NAMES
+    for name in NAMES:
+        last, parameters = remembered(apart, name, 2), model(apart, name)
+        assert torch.equal(last["received"], remembered(one, name, 2)["received"])
+        network = load_network(apart / "models", name)
+        assert torch.allclose(flat.get_parameters(network), last["trained"], atol=1e-6)
+        assert all(torch.equal(parameters[key], value) for key, value in last["buffers"].items())
+    union = read_results(apart).query("split == 'union' and quantity == 'dice'")
+    assert len(set(union.groupby("site")["value"].mean())) == 3
+
+
 # Sparse updates
 
 
