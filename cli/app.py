@@ -126,6 +126,14 @@ def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[s
     return {**settings, "contributions": as_setting(contributions_of(run, sites))}
 
 
+def parse_whole(text: str, option: str, least: int) -> list[int]:
+    """The whole numbers of ``10,30``; `BadInput` where one is none, or is below ``least``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) >= least for part in parts):
+        raise BadInput(f"{option} {text}: expected whole numbers from {least} on, such as 10,30")
+    return [int(part) for part in parts]
+
+
 def require_jobs(jobs: int | None) -> None:
     """`BadInput` where --jobs is no number of processes."""
     if jobs is not None and jobs < 1:
