@@ -55,6 +55,10 @@ Recipe = Annotated[
     str | None,
     typer.Option(metavar="|".join(RECIPES), help="How to train where --set says nothing; quick: to try things out."),
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="paper|METHOD", help="As the method's paper trains, or as the paper of another does."),
+]
 Finish = Annotated[
     str | None,
     typer.Option(metavar="none|own", help="own: each site takes home the best for its own patients, or what it had."),
@@ -113,9 +117,11 @@ def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, 
     return {name: value for name, _, value in pairs}
 
 
-def settings_of(settings: list[str] | None, recipe: str | None, finish: str | None = None) -> dict[str, str]:
-    """What --set, --recipe and --finish say."""
-    return {**given(recipe=recipe, finish=finish), **assignments(settings)}
+def settings_of(
+    settings: list[str] | None, recipe: str | None, finish: str | None = None, preset: str | None = None
+) -> dict[str, str]:
+    """What --set, --recipe, --finish and --preset say."""
+    return {**given(recipe=recipe, finish=finish, preset=preset), **assignments(settings)}
 
 
 def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[str]) -> dict[str, Any]:
@@ -133,6 +139,14 @@ def workers_of(jobs: int | None, cluster: str | None) -> "Workers":
 
     require_jobs(jobs)
     return Workers(jobs, cluster, lambda text: console.print(text, soft_wrap=True))
+
+
+def parse_whole(text: str, option: str, least: int) -> list[int]:
+    """The whole numbers of ``10,30``; `BadInput` where one is none, or is below ``least``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) >= least for part in parts):
+        raise BadInput(f"{option} {text}: expected whole numbers from {least} on, such as 10,30")
+    return [int(part) for part in parts]
 
 
 def require_jobs(jobs: int | None) -> None:

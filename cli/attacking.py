@@ -19,6 +19,7 @@ from cli.app import (
     SitesFolder,
     console,
     given,
+    parse_whole,
     settings_of,
     workers_of,
 )
@@ -77,6 +78,7 @@ def freeriders(
     methods: Methods = "fedavg,fedce,cgsv",
     riding: Annotated[str | None, typer.Option(help="Sites that attack in turn: A,B.", show_default="all")] = None,
     rounds: Rounds = ROUNDS,
+    after: Annotated[str, typer.Option(help="Rounds after which the rider is to be named.")] = "10,30,50",
     seeds: Annotated[str, typer.Option(help="Of every run.")] = "0",
     jobs: Jobs = None,
     cluster: Cluster = None,
@@ -95,17 +97,20 @@ def freeriders(
     from evaluation.display.pages import save_png
     from evaluation.display.table import Table, file_name, write_tables
     from evaluation.freeriders.attacked_runs import results_of
+    from evaluation.freeriders.naming import naming
     from evaluation.freeriders.outcomes import outcomes, rocs, tables
     from evaluation.freeriders.rider_maps import figures
     from fedmerit.training.data import open_sites
 
+    numbers = parse_whole(after, "--after", least=1)
     names = riding.split(",") if riding is not None else [folder.name for folder in open_sites(sites)]
     options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
     attacks = _train(
         out, methods, kinds, names, seeds, workers_of(jobs, cluster), settings_of(settings, recipe), options
     )
     results = results_of(attacks)
-    show(tables(attacks, results), out)
+    named = naming(attacks, results, sorted({min(number, rounds) for number in numbers}))
+    show([*tables(attacks, results), *[named][: len(named.frame)]], out)
     details = {"runs": outcomes(attacks, results), "roc": rocs(attacks, results)}
     write_tables([Table(name, "", frame) for name, frame in details.items()], out / "tables")
     for name, figure in figures(attacks, results).items():

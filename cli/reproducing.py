@@ -10,6 +10,7 @@ from cli.app import (
     Cluster,
     Device,
     Jobs,
+    Preset,
     Recipe,
     ServerSites,
     Settings,
@@ -17,11 +18,11 @@ from cli.app import (
     settings_of,
     workers_of,
 )
-from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.configuration.recipes import PAPER, ROUNDS
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    from evaluation.papers.artefact import Artefact
+    from evaluation.papers.artefact import Artefact, Paper
 
 commands = typer.Typer()
 
@@ -46,6 +47,7 @@ def paper(
     server_sites: ServerSites = None,
     settings: Settings = None,
     recipe: Recipe = None,
+    preset: Preset = None,
 ) -> None:
     """Make a paper's tables and figures for these sites, with the paper's own numbers beside them.
 
@@ -59,7 +61,7 @@ def paper(
     found = paper_of(name)
     artefacts = chosen(found, only)
     if listed:
-        _print_list(artefacts, sites)
+        _print_list(found, artefacts, sites)
         return
     if sites is None or out is None:
         raise BadInput(f"--{'sites' if sites is None else 'out'}: missing; --list shows what there is without them")
@@ -73,7 +75,7 @@ def paper(
         rounds,
         parse_seeds(seeds),
         into=into,
-        settings=settings_of(settings, recipe),
+        settings=settings_of(settings, recipe, preset=name if preset == PAPER else preset),
         device=device,
         server_sites=server_sites,
     )
@@ -98,8 +100,8 @@ def paper(
         raise typer.Exit(1)
 
 
-def _print_list(artefacts: "Sequence[Artefact]", sites: Path | None) -> None:
-    """Every artefact with the trainings of one seed that it takes, and all of them together."""
+def _print_list(paper: "Paper", artefacts: "Sequence[Artefact]", sites: Path | None) -> None:
+    """Every artefact with the trainings of one seed that it takes, all of them together, and what is not made."""
     import pandas as pd
 
     from evaluation.display.table import Table, print_table
@@ -114,6 +116,8 @@ def _print_list(artefacts: "Sequence[Artefact]", sites: Path | None) -> None:
         }
     )
     print_table(Table("list", "", frame), console)
+    for place, why in paper.absent.items():
+        console.print(f"not made: {place}: {why}")
     if sites is None:
         console.print("N: number of sites. Artefacts share trainings; --sites SITES counts them.")
         return

@@ -17,6 +17,7 @@ from cli.app import (
     Method,
     Methods,
     OutFolder,
+    Preset,
     Privacy,
     Recipe,
     Rounds,
@@ -70,6 +71,7 @@ def run(
     contributions: Contributions = None,
     settings: Settings = None,
     recipe: Recipe = None,
+    preset: Preset = None,
     finish: Finish = None,
     attack: Annotated[
         list[str] | None,
@@ -113,7 +115,7 @@ def run(
     if "out" not in options:
         raise BadInput("--out: missing; name the run folder to write")
     folder = Path(options.pop("out"))
-    if chosen := options.pop("set", {}) | settings_of(settings, recipe, finish):
+    if chosen := options.pop("set", {}) | settings_of(settings, recipe, finish, preset):
         options["settings"] = chosen
     if "only" in options:
         options["only"] = _names(options["only"])
@@ -181,6 +183,7 @@ def compare(
     server_sites: ServerSites = None,
     settings: Settings = None,
     recipe: Recipe = None,
+    preset: Preset = None,
     finish: Finish = None,
 ) -> None:
     """Train methods and seeds on the same sites, and print Tables 1 and 6 of the FedCE paper for them.
@@ -197,7 +200,9 @@ def compare(
     options = given(
         sites=sites, rounds=rounds, engine=engine.value, threads=threads, device=device, server_sites=server_sites
     )
-    planned = prepare(out, parse_methods(methods), parse_seeds(seeds), settings_of(settings, recipe, finish), options)
+    planned = prepare(
+        out, parse_methods(methods), parse_seeds(seeds), settings_of(settings, recipe, finish, preset), options
+    )
     names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
     with workers, resumable(), progress() as bars:
         bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")

@@ -78,7 +78,8 @@ class Outcome:
     models: Tensor  # (d,) one global model, or (n, d) one per site: where each starts the next round
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) each; further columns for results.csv
     pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) likewise, what row holds of column; NaN: nothing
-    statistics: str = "shared"  # of BatchNorm: the mean of all, each site's "own", or the "initial" ones
+    statistics: str = "models"  # of BatchNorm: one for each model, a site's own or the mean; "shared": the mean, "own":
+    # each site's, of one model too; "initial": those of the start
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,), or (n, d): sent beside the models
 
 
@@ -99,14 +100,17 @@ class SiteView:
     received: Tensor  # (d,) w_t
     training_losses: Callable[[], Tensor]  # (images,) soft Dice loss of w_t on each of its training images, 0 to 1
     own: OwnPart | None = None  # where its own update of the round before is part of w_t
+    validation_dice: float = 0.0  # of w_t on its validation split
 
 
 RANGES: Mapping[str, tuple[float, float]] = {  # of `Reports.values`; "loss_bin" of loss_bin_0, loss_bin_1, ...
     "cosine": (-1.0, 1.0),
     "minus_error": (0.0, 1.0),
+    "error": (0.0, 1.0),
     "loss": (0.0, 1.0),
     "loss_bin": (0.0, 1e9),
     "misalignment": (0.0, 1.0),
+    "agreement": (0.0, 1.0),
     "available": (0.0, 1.0),
 }
 
@@ -133,6 +137,7 @@ class Needs:
 
     sites: int = 2  # the fewest
     rounds: int = 1  # the fewest in which the method comes to anything
+    why: str = ""  # so many, where that is more than one
     sums_only: bool = False  # weights depend on no update: updates may be encrypted, `round` gets them with d = 0
     unfiltered: str = ""  # why no privacy filter may change what sites send; "" where one may
 

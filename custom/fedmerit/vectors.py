@@ -21,6 +21,13 @@ def share(amounts: Tensor, present: Tensor) -> Tensor:
     return amounts / amounts.sum()
 
 
+def share_known(amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) shares of the present sites, summing to 1; a site whose amount is NaN counts as the mean of the others."""
+    known = present & amounts.isfinite()
+    mean = amounts[known].mean() if known.any() else torch.tensor(1.0, dtype=torch.float64)
+    return share(amounts.where(known, mean).clamp(min=0), present)
+
+
 def remember(memory: Tensor, now: Tensor, alpha: float, present: Tensor) -> Tensor:
     """(n,) α memory + (1-α) now for the present sites; absent ones keep what they have."""
     return torch.where(present, alpha * memory + (1 - alpha) * now, memory)
@@ -180,7 +187,13 @@ def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequen
     return torch.cat(pieces, dim=1)
 
 
-def reward(models: Tensor, update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
+def reward(
+    models: Tensor,
+    update: Tensor,
+    quotas: Tensor,
+    tensor_sizes: Sequence[int] | None = None,
+    instead: Tensor | None = None,
+) -> Tensor:
     """(n, d) ``models``, each plus its quota of ``update`` (d,): the largest magnitudes (Eq. 5, Xu et al. 2021).
 
     Args:
@@ -188,8 +201,9 @@ def reward(models: Tensor, update: Tensor, quotas: Tensor, tensor_sizes: Sequenc
         update: (d,).
         quotas: (n,) the fraction of the entries that each gets, 0 to 1.
         tensor_sizes: for the rule of `keep_largest_per_tensor`; None: the largest of all.
+        instead: (n, d) what each gets in the other entries; None: nothing.
     """
-    return add_masked(models, update, earned(update, quotas, tensor_sizes))
+    return add_masked(models, update, earned(update, quotas, tensor_sizes), instead)
 
 
 def earned(update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
@@ -199,11 +213,17 @@ def earned(update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = 
     return keep_largest_per_tensor(update, quotas, tensor_sizes)
 
 
-def add_masked(models: Tensor, update: Tensor, masks: Tensor) -> Tensor:
-    """(n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks."""
+def add_masked(models: Tensor, update: Tensor, masks: Tensor, instead: Tensor | None = None) -> Tensor:
+    """(n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks.
+
+    In the other entries each gets those of its row of ``instead`` (n, d); None: nothing.
+    """
     result = torch.empty_like(models)
-    for row, model, mask in zip(result, models, masks, strict=True):
-        torch.mul(update, mask, out=row)  # no copy of the stack beside the result
+    for place, (row, model, mask) in enumerate(zip(result, models, masks, strict=True)):
+        if instead is None:
+            torch.mul(update, mask, out=row)  # no copy of the stack beside the result
+        else:
+            torch.where(mask, update, instead[place], out=row)
         row += model
     return result
 

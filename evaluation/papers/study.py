@@ -192,4 +192,4 @@ class Study:
 
 
 def _settable(method: str) -> set[str]:
-    return {"recipe"} | {name for names in parameter_names(method).values() for name in names}
+    return {"recipe", "preset"} | {name for names in parameter_names(method).values() for name in names}

@@ -24,10 +24,12 @@ def study(fedmerit, sites, small, tmp_path_factory):
 def test_freeriders_prints_the_matrix(study):
     out, _, told = study
     assert "2 runs, 2 to do" in told
-    for heading in ("What riding for free gives", "AUROC", "Honest sites flagged in honest runs"):
+    for heading in ("What riding for free gives", "AUROC", "Honest sites flagged in honest runs", "Rider named alone"):
         assert heading in told
     tables = {path.name for path in (out / "tables").glob("*.csv")}
-    assert tables == {f"{name}.csv" for name in ("freeriders", "flagged", "auroc", "false-flags", "runs", "roc")}
+    assert tables == {
+        f"{name}.csv" for name in ("freeriders", "flagged", "auroc", "false-flags", "naming", "runs", "roc")
+    }
     figures = {path.name for path in (out / "figures").iterdir()}
     assert figures == {"figure4_fedavg_zero.png", "figure7_fedavg_zero.png"}
 

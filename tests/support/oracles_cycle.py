@@ -4,12 +4,13 @@ import math
 from dataclasses import replace
 
 import torch
-from oracles import assert_equal, everyone, tensor
+from oracles import assert_equal, contains, everyone, tensor
 
 from evaluation.fairness.measures import gain_spread, mean_gain
 from fedmerit.capabilities.peer_learning import PeerView
 from fedmerit.distillation import distillation, divergence
-from fedmerit.methods.cycle import CYCle, current_reputation, misalignment, sharing_probability
+from fedmerit.methods.cycle import CYCle, current_reputation, sharing_probability
+from fedmerit.methods.peer_scores import agreement, misalignment
 from fedmerit.methods.vpdl import VPDL
 from fedmerit.training.learning import build_loss
 
@@ -84,6 +85,7 @@ def check_distillation(content, entry, method=None):
                 torch.nn.Identity(),
                 list,
                 torch.sub,
+                lambda peer: None,
             )
             loss = chosen.learn_from(view).loss(tensor([0.0]), own)
         assert_equal(loss, expected[f"mean_KL_{name}"], kl)
@@ -112,6 +114,12 @@ def check_gains(content, entry):
     assert_equal(float(gain_spread(expected["standalone"], expected["collab"])), expected["CGS"], entry)
 
 
+def check_agreement(content, entry):
+    given = content[entry]
+    rows = zip(given["dice_of_peer_on_own_masks"], given["own_dice"], strict=True)
+    assert_equal(tensor([[agreement(peer, own) for peer in peers] for peers, own in rows]), given["reputation"], entry)
+
+
 def of_cycle(content, entry):
     return "g_dl" in content and entry in content
 
@@ -124,4 +132,5 @@ READERS = [  # method, whether a file's entry is what is read here, its name, ho
     ("vpdl", of_cycle, "distill", lambda content, entry: check_distillation(content, entry, VPDL)),
     ("cycle", of_cycle, "dice", check_dice),
     ("cycle", of_cycle, "metrics", check_gains),
+    ("cycle", contains, "agreement", check_agreement),
 ]

@@ -7,8 +7,9 @@ from oracles import assert_equal, contains, everyone, tensor
 
 from fedmerit.core import Layout, OwnPart, SiteView
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.methods.fedce import FedCE, minus_model
+from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedce_nvflare import FedCENVFlare
+from fedmerit.methods.minus_model import minus_model
 
 
 def reports(samples, cosine=None, minus_error=None):

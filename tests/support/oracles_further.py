@@ -1,4 +1,4 @@
-"""Readers of the worked numbers of FedProx, FedAvgM, FedAdam, SCAFFOLD and Ditto."""
+"""Readers of the worked numbers of what is beyond the five papers: other baselines, and mends of their rules."""
 
 import torch
 from oracles import assert_equal, contains, tensor
@@ -11,8 +11,11 @@ from fedmerit.methods.ditto import Ditto
 from fedmerit.methods.fedadam import FedAdam
 from fedmerit.methods.fedavgm import FedAvgM
 from fedmerit.methods.fedprox import FedProx
+from fedmerit.methods.loss_distributions import sampling_divergence
 from fedmerit.methods.scaffold import SCAFFOLD
+from fedmerit.methods.unrewarded import instead
 from fedmerit.training.statistics import estimate_statistics
+from fedmerit.vectors import aggregate, earned, reward
 
 
 def rounds_of(method, content):
@@ -67,6 +70,23 @@ def check_recalibrated(content, entry):
     assert_equal(shared["0.running_var"], given["var"], "var")
 
 
+def check_unrewarded(content, entry):
+    """The sum by images, of which each site gets the entries that it earns, and keeps its own elsewhere."""
+    given = content[entry]
+    models, updates, quota = (tensor(given[name]) for name in ("models", "updates", "quota"))
+    images = tensor(given["num_samples"])
+    total = aggregate(torch.zeros_like(updates[0]), images / images.sum(), updates)
+    assert_equal(total, given["aggregate"], "aggregate")
+    assert_equal(earned(total, quota).double(), given["masks"], "masks")
+    assert_equal(reward(models, total, quota, instead=instead("own", updates)), given["result"], "result")
+
+
+def check_kl_floor(content, entry):
+    given = content[entry]
+    found = sampling_divergence(tensor([given["n_site"]]), tensor([given["n_server"]]), given["bins"])
+    assert_equal(found, [given["floor"]], "floor")
+
+
 READERS = [  # method, whether a file's entry is what is read here, its name, how it is compared
     ("fedprox", contains, "fedprox", check_fedprox),
     ("fedavgm", contains, "fedavgm", check_fedavgm),
@@ -74,4 +94,6 @@ READERS = [  # method, whether a file's entry is what is read here, its name, ho
     ("scaffold", contains, "scaffold", check_scaffold),
     ("ditto", contains, "ditto", check_ditto),
     ("statistics", contains, "recalibrated", check_recalibrated),
+    ("eci", contains, "unrewarded_own", check_unrewarded),
+    ("fedave", contains, "kl_floor", check_kl_floor),
 ]

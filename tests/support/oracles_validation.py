@@ -7,8 +7,9 @@ from fedmerit.core import CandidateResults, Layout
 from fedmerit.methods.cffl import largest_entries
 from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.eci import ECI
-from fedmerit.methods.fedave import FedAVE, distribution, divergence
+from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.loss_distributions import distribution, divergence
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.vectors import gram, histogram, norms, quota_counts
 
@@ -67,6 +68,7 @@ def check_fedave(content, form):
         **{name: config[name] for name in ("tau", "alpha", "beta", "bins")},
         smoothing=config["eps"],
         floor=config["clamp_min"],
+        kl_floor=1e-3,
     )
     state = method.start(
         tensor(config["w0"]), config["N"], Layout.of(*(end - start for start, end in config["layers"]))
@@ -144,7 +146,7 @@ def check_fedci(content, _):
 
 
 def check_eci(content, _):
-    config, size, method = content["config"], content["config"]["D"], ECI()
+    config, size, method = content["config"], content["config"]["D"], ECI(unrewarded="nothing")
     state = method.start(tensor(config["w0"]), config["N"], Layout.of(size))
     for round, updates in zip(content["rounds"], content["updates"], strict=True):
         what, before = f"round {round['round']}", state

@@ -16,7 +16,7 @@ def fedavg(start, samples, rounds):
     return models
 
 
-def fedce(start, samples, rounds, dice, combine):
+def fedce(start, samples, rounds, dice, combine, relative=False):
     """FedCE with both terms at the sites (Algorithm 1 of Jiang et al. 2023, its round index made consistent).
 
     Args:
@@ -25,6 +25,7 @@ def fedce(start, samples, rounds, dice, combine):
         rounds: the updates, [round][site].
         dice: [site], each from d numbers to a Dice.
         combine: "times" or "plus", or of one term alone, "cosine" or "error".
+        relative: the second term by the error of the model with the site.
 
     Returns:
         One dict per round: cosine and minus_error as the sites computed them (None: not available), weights, w_next.
@@ -34,7 +35,7 @@ def fedce(start, samples, rounds, dice, combine):
     accumulated, results = [0.0] * count, []
     for updates in rounds:
         present = [update is not None for update in updates]
-        cosine, minus_error = [None] * count, [None] * count
+        cosine, minus_error, term = [None] * count, [None] * count, [None] * count
         for i in range(count):
             own, weight = updates_before[i], weights_before[i]
             if own is None or not present[i]:
@@ -46,10 +47,11 @@ def fedce(start, samples, rounds, dice, combine):
             without = [(w - weight * (b + u)) / (1 - weight) for w, b, u in zip(model, before, own, strict=True)]
             cosine[i] = _cosine(own, others)
             minus_error[i] = 1 - dice[i](without)
+            term[i] = minus_error[i] / max(0.01, 1 - dice[i](model)) if relative else minus_error[i]
 
         if any(c is not None and e is not None for c, e in zip(cosine, minus_error, strict=True)):
             gamma_cos = _share_known([None if c is None else 1 - c for c in cosine], present)
-            gamma_err = _share_known(minus_error, present)
+            gamma_err = _share_known(term, present)
             for i in range(count):
                 if present[i]:
                     of_both = {"times": gamma_cos[i] * gamma_err[i], "plus": gamma_cos[i] + gamma_err[i]}

@@ -23,6 +23,7 @@ def cffl(
     aggregation="share",
     keep_own=False,
     sparse=True,
+    unrewarded="nothing",
 ):
     """CFFL (Lyu et al. 2020): one dict per round of share, c, removed, weights and models; ``dice`` of a model."""
     n, d = len(samples), len(start)
@@ -65,11 +66,11 @@ def cffl(
             models = [_plus(model, update) for model in models]
         else:
             for i in here:
-                if i not in stay:
+                if i not in stay:  # it trains alone, whatever becomes of the others' entries
                     models[i] = _plus(models[i], clipped[i])
                     continue
                 quota = c[i] / max(c[j] for j in stay) * samples[i] / most
-                reward = _largest(update, math.floor(d * quota + 1e-9))
+                reward = _rewarded(update, d * quota, clipped[i], unrewarded)
                 if keep_own:
                     kappa = samples[i] / most if aggregation == "mean" else amounts[i]
                     reward = [r + x - kappa * u for r, x, u in zip(reward, clipped[i], uploads[i], strict=True)]
@@ -83,7 +84,7 @@ def cffl(
 
 def fedave(
     start, samples, rounds, dice, own_losses, server_losses, *, tau=None, form="resolved", alpha=0.95, beta=1.5,
-    bins=10, in_score=True, in_quota=True,
+    bins=10, in_score=True, in_quota=True, kl_floor=None, clip=None, unrewarded="nothing",
 ):  # fmt: skip
     """FedAVE (Wang et al. 2024): one dict per round of score, divergence, r and models.
 
@@ -93,11 +94,15 @@ def fedave(
     models, r, results = [list(start) for _ in samples], [None] * n, []
     for updates in rounds:
         here = [i for i in range(n) if updates[i] is not None]
+        if clip is not None:
+            updates = [update and [max(-clip, min(clip, x)) for x in update] for update in updates]
         p = {i: samples[i] / sum(samples[j] for j in here) for i in here}
         kl = {}
         for i in here:
-            own, server = _shares(own_losses(i, models[i]), bins), _shares(server_losses(models[i]), bins)
-            kl[i] = max(1e-3, sum(x * math.log(x / y) for x, y in zip(own, server, strict=True)))
+            own, server = own_losses(i, models[i]), server_losses(models[i])
+            noise = (bins - 1) / 2 * (1 / len(own) + 1 / len(server))
+            shares = zip(_shares(own, bins), _shares(server, bins), strict=True)
+            kl[i] = max(noise if kl_floor is None else kl_floor, sum(x * math.log(x / y) for x, y in shares))
         near = {i: (1 / kl[i]) / max(1 / kl[j] for j in here) for i in here}
         accuracy = {i: dice(_plus(models[i], updates[i])) for i in here}
         power = {"resolved": 1, "released": 2}
@@ -117,7 +122,7 @@ def fedave(
             quota = math.tanh(beta * r[i]) / max(math.tanh(beta * r[j]) for j in here)
             if in_quota:
                 quota = min(1.0, quota / kl[i] if form == "paper" else quota * near[i])
-            models[i] = _plus(models[i], _largest(update, math.floor(d * quota + 1e-9)))
+            models[i] = _plus(models[i], _rewarded(update, d * quota, updates[i], unrewarded))
         results.append({"score": score, "divergence": kl, "r": [x or 0.0 for x in r], "models": list(models)})
     return results
 
@@ -162,7 +167,7 @@ def fedci(start, samples, rounds, dice, truncation=0.0):
     return results
 
 
-def eci(start, samples, rounds, dice, truncation=0.0):
+def eci(start, samples, rounds, dice, truncation=0.0, unrewarded="own"):
     """The contribution index as quota (Xu et al. 2021): one dict per round of values, quota and models."""
     d, index, results = len(start), [0.0] * len(samples), []
     server, models = list(start), [list(start) for _ in samples]
@@ -176,7 +181,7 @@ def eci(start, samples, rounds, dice, truncation=0.0):
         best = max(index[i] for i in here)
         quota = {i: max(index[i], 0.0) / best if best > 0 else 1.0 for i in here}
         for i in here:
-            models[i] = _plus(models[i], _largest(update, math.floor(d * quota[i] + 1e-9)))
+            models[i] = _plus(models[i], _rewarded(update, d * quota[i], updates[i], unrewarded))
         server = _plus(server, update)
         results.append({"values": values, "quota": quota, "models": list(models)})
     return results
@@ -219,6 +224,13 @@ def _largest(vector, count):
     """The ``count`` entries of largest magnitude, the first of equal ones; 0 elsewhere."""
     order = sorted(range(len(vector)), key=lambda k: (-abs(vector[k]), k))
     return [x if k in order[:count] else 0.0 for k, x in enumerate(vector)]
+
+
+def _rewarded(update, quota, own, unrewarded):
+    """Its largest entries by a quota of so many; elsewhere 0, or what the site trained."""
+    count = math.floor(quota + 1e-9)
+    order = sorted(range(len(update)), key=lambda k: (-abs(update[k]), k))
+    return [x if k in order[:count] else own[k] * (unrewarded == "own") for k, x in enumerate(update)]
 
 
 def _shares(losses, bins):

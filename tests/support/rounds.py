@@ -14,7 +14,9 @@ from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.core import CandidateResults, Layout, OwnPart, Reports, SiteView
 from fedmerit.vectors import gram, norms, owned
 
-SOONER = {"fedsac": {"standalone_rounds": 1}}  # than by default: the rounds of tests are few
+SOONER = {  # than by default: the rounds of tests are few
+    **{"fedsac": {"standalone_rounds": 1}, "cycle": {"warmup": 0, "R": 2}, "vpdl": {"warmup": 0}}
+}
 SETTINGS = SOONER | {"scaffold": {"optimizer": "sgd"}}  # of a run: what else a method needs
 
 
@@ -122,7 +124,8 @@ def play(method, rounds, states=None, stop=None):
                 if number and rounds.present[number - 1, i] and weights[i] < 1:
                     trained = row(before, i) + rounds.updates[number - 1, i]
                     own = OwnPart(row(before, i), trained, float(weights[i]), rounds.dice(i))
-                for name, value in method.report(SiteView(received, rounds.losses(i, received), own)).items():
+                view = SiteView(received, rounds.losses(i, received), own, rounds.dice(i)(received))
+                for name, value in method.report(view).items():
                     values[name][i] = value
         before_now = rounds.present[number - 1] if number else torch.ones(n, dtype=torch.bool)
         pairs = said_of_peers(method, state, rounds.updates[number], present, before_now)
@@ -152,7 +155,7 @@ def said_of_peers(method, state, updates, present, present_before):
     products = gram(updates)
     scale = norms(products)[:, None] * norms(products)
     cosine = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0).clamp(-1, 1)
-    said = {"available": torch.ones_like(nothing), "misalignment": (1 - cosine) / 2}
+    said = {"available": torch.ones_like(nothing), "misalignment": (1 - cosine) / 2, "agreement": cosine.clamp(min=0)}
     return {name: said[name].where(reached, nothing) for name in method.asks_of_peers}
 
 

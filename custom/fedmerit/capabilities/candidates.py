@@ -14,8 +14,10 @@ class Candidates:
 
     models: Tensor  # (m, d)
     mixtures: Tensor  # (k, m) float64, rows sum to 1: what is evaluated is ``mixtures @ models``
-    shares: Tensor  # (k, n) float64: whose trained BatchNorm statistics, averaged; a row of 0: the mean sent out
+    shares: Tensor  # (k, n) float64: whose trained BatchNorm statistics, averaged; a row of 0: those sent out, as
+    # `received` says
     bins: int = 0  # of the histogram of losses per image; 0: none is wanted
+    received: Tensor | None = None  # (k, n) likewise of the statistics that sites received; None: the mean of all
 
 
 class EvaluatesCandidates:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 
@@ -31,6 +31,8 @@ class PeerView:
     network: nn.Module  # θ_n, in eval mode
     batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # so many of images and masks, the same in every round
     loss: Callable[[Tensor, Tensor], Tensor]  # that the site trains with, of logits and masks
+    validation_dice: Callable[[str | None], float | None]  # 0 to 1, of a peer's predictions on the site's validation
+    # images, of None its own; None: not available
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,14 @@ class LearnsFromPeers:
     """The capability."""
 
     exchange: str  # of models: "relay" by the server, or "peer": from site to site, of which the server sees none
-    asks_of_peers: ClassVar[tuple[str, ...]]
-    """What a site says of those that shared with it: keys of `Reports.pairs`, named in `RANGES`.
 
-    "available" is 1 where a peer's predictions could be used; every other quantity is one of `learn_from`.
-    """
+    @property
+    def asks_of_peers(self) -> tuple[str, ...]:
+        """What a site says of those that shared with it: keys of `Reports.pairs`, named in `RANGES`.
+
+        "available" is 1 where a peer's predictions could be used; every other quantity is one of `learn_from`.
+        """
+        return ("available",)
 
     def sharing(self, state: Any) -> Sharing | None:
         """Who shares with whom in the round that ``state`` is the state before; None: nobody with anybody."""

@@ -1,6 +1,7 @@
-"""Named sets of settings: how to train where nothing else is said."""
+"""Named sets of settings: how to train where nothing else is said, and how the papers trained."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fedmerit.errors import BadInput
@@ -13,6 +14,72 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "quick": {**_UNET, "width": 8, "lr": 1e-2},  # for demonstrations: a quarter of a round's operations, few rounds
     "unet": {**_UNET, "width": 16},  # the default before; comparison, values and cycle in docs/ were measured with it
 }
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A paper's own settings, as far as it states them."""
+
+    source: str  # where they stand, and what they are of
+    rounds: int  # that it trains for, which no setting says
+    training: Mapping[str, Any]  # of any method
+    parameters: Mapping[str, Any]  # of its own
+
+
+_SGD = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
+PAPER = "paper"  # the preset of the run's own method
+PRESETS: Mapping[str, Preset] = {  # by method; of several data sets CIFAR-10's, the nearest to slices
+    "fedce": Preset(
+        "Jiang et al. 2023, Section 4.1",
+        200,
+        {"loss": "dice", "optimizer": "adam", "lr": 1e-3, "schedule": "constant", "batch_size": 8, "epochs": 1},
+        {"combine": "times"},
+    ),
+    "cgsv": Preset(
+        "Xu et al. 2021, Table 4 and Section 5; decay counted in rounds, local epochs not stated",
+        200,
+        {**_SGD, "lr": 0.015, "schedule": "step", "decay": 0.977, "decay_every": 1, "batch_size": 128},
+        {"alpha": 0.95, "gamma": 0.15},
+    ),
+    "fedave": Preset(
+        "Wang et al. 2024, Section 5.1 and Algorithm 1; rounds not stated, those of CGSV",
+        200,
+        {**_SGD, "lr": 0.015, "batch_size": 128, "epochs": 3},
+        {"form": "paper", "clip": 1e-3, "tau": 0.15, "alpha": 0.95, "beta": 1.5, "kl_floor": 1e-9},
+    ),
+    "fedsac": Preset(
+        "Wang et al., KDD 2024, Section 5.1: one of the settings searched there; rounds not stated, those of CGSV",
+        200,
+        {**_SGD, "lr": 0.03, "batch_size": 32, "epochs": 15},
+        {"beta": 5.0, "importance_interval": 10},
+    ),
+    "cycle": Preset(
+        "Tastan et al. 2025, Section 5.1; momentum as in CaPriDe's code, not stated",
+        100,
+        {**_SGD, "momentum": 0.9, "lr": 0.1, "schedule": "step", "decay": 0.1, "decay_every": 25, "batch_size": 128},
+        {"alpha": 0.5, "lambda0": 50.0, "tau_opt": 0.25, "tau_max": 0.75, "warmup": 25},
+    ),
+}
+
+
+def with_preset(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """``settings``, and beneath them those of the paper that "preset" names among them: `PAPER`, or a method's.
+
+    Raises:
+        BadInput: there is no preset of that name, or the method has none of its own.
+    """
+    rest = dict(settings)
+    name = rest.pop("preset", None)
+    if name is None:
+        return rest
+    chosen = PRESETS.get(method if name == PAPER else name)
+    if chosen is None:
+        own = f"method {method} has none of its own; " if name == PAPER else "unknown; "
+        raise BadInput(
+            f"preset {name!r}: {own}there are {', '.join(PRESETS)}, of which each is how to train any method"
+        )
+    parameters = chosen.parameters if chosen is PRESETS.get(method) else {}
+    return {**chosen.training, **parameters, **rest}
 
 
 def with_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedmerit.capabilities.local_training import TrainsLocally
-from fedmerit.configuration.recipes import with_recipe
+from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method, method_class
@@ -17,7 +17,7 @@ from fedmerit.parameters import Checked, parameter
 
 ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 OPTIMIZERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("constant", "polynomial", "cosine")
+SCHEDULES = ("constant", "polynomial", "cosine", "step")
 STATISTICS = ("method", "mean", "shared", "own", "weights", "recalibrated", "frozen")
 AUGMENTATIONS = ("strong", "light")
 STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
@@ -73,9 +73,12 @@ class Training(Checked):
     lr: float = parameter(1e-3, "learning rate, where the schedule has it highest", above=0)
     schedule: str = parameter(
         "polynomial",
-        "of the learning rate over T rounds; polynomial: (1 - t/T)^0.9, cosine: (1 + cos(πt/T))/2",
+        "of the learning rate over T rounds; polynomial: (1 - t/T)^0.9, cosine: (1 + cos(πt/T))/2, step: times decay "
+        "every decay_every rounds",
         choices=SCHEDULES,
     )
+    decay: float = parameter(0.1, "factor of schedule=step", above=0, high=1)
+    decay_every: int = parameter(25, "rounds of schedule=step between two factors", low=1)
     warmup_rounds: int = parameter(0, "in which the learning rate rises in equal steps", low=0)
     momentum: float = parameter(0.0, "of sgd", low=0, below=1)
     weight_decay: float = parameter(0.0, "adam, sgd: L2; adamw: decoupled", low=0)
@@ -104,6 +107,11 @@ class Training(Checked):
     cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
     finish: str = parameter(
         "none", "own: in the end every site takes the best for its own patients home", choices=("none", "own")
+    )
+    last_round: str = parameter(
+        "aggregated",
+        "of one model for all; own: each site keeps what it trains in it, as papers tell sites of one model apart",
+        choices=("aggregated", "own"),
     )
     validate_trained: bool = parameter(
         False, "also test what a site trained on its validation split: evidence of free riders"
@@ -151,7 +159,7 @@ class RunConfiguration(Checked):
         method = build(method_class(self.method, self.parameters), self.parameters, f"method {self.method}")
         if self.rounds < method.needs.rounds:
             raise BadInput(
-                f"rounds={self.rounds}: method {self.method} with these parameters needs {method.needs.rounds} or more"
+                f"rounds={self.rounds}: method {self.method} needs {method.needs.rounds} or more: {method.needs.why}"
             )
         if isinstance(method, TrainsLocally) and self.training.optimizer not in (method.optimizers or OPTIMIZERS):
             raise BadInput(
@@ -188,7 +196,8 @@ def make_configuration(
 ) -> RunConfiguration:
     """A configuration from defaults and ``settings``.
 
-    Each setting names a parameter of the method, the training or the network, or is the "recipe" of the defaults.
+    Each setting names a parameter of the method, the training or the network, or is the "recipe" of the defaults or the
+    "preset" of a paper, which goes before a recipe.
 
     Raises:
         BadInput: a name is unknown or a value not of its type; the message lists the names there are.
@@ -197,7 +206,7 @@ def make_configuration(
         raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
     names = parameter_names(method)
     chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network)}
-    for name, value in with_recipe(settings).items():
+    for name, value in with_recipe(with_preset(settings, method)).items():
         group = next((group for group in names if name in names[group]), None)
         if group is None:
             known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())

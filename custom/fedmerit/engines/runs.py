@@ -128,12 +128,16 @@ def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping
 
 
 def _require_seen_models(config: RunConfiguration, filters: Sequence[str]) -> None:
-    """`BadInput` where statistics were to follow a rule of the server's, which sees none of them."""
-    if config.training.statistics != "method" and (HE in filters or from_site_to_site(config.build_method())):
+    """`BadInput` where statistics or last models were to follow a rule of the server's, which sees none of them."""
+    if not (HE in filters or from_site_to_site(config.build_method())):
+        return
+    if config.training.statistics != "method":
         raise BadInput(
             f"statistics={config.training.statistics}: the server of this run sees no model, so that BatchNorm "
             "statistics go as the method has them; leave it out"
         )
+    if config.training.last_round != "aggregated":
+        raise BadInput("last_round=own: the server of this run sees no update to keep apart; leave it out")
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:

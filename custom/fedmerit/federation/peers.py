@@ -58,6 +58,10 @@ class ModelExchange:
                 self._networks[peer] = build_network(network, device).eval()
                 flat.load(self._networks[peer], model.parameters, model.buffers)
 
+    def network_of(self, peer: str) -> nn.Module | None:
+        """The peer's network in eval mode, or None."""
+        return self._networks.get(peer)
+
     @torch.no_grad()
     def predict(self, peer: str, images: Tensor) -> Tensor | None:
         """Logits (batch, labels, h, w) of ``peer`` for (batch, channels, h, w), or None."""

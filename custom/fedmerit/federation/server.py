@@ -125,6 +125,7 @@ class Federation:
                     reports = replace(reports, candidates=results)
             began = self.models.began()
             self.state, outcome = self.method.round(self.state, updates, reports)
+            outcome = self._apart(outcome, updates)
             self._take_over(outcome, admitted.replies, reports)
             if self.config.training.statistics == "recalibrated":
                 with clock.paused():
@@ -259,10 +260,14 @@ class Federation:
 
     def _candidate_task(self, candidates: Candidates, replies: Replies) -> Evaluation:
         """With statistics of the sites whose updates are in, or those sent out."""
-        assert isinstance(self.models, ModelsInTheClear)
+        models = self.models
+        assert isinstance(models, ModelsInTheClear)
         sent_out = (~candidates.shares.any(dim=1, keepdim=True)).double()
+        statistics = [reply.buffers if reply else {} for reply in replies] + [models.statistics]
         shares = torch.cat([candidates.shares, sent_out], dim=1)
-        statistics = [reply.buffers if reply else {} for reply in replies] + [self.models.statistics]
+        if candidates.received is not None and any(buffers is not models.statistics for buffers in models.buffers):
+            statistics = statistics[:-1] + models.buffers
+            shares = torch.cat([candidates.shares, candidates.received], dim=1)
         used = shares.any(dim=0).nonzero().flatten().tolist()
         buffers = tuple(statistics[place] for place in used)
         return Evaluation(
@@ -291,6 +296,13 @@ class Federation:
         for site, reply in zip(self.sites, replies, strict=True):
             if reply:
                 self.num_samples.setdefault(site, reply.num_samples)
+
+    def _apart(self, outcome: Outcome, updates: Tensor) -> Outcome:
+        """Of one model for all, each site's own from the last round on, where that is asked for."""
+        last = self.round == self.config.rounds - 1 and self.config.training.last_round == "own"
+        if not last or outcome.models.ndim == 2:
+            return outcome
+        return replace(outcome, models=self.models.parameters + updates, statistics="models")
 
     def _recalibrate(self, reports: Reports) -> Iterator[Exchange]:
         """BatchNorm statistics of the models as they are now, estimated where the training images are."""

@@ -178,16 +178,12 @@ class ModelsInTheClear(Models):
         super().__init__(config, network, sites)
         self.parameters = flat.get_parameters(network)
         self.buffers = [flat.get_buffers(network)] * len(sites)
+        self.statistics: Buffers = self.buffers[0]  # the mean over the sites, of models that are no site's
         beside = method.vectors if isinstance(method, TrainsLocally) else ()
         self.vectors: Mapping[str, Tensor] = {name: torch.zeros_like(self.parameters) for name in beside}  # (d,), or
         # (n, d): what the method sends beside the models
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it got last; None: all
         self.sites_test_their_own = isinstance(method, TrainsLocally) and method.keeps_own_model
-
-    @property
-    def statistics(self) -> Buffers:
-        """The BatchNorm statistics sent out; the first site's, where each has its own."""
-        return self.buffers[0]
 
     def task_parts(self, row: int) -> dict[str, Any]:
         """The model, whole or what changed, where that is smaller and the site has the rest."""
@@ -226,15 +222,19 @@ class ModelsInTheClear(Models):
         self.parameters, self.vectors = outcome.models, outcome.vectors
         asked = self.config.training.statistics
         rule = outcome.statistics if asked == "method" else asked
+        if rule == "frozen" and round >= self.config.training.frozen_from:
+            return
         if rule == "initial":
-            self.buffers = [flat.get_buffers(initial_network(self.config.network, self.config.seed))] * len(replies)
-        elif rule == "own":
+            self.statistics = flat.get_buffers(initial_network(self.config.network, self.config.seed))
+        else:
+            shares = outcome.weights if rule == "weights" else reports.data_share
+            self.statistics = self._mean_statistics(replies, shares, reports.present, held)
+        if rule == "own" or (rule == "models" and outcome.models.ndim == 2):
             self.buffers = [
                 dict(reply.buffers) if reply else own for reply, own in zip(replies, self.buffers, strict=True)
             ]
-        elif rule != "frozen" or round < self.config.training.frozen_from:
-            shares = outcome.weights if rule == "weights" else reports.data_share
-            self.buffers = [self._mean_statistics(replies, shares, reports.present, held)] * len(replies)
+        else:
+            self.buffers = [self.statistics] * len(replies)
 
     def take_estimated(self, estimated: Sequence[Buffers | None], shares: Tensor) -> None:
         """Statistics that the sites estimated for the models as they are: of one model the mean by ``shares`` (n,)."""
@@ -244,7 +244,8 @@ class ModelsInTheClear(Models):
         there = [row for row, new in enumerate(estimated) if new]
         if there:
             known = [estimated[row] or {} for row in there]
-            self.buffers = [flat.average_buffers(known, shares[there] / shares[there].sum())] * len(self.buffers)
+            self.statistics = flat.average_buffers(known, shares[there] / shares[there].sum())
+            self.buffers = [self.statistics] * len(self.buffers)
 
     def _mean_statistics(self, replies: Replies, shares: Tensor, present: Tensor, held: Tensor | None) -> Buffers:
         trained, shares = [reply.buffers for reply in replies if reply], shares[present]
@@ -302,12 +303,13 @@ class ModelsInTheClear(Models):
     def content(self) -> dict[str, Any]:
         """What changed as bits."""
         changed = None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1))
-        return super().content() | {"changed": changed, "vectors": dict(self.vectors)}
+        return super().content() | {"changed": changed, "vectors": dict(self.vectors), "statistics": self.statistics}
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """Likewise."""
         super().restore(content)
         self.vectors = content.get("vectors", {})  # checkpoints of earlier versions have none
+        self.statistics = content.get("statistics", self.buffers[0])  # likewise
         if content["changed"] is not None:
             bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.parameters.shape[1])
             self.changed = torch.from_numpy(bits.astype(bool))

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -123,7 +123,7 @@ class Site:
         received = self.models.receive(task)
         task, model, memory = received.task, received.model, received.memory
         overlaps = self._validate(model, task.buffers)
-        values = self._report(task, model, memory)
+        values = self._report(task, model, memory, overlaps)
         learned = self.learn(task, model, memory)
         after = self._validate(learned.trained, learned.buffers) if self.config.training.validate_trained else ()
         self._remember(task.round, model, learned, memory)
@@ -183,9 +183,13 @@ class Site:
         def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
             return fixed_batches(self.samples, count, self.config.training.batch_size, self.device)
 
+        def validation_dice(peer: str | None) -> float | None:
+            network = self.network if peer is None else exchange.network_of(peer)
+            return None if network is None else mean_dice(self._evaluated(network))
+
         weights = {peer: model.weight for peer, model in task.peers.items() if peer not in exchange.faults}
         loss = build_loss(self.config.training.loss)
-        view = PeerView(task.round, weights, exchange.predict, self.network.eval(), batches, loss)
+        view = PeerView(task.round, weights, exchange.predict, self.network.eval(), batches, loss, validation_dice)
         return method.learn_from(view)
 
     def _learn_its_way(self, method: TrainsLocally, task: Task, received: Tensor, memory: Memory | None) -> Learned:
@@ -300,14 +304,16 @@ class Site:
     def _validate(self, parameters: Tensor, buffers: Buffers) -> tuple[Overlap, ...]:
         """A model (d,) on the validation split."""
         flat.load(self.network, parameters, buffers)
-        return self._evaluated()
+        return self._evaluated(self.network)
 
-    def _evaluated(self) -> tuple[Overlap, ...]:
-        """The network as it is, on the validation split."""
+    def _evaluated(self, network: torch.nn.Module) -> tuple[Overlap, ...]:
+        """A network as it is, on the validation split."""
         cases, labels = self.folder.cases("validation"), self.config.network.labels
-        return tuple(evaluate(self.network, cases, labels, self.config.training.amp))
+        return tuple(evaluate(network, cases, labels, self.config.training.amp))
 
-    def _report(self, task: Task, received: Tensor, memory: Memory | None) -> dict[str, float]:
+    def _report(
+        self, task: Task, received: Tensor, memory: Memory | None, overlaps: Iterable[Overlap]
+    ) -> dict[str, float]:
         """The method's site half."""
         if not self.method.asks:
             return {}
@@ -317,7 +323,7 @@ class Site:
             return image_losses(self.network, self.samples, self.config.training.amp)
 
         own = None if memory is None else self._own_part(task, memory)
-        return self.method.report(SiteView(received.to(self.device), training_losses, own))
+        return self.method.report(SiteView(received.to(self.device), training_losses, own, mean_dice(overlaps)))
 
     def _own_part(self, task: Task, memory: Memory) -> OwnPart | None:
         """The site's last update in the received model, where it is part of it and others are too."""
@@ -333,7 +339,7 @@ class Site:
             flat.load(self.network, parameters, statistics)
             if self._estimates:
                 estimate_statistics(self.network, self.samples)
-            return mean_dice(self._evaluated())
+            return mean_dice(self._evaluated(self.network))
 
         previous, trained = memory.received.to(self.device), memory.trained.to(self.device)
         return OwnPart(previous, trained, weight, validation_dice)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.games import trained_candidates
+from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, reward, share, to_sites
 
@@ -36,6 +37,9 @@ class CFFL(Method, EvaluatesCandidates):
     removed sites come, they are taken back.
 
     N, sums and maxima go over the sites present; absent ones keep reputation and model.
+
+    Raises:
+        ValueError: a parameter does not follow its rule, or belongs to another reward.
     """
 
     theta: float = parameter(1.0, "share of its update that a site uploads, the largest entries", above=0, high=1)
@@ -56,6 +60,7 @@ class CFFL(Method, EvaluatesCandidates):
     reward: str = parameter(
         "sparse", "the largest entries by reputation; global: one model, c its weights", choices=("sparse", "global")
     )
+    unrewarded: str = unrewarded_parameter("nothing")
 
     read_by_variant: ClassVar[tuple[str, ...]] = ("alpha_growth", "reputation", "aggregation", "keep_own")
     about: ClassVar[About] = About(
@@ -65,6 +70,11 @@ class CFFL(Method, EvaluatesCandidates):
         site_work="training, evaluation of the sites' models",
         paper="Lyu et al. 2020",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reward == "global" and self.unrewarded == "own":
+            raise ValueError("reward='global': unrewarded belongs to reward='sparse'")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CFFLState:
         """The state before round 0; ``model`` is (d,)."""
@@ -109,7 +119,6 @@ class CFFL(Method, EvaluatesCandidates):
             weights=weights,
             models=models,
             quantities=quantities,
-            statistics="shared" if self.reward == "global" else "own",
         )
         return CFFLState(models, reputation, removed, state.round + 1), outcome
 
@@ -135,9 +144,11 @@ class CFFL(Method, EvaluatesCandidates):
             reports: of the round.
         """
         images = share(reports.num_samples, remaining)
-        models = reward(models, aggregate(torch.zeros_like(uploads[0]), images, uploads), quota)
-        alone = reports.present & ~remaining
-        models[alone] += clipped[alone]
+        own = instead(self.unrewarded, clipped)
+        models = reward(models, aggregate(torch.zeros_like(uploads[0]), images, uploads), quota, instead=own)
+        if own is None:
+            alone = reports.present & ~remaining
+            models[alone] += clipped[alone]
         return models, share(images, remaining)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedmerit.core import Reports
 from fedmerit.methods.cffl import CFFL, CFFLState
+from fedmerit.methods.unrewarded import instead
 from fedmerit.vectors import aggregate, reward, share
 
 FADE = 0.8  # of the old reputation
@@ -27,6 +28,8 @@ class CFFLReleased(CFFL):
         super().__post_init__()
         if self.reward == "global" and (self.keep_own or self.aggregation != "share"):
             raise ValueError("reward='global': keep_own and aggregation belong to reward='sparse'")
+        if self.keep_own and self.unrewarded == "own":
+            raise ValueError("keep_own=True: sites keep what they trained everywhere; leave unrewarded out")
 
     def strength(self, state: CFFLState, reports: Reports) -> float:
         """α of the round."""
@@ -46,9 +49,11 @@ class CFFLReleased(CFFL):
         present, ones = reports.present, remaining.double()
         images = share(reports.num_samples, remaining)
         amounts = {"share": images, "mean": reports.data_share * ones, "sum": ones}[self.aggregation]
-        models = reward(models, aggregate(torch.zeros_like(uploads[0]), amounts, uploads), quota)
-        keeping = present if self.keep_own else present & ~remaining
-        models[keeping] += clipped[keeping]
+        own = instead(self.unrewarded, clipped)
+        models = reward(models, aggregate(torch.zeros_like(uploads[0]), amounts, uploads), quota, instead=own)
+        if own is None:
+            keeping = present if self.keep_own else present & ~remaining
+            models[keeping] += clipped[keeping]
         if self.keep_own:  # κ; of "mean" n_i / max n, though n_i / Σ n is what was added
             taken_off = {"share": images, "mean": images / images.max(), "sum": ones}[self.aggregation]
             models -= taken_off.to(models.dtype)[:, None] * uploads

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
 from fedmerit.games import cosine_values
+from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
 from fedmerit.vectors import (
     add_masked,
@@ -44,6 +45,9 @@ class CGSV(Method):
 
     The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero counts as no
     direction: its cosine is 0. Sums, maxima and N go over the sites present; absent ones keep reputation and model.
+
+    Raises:
+        ValueError: a parameter does not follow its rule, or belongs to another reward.
     """
 
     alpha: float = parameter(0.95, "weight of the past in the reputation", low=0, high=1)
@@ -64,6 +68,7 @@ class CGSV(Method):
         "the largest entries of all (Eq. 5); per_tensor: of each tensor, as released",
         choices=("global", "per_tensor"),
     )
+    unrewarded: str = unrewarded_parameter("nothing")
 
     about: ClassVar[About] = About(
         contribution="cosine of its update to the weighted sum, or its Shapley value",
@@ -72,6 +77,11 @@ class CGSV(Method):
         site_work="training",
         paper="Xu et al. 2021",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reward == "global" and self.unrewarded == "own":
+            raise ValueError("reward='global': unrewarded belongs to reward='sparse'")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
         """The state before round 0; ``model`` is (d,)."""
@@ -114,7 +124,7 @@ class CGSV(Method):
             quantities["quota"] = boosted / boosted.max()
             per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
             masks = earned(u_N, quantities["quota"], per_tensor)
-            models = add_masked(state.models, u_N, masks)  # Eq. 5
+            models = add_masked(state.models, u_N, masks, instead(self.unrewarded, updates))  # Eq. 5
             quantities["reward_distance"] = norms_outside(u_N, masks)
             quantities["model_distance"] = distances(models, server)
         state = CGSVState(models, reputation, state.round + 1, state.tensor_sizes, server)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.games import coalition_candidates, coalition_values, require_coalitions
+from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, reward, share
 
@@ -30,10 +31,12 @@ class ECIState:
 class ECI(Method, EvaluatesCandidates):
     """Sites download by the contribution index so far; everything while no present site's is positive.
 
+    By default a site keeps what it trained where it earns nothing; the baseline is ``unrewarded="nothing"``.
     Coalitions, weights and maxima are those of the sites present; absent ones keep index and model.
     """
 
     truncation: float = parameter(0.0, "a round with |U(all) - U(nobody)| up to it counts 0; TMR: 0.01", low=0)
+    unrewarded: str = unrewarded_parameter("own")
 
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
@@ -61,7 +64,7 @@ class ECI(Method, EvaluatesCandidates):
         earned = positive * present
         quota = earned / earned.max() if earned.any() else present.double()
         update = aggregate(torch.zeros_like(state.server), weights, updates)
-        models = reward(state.models, update, quota)
+        models = reward(state.models, update, quota, instead=instead(self.unrewarded, updates))
         reputation = share(positive, torch.ones_like(present)) if positive.any() else weights
         outcome = Outcome(values, reputation, weights, models, {"quota": quota.where(present, torch.nan)})
         return ECIState(state.server + update, models, index), outcome

@@ -12,8 +12,21 @@ from torch import Tensor
 
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
+from fedmerit.methods.loss_distributions import floored_divergence
+from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, histogram, norms, remember, reshare, reward, share, to_sites, trained_models
+from fedmerit.vectors import (
+    aggregate,
+    gram,
+    histogram,
+    norms,
+    remember,
+    reshare,
+    reward,
+    share,
+    to_sites,
+    trained_models,
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +46,10 @@ class FedAVE(Method, EvaluatesCandidates):
     released code takes it between two lists of batch losses in the order they happen to come, which is not offered:
     ``form="released"`` is its score and its quota alone. The first reputation is the first score, and already rewarded.
     Sums and maxima go over the sites present; absent ones keep reputation and model.
+
+    KL of two samples of one distribution is not 0, so that by its ratio to the least (K) sites of one distribution
+    would earn differently. By default it counts as no less than what is to be expected of them; ``kl_floor`` names
+    another bound, 0.001 being next to none, as in the paper.
     """
 
     tau: float | None = parameter(
@@ -42,7 +59,9 @@ class FedAVE(Method, EvaluatesCandidates):
     beta: float = parameter(1.5, "of the tanh: larger makes quotas more alike", above=0)
     bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1)
     smoothing: float = parameter(1.0, "added to the count of every bin", above=0)
-    kl_floor: float = parameter(1e-3, "of the divergence", above=0)
+    kl_floor: float | None = parameter(
+        None, "of the divergence; None: what sampling alone gives, (bins - 1)/2 (1/n_i + 1/n_V)", above=0
+    )
     floor: float = parameter(1e-3, "of the reputation before it is normalised", above=0)
     form: str = parameter(
         "resolved",
@@ -55,6 +74,8 @@ class FedAVE(Method, EvaluatesCandidates):
     distributions: str = parameter(
         "both", "where nearness counts (Table 4's ablation)", choices=("both", "reputation", "quota", "none")
     )
+    clip: float | None = parameter(None, "bound on every entry of an update; the paper: 1e-3; None: none", above=0)
+    unrewarded: str = unrewarded_parameter("nothing")
 
     about: ClassVar[About] = About(
         contribution="server validation Dice, times how alike its losses and the server's are",
@@ -77,12 +98,13 @@ class FedAVE(Method, EvaluatesCandidates):
     def candidates(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Candidates:
         """What the k present sites trained, for their Dice, then what they received, for its losses: 2k models."""
         present = reports.present
-        trained = trained_models(state.models, updates, present)
+        trained = trained_models(state.models, self.clipped(updates), present)
         own = torch.eye(len(present), dtype=torch.float64)[present]
         return Candidates(
             models=torch.cat([trained, state.models[present]]),
             mixtures=torch.eye(2 * len(trained), dtype=torch.float64),
             shares=torch.cat([own, torch.zeros_like(own)]),
+            received=torch.cat([torch.zeros_like(own), own]),
             bins=self.bins,
         )
 
@@ -93,7 +115,8 @@ class FedAVE(Method, EvaluatesCandidates):
         count = int(present.sum())
         accuracy = to_sites(reports.candidates.dice[:count], present)
         own = torch.stack([reports.values[name] for name in self.asks], dim=1)[present]  # (k, bins)
-        kl = to_sites(self._divergence(own, reports.candidates.losses[count:]), present)
+        validation = reports.candidates.losses[count:]
+        kl = to_sites(floored_divergence(own, validation, self.smoothing, self.kl_floor), present)
         nearness = (kl[present].min() / kl).where(present, 0.0)  # K
         factors = {"resolved": nearness, "paper": 1 / kl, "released": nearness**2}
         counts = self.distributions in ("both", "reputation")
@@ -109,9 +132,11 @@ class FedAVE(Method, EvaluatesCandidates):
         if self.distributions in ("both", "quota"):
             quota = quota * (1 / kl if self.form == "paper" else nearness)
         quota = quota.clamp(max=1).where(present, 0.0)
-        update = self.weighted_uploads(weights, updates, norms(inner_products(updates, reports)))
+        clipped = self.clipped(updates)
+        products = inner_products(updates, reports) if self.clip is None else gram(clipped)
+        update = self.weighted_uploads(weights, clipped, norms(products))
         per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
-        models = reward(state.models, update, quota, per_tensor)
+        models = reward(state.models, update, quota, per_tensor, instead(self.unrewarded, clipped))
         outcome = Outcome(
             contribution=new.where(present, torch.nan),
             reputation=reputation,
@@ -129,24 +154,12 @@ class FedAVE(Method, EvaluatesCandidates):
         """The histogram of the site's losses, of the model it received."""
         return dict(zip(self.asks, histogram(view.training_losses(), self.bins).tolist(), strict=True))
 
-    def _divergence(self, own: Tensor, validation: Tensor) -> Tensor:
-        """(k,) KL of the rows of two (k, bins) histograms; one that is not available counts as even."""
-        own = distribution(own.nan_to_num(0.0), self.smoothing)
-        return divergence(own, distribution(validation, self.smoothing)).clamp(min=self.kl_floor)
+    def clipped(self, updates: Tensor) -> Tensor:
+        """(n, d) ``updates``, every entry in its bounds (Algorithm 1, line 2)."""
+        return updates if self.clip is None else updates.clamp(-self.clip, self.clip)
 
     def weighted_uploads(self, weights: Tensor, updates: Tensor, lengths: Tensor) -> Tensor:
         """(d,) Σ p_i τ Δ_i / ‖Δ_i‖, a zero update staying zero; weights p (n,), updates (n, d), ‖Δ_i‖ (n,)."""
         tau = (weights * lengths).sum() if self.tau is None else self.tau
         factors = torch.where(lengths > 0, weights * tau / lengths.where(lengths > 0, 1.0), 0.0)
         return aggregate(torch.zeros_like(updates[0]), factors, updates)
-
-
-def distribution(counts: Tensor, smoothing: float) -> Tensor:
-    """(k, bins) shares of the images in each bin, ``smoothing`` added to every count."""
-    smoothed = counts.double() + smoothing
-    return smoothed / smoothed.sum(dim=1, keepdim=True)
-
-
-def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """(k,) KL(p ‖ q) = Σ p ln(p/q) of the rows of two (k, bins) tensors of positive shares."""
-    return (p * (p / q).log()).sum(dim=1)

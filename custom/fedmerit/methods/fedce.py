@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports, SiteView, inner_products
+from fedmerit.methods.minus_model import cosine_to_mean_of_others, minus_model
 from fedmerit.parameters import parameter
-from fedmerit.vectors import BLOCK, aggregate, cosine_to_others, share
+from fedmerit.vectors import aggregate, cosine_to_others, share, share_known
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.
@@ -24,6 +25,7 @@ COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the sha
 }
 CLAIM_TOLERANCE = 1e-3  # float32 models leave some 1e-5 between a site's cosine and the server's
 EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: below it there is rounding alone
+LEAST_ERROR = 0.01  # that error="relative" divides by
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,13 @@ class FedCE(Method):
     estimate: str = parameter(
         "site", "both terms at the site, the cosine checked; server: NVFlare 2.9's rule", choices=("site", "server")
     )
+    error: str = parameter(
+        "absolute",
+        "Γ_err: the error without a site (Eq. 3), or relative: by that with it",
+        choices=("absolute", "relative"),
+    )
 
     read_by_variant: ClassVar[tuple[str, ...]] = ("estimate",)
-    asks: ClassVar[tuple[str, ...]] = ("cosine", "minus_error")
     needs: ClassVar[Needs] = Needs(sums_only=True)  # where the sites' claims go unchecked
     about: ClassVar[About] = About(
         contribution="novelty of its update's direction, error on its images of the model without it",
@@ -62,6 +68,11 @@ class FedCE(Method):
         site_work="training, cosine, validation without own model",
         paper="Jiang et al. 2023",
     )
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """Both leave-one-outs, and what the second may be compared to."""
+        return ("cosine", "minus_error", "error")[: 3 if self.error == "relative" else 2]
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCEState:
         """The state before round 0; ``model`` is (d,)."""
@@ -89,7 +100,7 @@ class FedCE(Method):
         flagged = present & claim.isfinite() & ~agrees
 
         gamma_cos = share_known((1 - cosine).clamp(min=EPSILON), present)  # Eq. 2
-        gamma_err = share_known(minus_error, present)  # Eq. 3
+        gamma_err = share_known(self.data_term(reports), present)  # Eq. 3
         gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
         known = present & cosine.isfinite() & minus_error.isfinite()
         accumulated, weights = state.gamma_accumulated, reports.data_share
@@ -105,55 +116,19 @@ class FedCE(Method):
         )
         return replace(state, gamma_accumulated=accumulated), outcome
 
+    def data_term(self, reports: Reports) -> Tensor:
+        """(n,) how much the model without a site errs on its images; NaN where that is not known."""
+        minus_error = reports.values["minus_error"]
+        return minus_error / reports.values["error"].clamp(min=LEAST_ERROR) if self.error == "relative" else minus_error
+
     def report(self, view: SiteView) -> dict[str, float]:
         """What a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
         own = view.own
         if own is None:
             return {}
-        return {
+        said = {
             "cosine": cosine_to_mean_of_others(view.received, own.previous, own.trained, own.weight),
             "minus_error": 1 - own.validation_dice(minus_model(view.received, own.trained, own.weight)),
+            "error": 1 - view.validation_dice,
         }
-
-
-def share_known(amounts: Tensor, present: Tensor) -> Tensor:
-    """(n,) shares of the present sites, summing to 1; a site whose amount is NaN counts as the mean of the others."""
-    known = present & amounts.isfinite()
-    mean = amounts[known].mean() if known.any() else torch.tensor(1.0, dtype=torch.float64)
-    return share(amounts.where(known, mean).clamp(min=0), present)
-
-
-# Site half: pure functions of what a site holds at round t, all vectors (d,)
-
-
-def mean_of_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:
-    """(mean - ρ_i own) / (1 - ρ_i): the weighted mean of the others, float64; ``weight`` ρ_i in [0, 1)."""
-    return (mean.double() - weight * own.double()) / (1 - weight)
-
-
-def minus_model(received: Tensor, own_previous: Tensor, weight: float) -> Tensor:
-    """w_t without site i (Eq. 3): ``received`` w_t, ``own_previous`` w_{t-1,i}, ``weight`` ρ_i in w_t."""
-    result = torch.empty_like(received)
-    for rows in zip(*(torch.split(vector, BLOCK) for vector in (result, received, own_previous)), strict=True):
-        part, *held = rows
-        part.copy_(mean_of_others(*held, weight))
-    return result
-
-
-def cosine_to_mean_of_others(received: Tensor, previous: Tensor, own_previous: Tensor, weight: float) -> float:
-    """The cosine of Eq. 2, -1 to 1; 0 where a vector is zero.
-
-    Args:
-        received: w_t.
-        previous: w_{t-1}, from which the site trained ``own_previous``.
-        own_previous: w_{t-1,i}.
-        weight: ρ_i of the aggregation that made w_t, below 1.
-    """
-    products = torch.zeros(2, 2, dtype=torch.float64, device=received.device)
-    for now, before, mine in zip(*(torch.split(v, BLOCK) for v in (received, previous, own_previous)), strict=True):
-        start = before.double()
-        own = mine.double() - start
-        pair = torch.stack([own, mean_of_others(now.double() - start, own, weight)])
-        products += pair @ pair.T
-    norm = products[0, 0].sqrt() * products[1, 1].sqrt()
-    return float((products[0, 1] / norm).clamp(-1, 1)) if norm > 0 else 0.0
+        return {name: said[name] for name in self.asks}

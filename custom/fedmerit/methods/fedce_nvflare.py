@@ -24,15 +24,17 @@ class FedCENVFlare(FedCE):
     def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
         """Cosines of this round's updates, and errors of the sites."""
         present = reports.present
-        known = int(state.weights.isfinite().sum())
-        unseen = 1 / (known + 1) if known else 1 / float(present.sum())
+        seen = int(state.weights.isfinite().sum())
+        unseen = 1 / (seen + 1) if seen else 1 / float(present.sum())
         prior = state.weights.where(state.weights.isfinite(), unseen) * present
         cosine = cosine_to_others(products, prior)
-        minus_error = reports.values["minus_error"].where(reports.values["minus_error"].isfinite(), 1.0)
+        minus_error, term = (
+            known.where(known.isfinite(), 1.0) for known in (reports.values["minus_error"], self.data_term(reports))
+        )
         rounds = state.rounds + present
         step = present / rounds.clamp(min=1)
         cosine_mean = state.cosine_mean + step * (cosine - state.cosine_mean)
-        minus_error_mean = state.minus_error_mean + step * (minus_error - state.minus_error_mean)
+        minus_error_mean = state.minus_error_mean + step * (term - state.minus_error_mean)
 
         gamma_cos = share_floored(1 - cosine_mean, present)
         gamma_err = share_floored(minus_error_mean, present)

@@ -72,7 +72,8 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     @property
     def needs(self) -> Needs:
         """A round together."""
-        return Needs(rounds=self.alone + 1)
+        why = f"with standalone_rounds={self.alone} the sites train alone before"
+        return Needs(rounds=self.alone + 1, why=why if self.alone else "")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedSACState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
@@ -124,24 +125,23 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         state = replace(state, model=model, models=model.where(held, 0.0), round=state.round + 1)  # θ_i
         fraction = state.neurons.double().sum(dim=1) / max(state.neurons.shape[1], 1)
         weights = share(amounts if plain else parts, present)
-        return state, self._outcome(state, reports, weights, "shared", {"held": fraction})
+        return state, self._outcome(state, reports, weights, {"held": fraction})
 
     def _alone(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
         """Every site's own; after the last such round what they contribute is known, and all start anew."""
         state = replace(state, models=state.models + updates, round=state.round + 1)
         if reports.candidates is None:
-            return state, self._outcome(state, reports, reports.data_share, "own", {})
+            return state, self._outcome(state, reports, reports.data_share, {})
         dice = to_sites(reports.candidates.dice, reports.present)
         contribution = dice.where(reports.present, dice.nan_to_num(torch.inf).min())
         state = replace(state, models=state.model.repeat(len(updates), 1), contribution=contribution)
-        return state, self._outcome(state, reports, reports.data_share, "initial", {"utility": dice})
+        outcome = self._outcome(state, reports, reports.data_share, {"utility": dice})
+        return state, replace(outcome, statistics="initial")
 
-    def _outcome(
-        self, state: FedSACState, reports: Reports, weights: Tensor, statistics: str, quantities: dict[str, Tensor]
-    ) -> Outcome:
+    def _outcome(self, state: FedSACState, reports: Reports, weights: Tensor, quantities: dict[str, Tensor]) -> Outcome:
         contribution = state.contribution.where(reports.present, torch.nan)
         reputation = reputations(state.contribution.nan_to_num(0.0), self.beta) / WHOLE
-        return Outcome(contribution, reputation, weights, state.models, quantities, statistics=statistics)
+        return Outcome(contribution, reputation, weights, state.models, quantities)
 
 
 def reputations(contributions: Tensor, beta: float) -> Tensor:

@@ -86,9 +86,8 @@ class ShapFed(Method):
         else:
             nearness = gamma.clamp(0, 1).to(updates.dtype)[:, None]
             models = torch.lerp(trained, server.expand_as(trained), nearness).where(present[:, None], state.models)
-        statistics = "shared" if self.reward == "global" else "own"
         state = ShapFedState(models, gamma, state.seen | present, state.outputs, state.round + 1)
-        return state, Outcome(psi, gamma, weights, models, statistics=statistics)
+        return state, Outcome(psi, gamma, weights, models)
 
     def class_values(self, updates: Tensor, reports: Reports, seed: int) -> Tensor:
         """(n,) of one class, whose parameters' ``updates`` are (n, m); NaN for absent sites."""

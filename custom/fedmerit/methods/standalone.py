@@ -43,4 +43,4 @@ class Standalone(Method):
         models = state.models + updates
         nothing = torch.zeros(len(updates), dtype=torch.float64)
         contribution = nothing.where(reports.present, torch.nan)
-        return StandaloneState(models), Outcome(contribution, nothing, reports.data_share, models, statistics="own")
+        return StandaloneState(models), Outcome(contribution, nothing, reports.data_share, models)

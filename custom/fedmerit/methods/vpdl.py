@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView, Sharing
-from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation
 from fedmerit.parameters import parameter
 
@@ -34,7 +34,6 @@ class VPDL(Method, LearnsFromPeers):
     kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
     exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
 
-    asks_of_peers: ClassVar[tuple[str, ...]] = ("available",)
     about: ClassVar[About] = About(
         contribution="none",
         weights="none",
@@ -42,6 +41,11 @@ class VPDL(Method, LearnsFromPeers):
         site_work="training with distillation from peers",
         paper="baseline of Tastan et al. 2025",
     )
+
+    @property
+    def needs(self) -> Needs:
+        """A round together."""
+        return Needs(rounds=self.warmup + 1, why=f"with warmup={self.warmup} nobody learns from anybody before")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> VPDLState:
         """All sites start from one model (d,)."""
@@ -64,9 +68,7 @@ class VPDL(Method, LearnsFromPeers):
         models = state.models + updates
         nothing = torch.zeros(len(updates), dtype=torch.float64)
         contribution = nothing.where(reports.present, torch.nan)
-        outcome = Outcome(
-            contribution, nothing, reports.data_share, models, pairs=dict(reports.pairs), statistics="own"
-        )
+        outcome = Outcome(contribution, nothing, reports.data_share, models, pairs=dict(reports.pairs))
         return VPDLState(models, state.round + 1), outcome
 
     def learn_from(self, view: PeerView) -> PeerTerm:

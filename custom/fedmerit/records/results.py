@@ -33,6 +33,8 @@ QUANTITIES: Mapping[str, str] = {
     "peer_reputation": "reputation that the site has with the one under coalition, 0 to 1",
     "misalignment": "(1 - cosine) / 2 of the gradients of cross-entropy at the one under coalition and of distillation "
     "from the site, 0 to 1",
+    "agreement": "Dice of the site's predictions by that of the predictions of the one under coalition, with the "
+    "validation masks of the latter, 0 to 1",
     "available": "1 where the site shared with the one under coalition, 0 where what it shared could not be used",
     "cosine": "cosine of the site's update and the mean of the others' (FedCE) or of all (CGSV, RFFL), -1 to 1",
     "minus_error": "1 - validation Dice of the model without the site, 0 to 1",
@@ -59,7 +61,7 @@ QUANTITIES: Mapping[str, str] = {
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
-PAIRS = ("peer_reputation", "misalignment", "available")  # what one site holds of another; the coalition is the holder
+PAIRS = ("peer_reputation", "misalignment", "agreement", "available")  # what one site, the coalition, holds of another
 
 
 @dataclass(frozen=True)

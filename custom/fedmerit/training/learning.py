@@ -134,6 +134,7 @@ def learning_rate(training: Training, round: int, rounds: int) -> float:
         "constant": 1.0,
         "polynomial": math.pow(1 - done, 0.9),
         "cosine": (1 + math.cos(math.pi * done)) / 2,
+        "step": training.decay ** (round // training.decay_every),
     }
     return training.lr * warm * falling[training.schedule]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from fedmerit.configuration.recipes import RECIPES, with_recipe
+from fedmerit.configuration.recipes import PAPER, PRESETS, RECIPES, with_recipe
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.errors import BadInput
 
@@ -23,3 +23,26 @@ def test_what_is_set_goes_before_the_recipe():
 def test_an_unknown_recipe_is_named():
     with pytest.raises(BadInput, match=r"recipe 'slow'.*default, quick, unet"):
         with_recipe({"recipe": "slow"})
+
+
+@pytest.mark.parametrize("method", PRESETS)
+def test_a_papers_own_settings_are_a_preset_of_its_method(method):
+    preset = PRESETS[method]
+    made = make_configuration(method, "prostate", preset.rounds, 0, TASKS["prostate"], {"preset": PAPER})
+    assert vars(made.training).items() >= dict(preset.training).items()
+    assert made.parameters.items() >= dict(preset.parameters).items()
+    assert config(preset=method).training == made.training  # any method trains as it does
+    assert config(preset=method).parameters == config().parameters
+
+
+def test_what_is_set_goes_before_a_preset_and_a_preset_before_a_recipe():
+    made = config(recipe="quick", preset="cycle", lr=0.5)
+    assert (made.network.architecture, made.training.optimizer, made.training.lr) == ("unet", "sgd", 0.5)
+    assert made.training.schedule == "step"
+    assert (made.training.decay, made.training.decay_every) == (0.1, 25)
+
+
+@pytest.mark.parametrize(("name", "why"), [("paper", "fedavg has none of its own"), ("vpdl", "unknown")])
+def test_a_preset_that_is_not_there_is_named(name, why):
+    with pytest.raises(BadInput, match=f"preset '{name}': .*{why}; there are fedce, cgsv, fedave, fedsac, cycle"):
+        config(preset=name)

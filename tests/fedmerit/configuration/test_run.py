@@ -89,6 +89,16 @@ def test_a_run_has_a_round(rounds):
         config(rounds=rounds)
 
 
+@pytest.mark.parametrize(
+    ("method", "settings", "least"),
+    [("cycle", {}, 9), ("vpdl", {"warmup": "2"}, 3), ("cycle", {"warmup": "2", "warmup_by": "fedavg"}, 4)],
+)
+def test_rounds_in_which_nobody_would_learn_from_anybody_are_refused(method, settings, least):
+    with pytest.raises(BadInput, match=f"method {method} needs {least} or more: with warmup=. nobody learns"):
+        config(method, least - 1, **settings)
+    assert config(method, least, **settings).rounds == least
+
+
 @pytest.mark.parametrize("settings", [{}, {"standalone_rounds": "2"}])
 def test_fewer_rounds_than_the_method_needs_are_named(settings):
     least = int(settings.get("standalone_rounds", 10)) + 1

@@ -234,8 +234,9 @@ def test_fedci_contributions_are_shapley_values_of_coalitions_evaluated_one_by_o
     assert by_site(run, "contribution", round) == pytest.approx(expected, abs=1e-12)
 
 
-def test_fedave_compares_losses_of_the_received_model(finished, server_sites_data):
-    run = finished("fedave")
+def test_fedave_compares_losses_of_the_received_model(trained, server_sites_data):
+    """Of round 1 each site has its own, with its own BatchNorm statistics, here and at the server."""
+    run = trained("kl_floor=0.001", method="fedave", sites=server_sites_data, rounds=2)
     config = RunConfiguration.from_dict(read_run(run)["plan"])
     network = initial_network(config.network, config.seed).to(memory_format=torch.channels_last)
 
@@ -244,11 +245,31 @@ def test_fedave_compares_losses_of_the_received_model(finished, server_sites_dat
         counts = [sum(min(int(loss * 10), 9) == place for loss in losses.tolist()) + 1 for place in range(10)]
         return torch.tensor(counts, dtype=torch.float64) / sum(counts)
 
-    at_server = distribution(set_aside(server_sites_data))
-    found = by_site(run, "divergence", 0)
+    for round in (0, 1):
+        found = by_site(run, "divergence", round)
+        for name in NAMES:
+            if round:
+                flat.load(network, remembered(run, name, 1)["received"], remembered(run, name, 0)["buffers"])
+            at_server = distribution(set_aside(server_sites_data))
+            at_site = distribution(SiteFolder(server_sites_data / name).cases("training"))
+            expected = max(float((at_site * (at_site / at_server).log()).sum()), 1e-3)
+            assert found[name] == pytest.approx(expected, rel=1e-12)
+
+
+# The last round
+
+
+def test_sites_of_one_model_may_keep_what_they_train_in_the_last_round(trained, model):
+    one, apart = trained(method="fedavg"), trained("last_round=own", method="fedavg")
+    assert sorted(path.stem for path in (apart / "models").glob("*.pt")) == NAMES
     for name in NAMES:
-        at_site = distribution(SiteFolder(server_sites_data / name).cases("training"))
-        assert found[name] == pytest.approx(max(float((at_site * (at_site / at_server).log()).sum()), 1e-3), rel=1e-12)
+        last, parameters = remembered(apart, name, 2), model(apart, name)
+        assert torch.equal(last["received"], remembered(one, name, 2)["received"])
+        network = load_network(apart / "models", name)
+        assert torch.allclose(flat.get_parameters(network), last["trained"], atol=1e-6)
+        assert all(torch.equal(parameters[key], value) for key, value in last["buffers"].items())
+    union = read_results(apart).query("split == 'union' and quantity == 'dice'")
+    assert len(set(union.groupby("site")["value"].mean())) == 3
 
 
 # Sparse updates

@@ -18,6 +18,8 @@ CASES = {  # parameters, and how the reference calls them where that differs
     "default": ({}, {}),
     "strict": ({"coef": 0.9}, {}),
     "cut": ({"alpha": 3.0, "clip": 0.5, "theta": 0.4}, {}),
+    "own kept where nothing comes": ({"coef": 0.9, "clip": 0.5, "unrewarded": "own"}, {}),
+    "likewise, released": ({"coef": 0.9, "aggregation": "mean", "unrewarded": "own"}, {}),
     "own kept": ({"coef": 0.8, "keep_own": True}, {}),
     "one model": ({"reward": "global", "coef": 0.8}, {"sparse": False}),
     "released": (RELEASED, {"released": True}),

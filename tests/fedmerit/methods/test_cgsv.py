@@ -13,14 +13,14 @@ from fedmerit.methods.cgsv import CGSV
 
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"alpha": 0.5, "beta": 3.0, "gamma": 0.5, "floor": 0.0}, {"beta": 1e7, "floor": 0.1}],
-    ids=["default", "paper", "altruistic"],
+    [{}, {"alpha": 0.5, "beta": 3.0, "gamma": 0.5, "floor": 0.0}, {"beta": 1e7, "floor": 0.1}, {"unrewarded": "own"}],
+    ids=["default", "paper", "altruistic", "own kept"],
 )
 @given(rounds=random_rounds)
 @few
 def test_cgsv_is_the_reference(parameters, rounds):
     expected = expected_of(reference_rewards.cgsv, rounds, **parameters)
-    served = outcomes(CGSV(**parameters, reward="global"), rounds)
+    served = outcomes(CGSV(**{**parameters, "unrewarded": "nothing"}, reward="global"), rounds)
     for outcome, at_server, round in zip(outcomes(CGSV(**parameters), rounds), served, expected, strict=True):
         assert_equals(outcome, round)
         assert at_server.models.tolist() == pytest.approx(round["server"], abs=1e-9)

@@ -11,7 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from fedmerit.capabilities.peer_learning import PeerView
 from fedmerit.core import Reports
 from fedmerit.distillation import divergence
-from fedmerit.methods.cycle import CYCle, misalignments
+from fedmerit.methods.cycle import CYCle
+from fedmerit.methods.peer_scores import agreement, misalignments
 from fedmerit.methods.vpdl import VPDL
 from fedmerit.training.learning import build_loss
 
@@ -108,6 +109,9 @@ def data(seed=0, batches=3):
 GOOD, BAD = (Tiny([weight] * 3).requires_grad_(False) for weight in (1.0, -1.0))
 
 
+DICE = {None: 0.5, "good": 0.8, "bad": 0.1}  # on the site's validation images
+
+
 def view(weights, round=0, batches=None, lost=()):
     """A site that has learnt a little, a peer that knows the masks and one that knows their opposite."""
     networks = {"good": GOOD, "bad": BAD}
@@ -116,7 +120,11 @@ def view(weights, round=0, batches=None, lost=()):
     def predict(peer, images):
         return None if peer in lost else networks[peer](images).detach()
 
-    return PeerView(round, weights, predict, Tiny([0.2, -0.1, 0.3]), lambda count: given[:count], build_loss("dice"))
+    def dice(peer):
+        return None if peer in lost else DICE[peer]
+
+    network = Tiny([0.2, -0.1, 0.3])
+    return PeerView(round, weights, predict, network, lambda count: given[:count], build_loss("dice"), dice)
 
 
 def test_scoring_may_be_by_the_loss_of_training():
@@ -132,6 +140,49 @@ def test_scoring_may_be_by_the_loss_of_training():
         other = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, weights)])
         assert found[peer] == pytest.approx((1 - float(torch.cosine_similarity(own, other, dim=0))) / 2, abs=1e-5)
     assert found != CYCle(warmup=0).learn_from(held).values["misalignment"]
+
+
+def test_scoring_may_be_at_the_temperature_of_distillation():
+    given = data(batches=1)
+    held = view({"good": torch.nan}, batches=given)
+    found = CYCle(warmup=0, score_loss="ce_T", T=4.0, kl="peer_own").learn_from(held).values["misalignment"]
+    (images, masks), weights = given[0], list(held.network.parameters())
+    logits, peer = held.network(images), GOOD(images)
+    residual = [(logits / 4).sigmoid() - masks, (logits / 4).sigmoid() - (peer / 4).sigmoid()]  # of KL(peer || own)
+    gradients = [
+        torch.cat([part.reshape(-1) for part in torch.autograd.grad(logits, weights, one, retain_graph=True)])
+        for one in residual
+    ]
+    expected = (1 - float(torch.cosine_similarity(*gradients, dim=0))) / 2
+    assert found["good"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_agreement_is_the_peers_dice_by_the_sites_own():
+    method = CYCle(warmup=0, score="agreement", lambda0=1.0)
+    assert method.asks_of_peers == ("available", "agreement")
+    term = method.learn_from(view({"good": NAN, "bad": 0.6}, round=5))
+    assert term.values == {"agreement": {"good": 1.0, "bad": 0.2}}
+    assert term.weights == {"good": 1.0, "bad": pytest.approx(0.5 * 0.6 + 0.5 * 0.2)}
+    assert method.learn_from(view({"good": NAN}, lost=("good",))).values == {"agreement": {}}
+    assert (agreement(0.3, 0.0), agreement(0.0, 0.0)) == (1.0, 0.0)
+
+
+def test_fedavg_may_be_the_warm_up_and_a_round_alone_its_end():
+    method, samples = CYCle(warmup=2, R=3, warmup_by="fedavg"), torch.tensor([3.0, 1.0]).double()
+    assert (method.together, method.needs.rounds) == (3, 4)
+    assert [round for round in range(10) if method.scores(round)] == [3, 6, 9]
+    state, updates = method.start(torch.zeros(2), 2, [2]), torch.tensor([[4.0, 0.0], [0.0, 8.0]])
+    nothing = torch.full((2, 2), NAN, dtype=torch.float64)
+    given = Reports(samples, torch.ones(2).bool(), pairs={"misalignment": nothing, "available": nothing})
+    expected = [[[3.0, 2.0]] * 2, [[6.0, 4.0]] * 2, [[10.0, 4.0], [6.0, 12.0]]]
+    for models, statistics in zip(expected, ("shared", "shared", "models"), strict=True):
+        assert method.sharing(state) is None
+        state, outcome = method.round(state, updates, given)
+        assert outcome.models.tolist() == state.models.tolist() == models
+        assert outcome.statistics == statistics
+    assert method.sharing(state) is not None
+    with pytest.raises(ValueError, match="needs exchange='relay'"):
+        CYCle(warmup_by="fedavg", exchange="peer")
 
 
 @pytest.mark.parametrize("kl", ["own_peer", "peer_own"])

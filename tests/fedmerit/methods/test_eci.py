@@ -10,12 +10,12 @@ from rounds import few, play, random_rounds
 from fedmerit.methods.eci import ECI
 
 
-@pytest.mark.parametrize("truncation", [0.0, 0.01])
+@pytest.mark.parametrize(("truncation", "unrewarded"), [(0.0, "own"), (0.01, "nothing")])
 @given(rounds=random_rounds)
 @few
-def test_eci_is_the_reference(truncation, rounds):
-    expected = reference.eci(*given_to(rounds), dice_of(rounds), truncation)
-    for (reports, outcome), round in zip(play(ECI(truncation), rounds), expected, strict=True):
+def test_eci_is_the_reference(truncation, unrewarded, rounds):
+    expected = reference.eci(*given_to(rounds), dice_of(rounds), truncation, unrewarded)
+    for (reports, outcome), round in zip(play(ECI(truncation, unrewarded), rounds), expected, strict=True):
         present = reports.present.nonzero().flatten().tolist()
         assert_at_sites(outcome.contribution, round["values"], present)
         assert_at_sites(outcome.quantities["quota"], round["quota"], present)

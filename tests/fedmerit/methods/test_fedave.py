@@ -1,7 +1,5 @@
 """FedAVE against its slow reference, and what is particular to it."""
 
-import math
-
 import pytest
 import reference_validation as reference
 import torch
@@ -9,8 +7,8 @@ from comparing import assert_at_sites, assert_models, dice_of, evaluated, given_
 from hypothesis import given
 from rounds import few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.core import Layout, Reports, SiteView
-from fedmerit.methods.fedave import FedAVE, divergence
+from fedmerit.core import CandidateResults, Layout, Reports, SiteView
+from fedmerit.methods.fedave import FedAVE
 from fedmerit.vectors import histogram
 
 CASES = {  # parameters, and how the reference calls them where that differs
@@ -20,6 +18,8 @@ CASES = {  # parameters, and how the reference calls them where that differs
     "other memory": ({"alpha": 0.5, "beta": 3.0}, {}),
     "accuracy alone": ({"distributions": "none"}, {"in_score": False, "in_quota": False}),
     "in the reputation": ({"distributions": "reputation"}, {"in_quota": False}),
+    "floored near 0": ({"kl_floor": 1e-3}, {}),
+    "clipped, own kept": ({"clip": 0.3, "unrewarded": "own", "tau": 0.5}, {}),
     "in the quota": ({"distributions": "quota", "form": "paper"}, {"in_score": False}),
 }
 
@@ -55,12 +55,6 @@ def test_a_site_reports_its_losses_as_a_histogram():
     assert histogram(losses, 1).tolist() == [5]
 
 
-def test_the_divergence_of_worked_numbers():
-    p, q = torch.tensor([[0.5, 0.5], [0.9, 0.1]], dtype=torch.float64), torch.full((2, 2), 0.5, dtype=torch.float64)
-    expected = [0.0, 0.9 * math.log(1.8) + 0.1 * math.log(0.2)]
-    assert divergence(p, q).tolist() == pytest.approx(expected, abs=1e-12)
-
-
 def test_fedave_evaluates_trained_models_then_received_ones():
     method, updates = FedAVE(), torch.arange(1.0, 9.0).view(2, 4)
     state = method.start(torch.ones(4), 2, Layout.of(4))
@@ -68,6 +62,7 @@ def test_fedave_evaluates_trained_models_then_received_ones():
     assert torch.equal((candidates.mixtures @ candidates.models.double())[:2], 1 + updates.double())
     assert torch.equal((candidates.mixtures @ candidates.models.double())[2:], torch.ones(2, 4).double())
     assert candidates.shares.tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
+    assert candidates.received.tolist() == [[0, 0], [0, 0], [1, 0], [0, 1]]
     assert candidates.bins == 10
 
 
@@ -75,3 +70,26 @@ def test_one_huge_and_one_zero_update_leave_fedave_at_the_huge_ones_scale():
     rounds = make_rounds(n=3)
     rounds.updates[0, 0], rounds.updates[0, 1] = 0.0, rounds.updates[0, 1] * 1e20
     assert outcomes(FedAVE(), rounds)[0].models.isfinite().all()
+
+
+def test_sites_of_one_distribution_earn_alike_where_its_sampling_is_the_floor():
+    """The lowest of four such sites' quotas, mean over 20 draws of their images."""
+    shares = torch.tensor([4.0, 3, 2, 1, 1, 1, 1, 1, 2, 4])
+    state = FedAVE().start(torch.zeros(3), 4, Layout.of(3))
+    here, images = torch.ones(4, dtype=torch.bool), torch.full((4,), 90.0, dtype=torch.float64)
+
+    def lowest(seed, floor):
+        draw = torch.Generator().manual_seed(seed)
+        counts = torch.stack([torch.multinomial(shares, 90, True, generator=draw).bincount(minlength=10)] * 8)
+        counts[:4] = torch.stack(
+            [torch.multinomial(shares, 90, True, generator=draw).bincount(minlength=10) for _ in range(4)]
+        )
+        values = {f"loss_bin_{place}": counts[:4, place].double() for place in range(10)}
+        results = CandidateResults(torch.full((8,), 0.5, dtype=torch.float64), counts.double())
+        reports = Reports(images, here, values, results)
+        _, outcome = FedAVE(kl_floor=floor).round(state, torch.ones(4, 3), reports)
+        return float(outcome.quantities["quota"].min())
+
+    near_none, sampling = (sum(lowest(seed, floor) for seed in range(20)) / 20 for floor in (1e-3, None))
+    assert near_none < 0.5
+    assert sampling > 0.75

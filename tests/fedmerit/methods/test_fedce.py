@@ -9,7 +9,8 @@ from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
 from fedmerit import flat
 from fedmerit.core import Layout, OwnPart, Reports, SiteView
-from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE, cosine_to_mean_of_others, minus_model
+from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
+from fedmerit.methods.minus_model import cosine_to_mean_of_others, minus_model
 from fedmerit.methods.registry import build_method
 
 NAN = math.nan
@@ -269,14 +270,19 @@ def test_the_sites_cosine_is_zero_where_nobody_moved():
     assert cosine_to_mean_of_others(still, still, moved, 0.0) == 0  # the others did not
 
 
-@pytest.mark.parametrize("combine", ["times", "plus", "cosine", "error"])
+@pytest.mark.parametrize(
+    ("combine", "error"),
+    [("times", "absolute"), ("plus", "absolute"), ("cosine", "absolute"), ("error", "absolute"), ("times", "relative")],
+)
 @given(rounds=random_rounds)
 @few
-def test_fedce_is_the_reference(combine, rounds):
+def test_fedce_is_the_reference(combine, error, rounds):
     n, d = rounds.updates.shape[1:]
     dice = [lambda model, centre=centre: 1 / (1 + math.dist(model, centre) ** 2) for centre in rounds.centres.tolist()]
-    expected = reference.fedce([0.0] * d, rounds.samples.tolist(), as_numbers(rounds), dice, combine)
-    for (reports, outcome), round in zip(play(FedCE(combine), rounds), expected, strict=True):
+    expected = reference.fedce(
+        [0.0] * d, rounds.samples.tolist(), as_numbers(rounds), dice, combine, error == "relative"
+    )
+    for (reports, outcome), round in zip(play(FedCE(combine, error=error), rounds), expected, strict=True):
         assert outcome.weights.tolist() == pytest.approx(round["weights"], abs=1e-9)
         assert outcome.models.tolist() == pytest.approx(round["w_next"], abs=1e-9)
         for i in range(n):

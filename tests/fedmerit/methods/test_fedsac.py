@@ -103,7 +103,7 @@ def test_it_is_the_reference(aggregation, beta, absences):
         rounds.append([row.tolist() if here else None for row, here in zip(updates, present, strict=True)])
         state, outcome = method.round(state, updates, reports(samples, present))
         ours.append((outcome.weights, outcome.models))
-        assert outcome.statistics == "shared"
+        assert outcome.statistics == "models"
         assert outcome.contribution[torch.tensor(present)].tolist() == [c for c, p in zip(C, present, strict=True) if p]
         assert outcome.contribution[~torch.tensor(present)].isnan().all()
     assert models is not None
@@ -219,7 +219,7 @@ def test_contributions_are_what_sites_reach_alone_and_then_all_start_anew():
     assert method.candidates(state, updates, reports([1, 2, 3])) is None
     state, outcome = method.round(state, updates, reports([1, 2, 3]))
     assert torch.equal(outcome.models, doubles(START) + updates)
-    assert outcome.statistics == "own"
+    assert outcome.statistics == "models"
     assert outcome.contribution.isnan().all()
 
     candidates = method.candidates(state, updates, reports([1, 2, 3]))

@@ -27,20 +27,27 @@ from fedmerit.methods.fedavgm import FedAvgM
 from fedmerit.methods.registry import METHODS, build_method
 
 NAN = math.nan
-PEERS = {"cycle": {"warmup": 0, "R": 2}, "vpdl": {"warmup": 0}}  # by default the rounds of tests end before they learn
 OTHER_WAYS = [
     ("fedce", {"estimate": "server"}),  # running means
+    ("fedce", {"error": "relative"}),
+    ("fedce", {"error": "relative", "estimate": "server"}),
+    ("cycle", {"score": "agreement", "warmup": 0, "R": 2}),
+    ("cycle", {"warmup_by": "fedavg", "warmup": 1, "R": 2}),
     ("cffl", {"coef": 0.9}),  # removals
     ("cffl", {"theta": 0.6, "clip": 0.5, "reputation": "released", "aggregation": "sum", "keep_own": True}),
     ("cffl", {"alpha": 4.0, "alpha_growth": 3, "reputation": "released", "aggregation": "mean", "coef": 0.9}),
     ("cffl", {"reward": "global"}),
+    ("cffl", {"unrewarded": "own", "coef": 0.9}),
     ("fedave", {"tau": 0.5, "form": "paper", "bins": 5}),
-    ("fedave", {"form": "released", "mask": "per_tensor"}),
+    ("fedave", {"form": "released", "mask": "per_tensor", "kl_floor": 1e-3}),
+    ("fedave", {"clip": 1e-3, "unrewarded": "own"}),
+    ("eci", {"unrewarded": "nothing"}),
     ("qfedavg", {"q": 2.0, "rule": "exact"}),
     ("fedsac", {"standalone_rounds": 1, "beta": 2.0, "importance_interval": 1, "aggregation": "share"}),
     ("fedsac", {"standalone_rounds": 2, "beta": 20.0, "importance": "equal", "aggregation": "plain"}),
     ("cgsv", {"contribution": "exact"}),
     ("cgsv", {"reward": "global"}),
+    ("cgsv", {"unrewarded": "own"}),
     ("cgsv", {"alpha": 0.5, "beta": 3.0, "gamma": 0.5, "floor": 0.0, "mask": "per_tensor"}),
     ("rffl", {"gamma": 0.5, "coef": 0.9, "warmup": 0, "boost": False, "keep_own": True, "mask": "per_tensor"}),
     ("rr", {"turns": "one"}),
@@ -49,7 +56,7 @@ OTHER_WAYS = [
     ("trimmed", {"beta": 0.4}),
     ("krum", {"m": 2}),
 ]
-EVERY = [(name, SOONER.get(name, {}) | PEERS.get(name, {})) for name in METHODS] + OTHER_WAYS
+EVERY = [(name, SOONER.get(name, {})) for name in METHODS] + OTHER_WAYS
 OWN_STEPS = (FedAvgM, FedAdam)  # the server's step is none of the sites'
 METHOD_OF = {
     " ".join([name, *(f"{key}={value}" for key, value in given.items())]): (name, given) for name, given in EVERY
@@ -78,7 +85,7 @@ def test_weights_sum_to_one_and_shapes_are_those_of_the_contract(method, n, d, a
         assert outcome.models.shape in ((d,), (n, d))
         assert outcome.models.isfinite().all()
         assert outcome.models.dtype == torch.float32
-        assert outcome.statistics in ("shared", "own", "initial")
+        assert outcome.statistics in ("models", "shared", "own", "initial")
         for name in ("contribution", "reputation", "weights"):
             assert getattr(outcome, name).shape == (n,)
         assert outcome.contribution[~reports.present].isnan().all()

@@ -105,7 +105,7 @@ def test_a_parameter_chooses_the_class_that_reads_it(name, parameters, expected)
 def test_a_variant_has_the_parameters_of_its_method():
     method = build_method("fedce", {"estimate": "server"})
     assert type(method) is FedCENVFlare
-    assert asdict(method) == {"combine": "times", "estimate": "server"}
+    assert asdict(method) == {"combine": "times", "estimate": "server", "error": "absolute"}
     assert asdict(FedCENVFlare()) == asdict(method)
     for kind, variant in VARIANTS.items():
         assert issubclass(variant, kind)

@@ -263,6 +263,7 @@ def test_a_batch_of_one_slice_trains():
         ({"schedule": "constant"}, [1, 1, 1, 1]),
         ({"schedule": "polynomial"}, [1, 0.75**0.9, 0.5**0.9, 0.25**0.9]),
         ({"schedule": "cosine"}, [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
+        ({"schedule": "step", "decay": 0.5, "decay_every": 2}, [1, 1, 0.5, 0.5]),
         ({"schedule": "constant", "warmup_rounds": 3}, [0.25, 0.5, 0.75, 1]),
     ],
 )

@@ -1,0 +1,39 @@
+"""Leave-one-outs of an aggregation, as a site makes them of what it holds: pure functions, all vectors (d,)."""
+
+import torch
+from torch import Tensor
+
+from fedmerit.vectors import BLOCK
+
+
+def mean_of_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:
+    """(mean - ρ_i own) / (1 - ρ_i): the weighted mean of the others, float64; ``weight`` ρ_i in [0, 1)."""
+    return (mean.double() - weight * own.double()) / (1 - weight)
+
+
+def minus_model(received: Tensor, own_previous: Tensor, weight: float) -> Tensor:
+    """w_t without site i (Eq. 3): ``received`` w_t, ``own_previous`` w_{t-1,i}, ``weight`` ρ_i in w_t."""
+    result = torch.empty_like(received)
+    for rows in zip(*(torch.split(vector, BLOCK) for vector in (result, received, own_previous)), strict=True):
+        part, *held = rows
+        part.copy_(mean_of_others(*held, weight))
+    return result
+
+
+def cosine_to_mean_of_others(received: Tensor, previous: Tensor, own_previous: Tensor, weight: float) -> float:
+    """The cosine of Eq. 2, -1 to 1; 0 where a vector is zero.
+
+    Args:
+        received: w_t.
+        previous: w_{t-1}, from which the site trained ``own_previous``.
+        own_previous: w_{t-1,i}.
+        weight: ρ_i of the aggregation that made w_t, below 1.
+    """
+    products = torch.zeros(2, 2, dtype=torch.float64, device=received.device)
+    for now, before, mine in zip(*(torch.split(v, BLOCK) for v in (received, previous, own_previous)), strict=True):
+        start = before.double()
+        own = mine.double() - start
+        pair = torch.stack([own, mean_of_others(now.double() - start, own, weight)])
+        products += pair @ pair.T
+    norm = products[0, 0].sqrt() * products[1, 1].sqrt()
+    return float((products[0, 1] / norm).clamp(-1, 1)) if norm > 0 else 0.0
