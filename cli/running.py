@@ -13,6 +13,7 @@ from cli.app import (
     Engine,
     Finish,
     Jobs,
+    KeepUpdates,
     Method,
     Methods,
     OutFolder,
@@ -25,11 +26,13 @@ from cli.app import (
     SitesFolder,
     Threads,
     Track,
+    Values,
     assignments,
     console,
     given,
     require_jobs,
     settings_of,
+    specs_of,
     with_contributions,
 )
 from fedmerit.configuration.recipes import ROUNDS
@@ -43,6 +46,8 @@ CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     "attacks": dict,
     "privacy": list,
     "track": list,
+    "values": list,
+    "keep_updates": bool,
 }
 RENAMED = {"behaviours": "attacks"}  # in files of earlier versions
 
@@ -77,6 +82,8 @@ def run(
     behave: Annotated[list[str] | None, typer.Option(hidden=True)] = None,  # the earlier name of --attack
     privacy: Privacy = None,
     track: Track = None,
+    values: Values = None,
+    keep_updates: KeepUpdates = False,
     min_sites: Annotated[
         int | None, typer.Option(help="Sites that have to answer for a round to end.", show_default="1")
     ] = None,
@@ -106,6 +113,8 @@ def run(
         attacks=assignments([*(attack or []), *(behave or [])], "--attack") or None,
         privacy=privacy or None,
         track=track or None,
+        values=specs_of(values),
+        keep_updates=keep_updates or None,
         min_sites=min_sites,
         round_timeout=round_timeout,
     )

@@ -47,18 +47,45 @@ def trained_candidates(models: Tensor, updates: Tensor, reports: Reports) -> Can
     return Candidates(trained, torch.eye(len(trained), dtype=torch.float64), own)
 
 
-def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports) -> Candidates:
-    """All 2^k coalitions of the k present sites: ``model`` (d,) plus the mean of its members' updates by images.
+def all_coalitions(count: int) -> Tensor:
+    """(2^count, count) int64: row S holds the sites whose bits are set in S, the first site being bit 0."""
+    return (torch.arange(2**count)[:, None] >> torch.arange(count)) & 1
 
-    Row S holds the sites whose bits are set in S, the first present site being bit 0; row 0 is the model itself.
+
+def coalitions_to_evaluate(count: int, most: int, seed: int) -> Tensor:
+    """(k, count) int64 of 0 and 1: all coalitions, or where they are more than ``most``, as many drawn, k <= most.
+
+    Drawn are nobody, everyone, and pairs of a coalition and its complement, each once: those of s of n sites as often
+    as the Shapley kernel weighs them, in proportion to 1 / (s (n - s)) (Lundberg and Lee 2017; in pairs: Covert and
+    Lee 2021).
+    """
+    if 2**count <= most:
+        return all_coalitions(count)
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.arange(1, count, dtype=torch.float64)
+    of_size = 1 / (sizes * (count - sizes))
+    drawn: dict[tuple[int, ...], None] = {(0,) * count: None, (1,) * count: None}
+    while len(drawn) + 2 <= most:
+        size = 1 + int(torch.multinomial(of_size, 1, generator=generator))
+        chosen = torch.zeros(count, dtype=torch.int64)
+        chosen[torch.randperm(count, generator=generator)[:size]] = 1
+        drawn |= {tuple(one.tolist()): None for one in (chosen, 1 - chosen)}
+    return torch.tensor(sorted(drawn, key=lambda one: (sum(one), one)))
+
+
+def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, members: Tensor | None = None) -> Candidates:
+    """Coalitions of the k present sites: ``model`` (d,) plus the mean of its members' updates by images.
+
+    Row by row those of ``members`` (m, k), 0 or 1; None: `all_coalitions`. That of nobody is the model itself.
     """
     present = reports.present
     count = int(present.sum())
-    members = (torch.arange(2**count)[:, None] >> torch.arange(count)) & 1  # (2^k, k)
+    if members is None:
+        members = all_coalitions(count)
     images = members * reports.data_share[present]
     totals = images.sum(dim=1, keepdim=True)
     weights = images / totals.where(totals > 0, torch.ones_like(totals))
-    shares = torch.zeros(2**count, len(present), dtype=torch.float64)
+    shares = torch.zeros(len(members), len(present), dtype=torch.float64)
     shares[:, present] = weights
     models = torch.cat([trained_models(model, updates, present), model[None]])
     return Candidates(models, torch.cat([weights, (totals == 0).double()], dim=1), shares)

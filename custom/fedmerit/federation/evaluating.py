@@ -8,7 +8,10 @@ from torch import nn
 from torch.utils.data import Subset
 
 from fedmerit import flat
+from fedmerit.capabilities.candidates import Candidates
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.flat import Buffers
+from fedmerit.records.ledger import GENESIS
 from fedmerit.training.data import Case, Slices
 from fedmerit.training.neurons import loss_increases
 from fedmerit.training.prediction import evaluate, image_losses
@@ -39,6 +42,34 @@ def evaluate_models(
             of_images = image_losses(network, Slices(cases), config.training.amp)
             losses[row] = histogram(of_images, task.bins)
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
+
+
+def candidate_task(
+    candidates: Candidates,
+    statistics: Sequence[Buffers],
+    sent_out: Buffers,
+    round: int,
+    split: str,
+    ledger: str = GENESIS,
+) -> Evaluation:
+    """The evaluation of candidate models on a split, each with the mean of its sites' trained BatchNorm ``statistics``.
+
+    One that no site has a share in gets those that were ``sent_out``.
+    """
+    of_nobody = (~candidates.shares.any(dim=1, keepdim=True)).double()
+    shares = torch.cat([candidates.shares, of_nobody], dim=1)
+    used = shares.any(dim=0).nonzero().flatten().tolist()
+    there = [*statistics, sent_out]
+    return Evaluation(
+        round=round,
+        split=split,
+        models=candidates.models,
+        mixtures=candidates.mixtures,
+        buffers=tuple(there[place] for place in used),
+        shares=shares[:, used],
+        bins=candidates.bins,
+        ledger=ledger,
+    )
 
 
 def measure_importance(network: nn.Module, cases: Sequence[Case], task: ImportanceTask) -> Importance:
