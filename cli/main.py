@@ -9,6 +9,7 @@ import typer
 from cli import (
     attacking,
     deploying,
+    estimating,
     exporting,
     measuring_fairness,
     partitioning,
@@ -34,6 +35,7 @@ for file in (
     reporting,
     measuring_fairness,
     valuing,
+    estimating,
     attacking,
     reproducing,
     exporting,
