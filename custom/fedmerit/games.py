@@ -1,5 +1,6 @@
 """Games of sites: Shapley values, of any game, of those whose utility is a validation Dice, and of cosines."""
 
+import itertools
 import math
 
 import torch
@@ -55,22 +56,31 @@ def all_coalitions(count: int) -> Tensor:
 def coalitions_to_evaluate(count: int, most: int, seed: int) -> Tensor:
     """(k, count) int64 of 0 and 1: all coalitions, or where they are more than ``most``, as many drawn, k <= most.
 
-    Drawn are nobody, everyone, and pairs of a coalition and its complement, each once: those of s of n sites as often
-    as the Shapley kernel weighs them, in proportion to 1 / (s (n - s)) (Lundberg and Lee 2017; in pairs: Covert and
-    Lee 2021).
+    These are nobody and everyone; then, in pairs of a coalition and its complement, all of one site, of two, and so on
+    as long as there is room; what is left is drawn, each pair once, those of s of n sites as often as the Shapley
+    kernel weighs their size, in proportion to 1 / (s (n - s)) (Lundberg and Lee 2017; in pairs: Covert and Lee 2021).
     """
     if 2**count <= most:
         return all_coalitions(count)
+    chosen: dict[tuple[int, ...], None] = {(0,) * count: None, (1,) * count: None}
+    size = 1
+    while len(chosen) + 2 * math.comb(count, size) <= most:
+        for places in itertools.combinations(range(count), size):
+            one = tuple(int(place in places) for place in range(count))
+            chosen |= {one: None, _complement(one): None}
+        size += 1
     generator = torch.Generator().manual_seed(seed)
-    sizes = torch.arange(1, count, dtype=torch.float64)
-    of_size = 1 / (sizes * (count - sizes))
-    drawn: dict[tuple[int, ...], None] = {(0,) * count: None, (1,) * count: None}
-    while len(drawn) + 2 <= most:
-        size = 1 + int(torch.multinomial(of_size, 1, generator=generator))
-        chosen = torch.zeros(count, dtype=torch.int64)
-        chosen[torch.randperm(count, generator=generator)[:size]] = 1
-        drawn |= {tuple(one.tolist()): None for one in (chosen, 1 - chosen)}
-    return torch.tensor(sorted(drawn, key=lambda one: (sum(one), one)))
+    sizes = torch.arange(size, count - size + 1, dtype=torch.float64)
+    while len(chosen) + 2 <= most:
+        of_size = int(sizes[torch.multinomial(1 / (sizes * (count - sizes)), 1, generator=generator)])
+        places = tuple(torch.randperm(count, generator=generator)[:of_size].tolist())
+        one = tuple(int(place in places) for place in range(count))
+        chosen |= {one: None, _complement(one): None}
+    return torch.tensor(sorted(chosen, key=lambda one: (sum(one), one)))
+
+
+def _complement(members: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(1 - member for member in members)
 
 
 def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, members: Tensor | None = None) -> Candidates:

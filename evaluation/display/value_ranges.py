@@ -35,7 +35,8 @@ def _draw(panel: Axes, one: Ranking) -> None:
         place, height = one.sites.index(site), n - 1 - row
         if row and not one.told[one.sites.index(one.order[row - 1]), place]:
             panel.axhspan(height - 0.15, height + 1.15, color="#d6d9de", zorder=0, linewidth=0)
-        panel.hlines(height, one.low[place], one.high[place], color=INK, linewidth=1.6)
+        if one.measured:
+            panel.hlines(height, one.low[place], one.high[place], color=INK, linewidth=1.6)
         panel.plot(one.value[place], height, "o", markersize=6, color=site_style(one.sites, site)["color"])
         first, last = int(one.highest_rank[place]), int(one.lowest_rank[place])
         rank = f"rank {first}" if first == last else f"rank {first} to {last}"

@@ -23,7 +23,7 @@ class Ranking:
 
     sites: list[str]
     value: FloatArray  # (n,)
-    low: FloatArray  # (n,) ends of the percentile intervals
+    low: FloatArray  # (n,) ends of the percentile intervals; NaN where nothing was resampled, as of counts
     high: FloatArray
     lowest_rank: NDArray[np.int_]  # (n,) ends of the intervals of ranks, 1 to n
     highest_rank: NDArray[np.int_]
@@ -48,6 +48,11 @@ class Ranking:
         """The pairs that cannot be told apart, the higher first, in the order of the sites."""
         places = [self.sites.index(name) for name in self.order]
         return [(self.sites[a], self.sites[b]) for a, b in combinations(places, 2) if not self.told[a, b]]
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything is known of how far the values could be off."""
+        return bool(np.isfinite(self.low).all())
 
     @property
     def tells_any(self) -> bool:
@@ -78,6 +83,8 @@ def ranking(sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed
     resampled = resample(values, seed)  # (R, n)
     ends = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(resampled, ends, axis=0)
+    if not np.ptp(resampled, axis=0).any():
+        low = high = np.full(len(sites), np.nan)
     differences = resampled[:, :, None] - resampled[:, None, :]
     below, above = np.quantile(differences, ends, axis=0)
     ranks = rankdata(-resampled, axis=-1, method="average")

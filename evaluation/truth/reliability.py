@@ -137,28 +137,49 @@ def by_weights(weights: Weights) -> Values:
     return values
 
 
-def resample(results: Results, values: Values, draws: int = DRAWS, quantity: str = "dice") -> Resampled:
+@dataclass(frozen=True)
+class Utility:
+    """What a coalition's model is worth, by a site's mean over its cases: of all sites the mean, or the worst."""
+
+    quantities: tuple[str, ...] = ("dice",)  # the first of them that is recorded
+    sign: float = 1.0  # -1: less is better
+    worst: bool = False  # of the sites; else their mean
+
+    def over(self, of_sites: FloatArray) -> FloatArray:
+        """(coalitions, D) of (sites, coalitions, D)."""
+        return np.asarray(of_sites.min(axis=0) if self.worst else of_sites.mean(axis=0))
+
+
+UTILITIES: Mapping[str, Utility] = {
+    "mean Dice": Utility(),
+    "worst hospital's Dice": Utility(worst=True),
+    "mean HD95": Utility(("hd95", "hd95_px"), -1.0),
+}
+MEAN_DICE = UTILITIES["mean Dice"]
+
+
+def resample(results: Results, values: Values, draws: int = DRAWS, utility: Utility = MEAN_DICE) -> Resampled:
     """The values of every seed that has all coalitions that ``values`` takes, resampled over test patients.
 
-    Every site's cases are drawn with replacement, the same in all seeds and for all coalitions. The utility is the mean
-    over sites of the mean over cases of the mean over labels.
+    Every site's cases are drawn with replacement, the same in all seeds and for all coalitions; a case counts by the
+    mean over its labels. The utility of nobody is stated as 0, and of a distance as the largest that was measured.
 
     Args:
         results: of a folder of trained coalitions.
         values: of one game; `BadInput` where it lacks a coalition.
         draws: of the patients.
-        quantity: ``dice``, or ``hd95``, of which less is better: its utility is minus it.
+        utility: that the coalitions' models have.
 
     Raises:
         BadInput: no seed is complete.
     """
-    cases = _cases(results, quantity)
+    cases = _cases(results, utility)
     sites, games, halved, seeds, why = results.sites, [], [], [], "none is trained"
     counts, halves = _counts(cases, draws), _halves(cases)
     for seed, rows in cases.groupby(level="seed"):
         try:
-            games.append(values(_game(rows.droplevel("seed"), counts)))
-            halved.append(values(_game(rows.droplevel("seed"), halves)))
+            games.append(values(_game(rows.droplevel("seed"), counts, utility)))
+            halved.append(values(_game(rows.droplevel("seed"), halves, utility)))
             seeds.append(int(str(seed)))
         except BadInput as error:
             why = f"seed {seed}: {error}"
@@ -168,13 +189,14 @@ def resample(results: Results, values: Values, draws: int = DRAWS, quantity: str
     return Resampled(sites, seeds, np.stack(games), split.reshape(*split.shape[:2], 2, -1))
 
 
-def _cases(results: Results, quantity: str) -> pd.DataFrame:
+def _cases(results: Results, utility: Utility) -> pd.DataFrame:
     """Of each case, the mean over labels: ``(seed, coalition)`` x ``(site, case)``."""
-    trained = results.rows[(results.rows["coalition"] != "") & (results.rows["quantity"] == quantity)]
-    if trained.empty:
-        raise BadInput(f"no {quantity} of trained coalitions; `fedmerit shapley` records it")
-    sign = 1.0 if quantity == "dice" else -1.0
-    means = sign * trained.groupby(["seed", "coalition", "site", "case"])["value"].mean()
+    of_coalitions = results.rows[results.rows["coalition"] != ""]
+    there = [name for name in utility.quantities if (of_coalitions["quantity"] == name).any()]
+    if not there:
+        raise BadInput(f"no {utility.quantities[0]} of trained coalitions; `fedmerit shapley` records it")
+    trained = of_coalitions[of_coalitions["quantity"] == there[0]]
+    means = utility.sign * trained.groupby(["seed", "coalition", "site", "case"])["value"].mean()
     return pd.DataFrame(means.unstack(["site", "case"])).sort_index(axis=1)
 
 
@@ -198,20 +220,20 @@ def _halves(cases: pd.DataFrame) -> FloatArray:
     return np.concatenate(columns).astype(np.float64)
 
 
-def _game(rows: pd.DataFrame, counts: FloatArray) -> dict[Coalition, FloatArray]:
-    """Utilities (D,) of each coalition, the mean over sites; NaN where no case of a site counts."""
+def _game(rows: pd.DataFrame, counts: FloatArray, utility: Utility) -> dict[Coalition, FloatArray]:
+    """Utilities (D,) of each coalition; NaN where no case of a site counts."""
     known = np.isfinite(rows.to_numpy(dtype=np.float64))
     filled = np.where(known, rows.to_numpy(dtype=np.float64), 0.0)
     tested = rows.columns.get_level_values("site").to_numpy()
-    total = np.zeros((len(rows), counts.shape[1]))
-    names = sorted(set(tested))
-    for site in names:
+    of_sites = []
+    for site in sorted(set(tested)):
         own = tested == site
         amounts = known[:, own] @ counts[own]
-        total += (filled[:, own] @ counts[own]) / np.where(amounts > 0, amounts, np.nan)
-    utilities = total / len(names)
+        of_sites.append((filled[:, own] @ counts[own]) / np.where(amounts > 0, amounts, np.nan))
+    utilities = utility.over(np.stack(of_sites))
+    nobody = np.zeros(counts.shape[1]) if utility.sign > 0 else np.nanmin(utilities, axis=0)
     game = {frozenset(str(text).split("+")): utilities[row] for row, text in enumerate(rows.index)}
-    return {NOBODY: np.zeros(counts.shape[1]), **game}
+    return {NOBODY: nobody, **game}
 
 
 def pairs(n: int) -> tuple[Sequence[int], Sequence[int]]:

@@ -18,6 +18,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.observing_rounds import UPDATES
 
 POINTS = 100.0
+UNMEASURED = "counted, not measured: it has no interval, and how far worth differs with it is not known"
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +110,7 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
     low, high = (empty.assign(value=frame[end].astype(float)) for end in ("low", "high"))
     told = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds, of one seed alone"
     verdict = "" if one.tells_any else "; NO TWO SITES CAN BE TOLD APART by this"
-    caption = f"{spec}: values with 95 % intervals {told}{verdict}"
+    caption = f"{spec}: values with 95 % intervals {told}{verdict}" if one.measured else f"{spec}: {UNMEASURED}"
     return Table(f"values-{_file_name(spec)}", caption, shown.rename(columns=names),
                  low=low.rename(columns=names), high=high.rename(columns=names), decimals=2)  # fmt: skip
 
