@@ -8,6 +8,7 @@ import typer
 
 from cli import (
     attacking,
+    benchmarking,
     deploying,
     estimating,
     exporting,
@@ -36,6 +37,7 @@ for file in (
     measuring_fairness,
     valuing,
     estimating,
+    benchmarking,
     attacking,
     reproducing,
     exporting,
