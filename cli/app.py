@@ -1,5 +1,6 @@
 """What commands share: the terminal, how errors end, options that several take. Loads nothing heavy."""
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 # The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
 METHODS = (
     "standalone", "pooled", "fedavg", "fedce", "cgsv", "rffl", "dw", "eu", "rr", "cffl", "fedave", "fedsac", "qfedavg",
-    "fedci", "eci", "cycle", "vpdl", "fedbn", "silobn", "fedprox", "fedavgm", "fedadam", "scaffold", "ditto", "shapfed",
-    "median", "trimmed", "krum",
+    "fedci", "eci", "fedvalue", "cycle", "vpdl", "fedbn", "silobn", "fedprox", "fedavgm", "fedadam", "scaffold",
+    "ditto", "shapfed", "median", "trimmed", "krum",
 )  # fmt: skip
 TASKS = ("prostate", "fundus", "fundus-disc")
 
@@ -99,8 +100,23 @@ Contributions = Annotated[
     Path | None,
     typer.Option(metavar="RUN", help="Finished run of the same sites that says what they contribute (fedsac)."),
 ]
+Values = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[:PARAMETER=VALUE],...",
+        help="Observe the run to tell what its sites are worth: in_run, carried, others_lose; see docs/values.md.",
+    ),
+]
+KeepUpdates = Annotated[
+    bool, typer.Option("--keep-updates", help="Keep all updates at the server, so that `value` can tell afterwards.")
+]
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; what is done there is not done again.")]
 Truth = Annotated[Path | None, typer.Option(help="What `fedmerit loo` or `fedmerit shapley` wrote, on the same sites.")]
+
+
+def specs_of(text: str | None) -> list[str] | None:
+    """Specs parted by commas, whose parameters are parted by colons or commas; None where there are none."""
+    return [spec for spec in re.split(r",(?!\w+=)", text) if spec] if text else None
 
 
 def given(**options: Any) -> dict[str, Any]:

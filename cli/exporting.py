@@ -11,14 +11,17 @@ from rich.table import Table
 from cli.app import (
     TASKS,
     Contributions,
+    KeepUpdates,
     Method,
     Privacy,
     Recipe,
     RoundTimeout,
     Settings,
     Track,
+    Values,
     console,
     settings_of,
+    specs_of,
     with_contributions,
 )
 from fedmerit.configuration.recipes import ROUNDS
@@ -103,11 +106,14 @@ def export(
     recipe: Recipe = None,
     privacy: Privacy = None,
     track: Track = None,
+    values: Values = None,
+    keep_updates: KeepUpdates = False,
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit."""
     from fedmerit.configuration import run
     from fedmerit.configuration.filters import require_privacy
+    from fedmerit.configuration.observation import require_observable
     from fedmerit.configuration.tracking import require_tracking
     from fedmerit.files import folder_digest
     from fedmerit.flare.recipe import export_job
@@ -118,8 +124,10 @@ def export(
     chosen = settings_of(settings, recipe)
     if contributions:  # in the order of names, as the sites of the job will stand
         chosen = with_contributions(chosen, contributions, read_run(contributions)["sites"])
-    config = run.make_configuration(method, task, rounds, seed, run.TASKS[task], chosen)
+    observed = specs_of(values) or [], keep_updates
+    config = run.make_configuration(method, task, rounds, seed, run.TASKS[task], chosen, *observed)
     filters = require_privacy(privacy or [], method, config.build_method())
     trackers = require_tracking(track or [], "prod")
+    require_observable(config.values, keep_updates, filters)
     export_job(config, out, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
     console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(out)}", soft_wrap=True)

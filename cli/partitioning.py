@@ -17,6 +17,7 @@ class By(StrEnum):
     uniform = "uniform"
     powerlaw = "powerlaw"
     dirichlet = "dirichlet"
+    banded = "banded"
 
 
 class Classes(StrEnum):
@@ -31,6 +32,7 @@ class NoiseRule(StrEnum):
     """What is wrong with a disturbed mask."""
 
     shift = "shift"
+    offset = "offset"
     resize = "resize"
     invert = "invert"
     swap = "swap"
@@ -41,7 +43,9 @@ def partition(
     sites: Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay as they are.")],
     out: Annotated[Path, typer.Option(help="Folder to write the new site folders into.")],
     into: Annotated[int, typer.Option(help="Number of sites: site-1, site-2, ...")],
-    by: Annotated[By, typer.Option(help="Equal shares, shares by a power law, or drawn per class of patients.")],
+    by: Annotated[
+        By, typer.Option(help="Equal shares, by a power law, drawn per class of patients, or bands of classes.")
+    ],
     exponent: Annotated[
         float | None, typer.Option(help="powerlaw: site k gets a share proportional to k^A.", show_default="1.25")
     ] = None,
@@ -56,12 +60,15 @@ def partition(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Moves who goes where.")] = 0,
+    alone: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="All of it to the last site, and to no other: an outlier.")
+    ] = None,
     label_noise: Annotated[
         str | None,
         typer.Option(metavar="SITE=LEVEL,...", help="Share of a new site's training masks to make wrong."),
     ] = None,
     noise_rule: Annotated[
-        NoiseRule, typer.Option(help="Wrong how: moved, grown or shrunk, inverted, another's.")
+        NoiseRule, typer.Option(help="Wrong how: moved, moved all one way, grown or shrunk, inverted, another's.")
     ] = NoiseRule.shift,
     duplicate: Annotated[
         list[str] | None, typer.Option(metavar="SITE", help="New site to add a twin of; may be repeated.")
@@ -75,7 +82,7 @@ def partition(
     from data_prep.dealing import Scheme
     from data_prep.partition import partition as partition_sites
 
-    scheme = Scheme(by.value, into, exponent, alpha, classes and classes.value, seed)
+    scheme = Scheme(by.value, into, exponent, alpha, classes and classes.value, seed, alone)
     folders = partition_sites(
         sites,
         out,

@@ -14,6 +14,7 @@ from cli.app import (
     Engine,
     Finish,
     Jobs,
+    KeepUpdates,
     Method,
     Methods,
     OutFolder,
@@ -27,10 +28,12 @@ from cli.app import (
     SitesFolder,
     Threads,
     Track,
+    Values,
     assignments,
     console,
     given,
     settings_of,
+    specs_of,
     with_contributions,
     workers_of,
 )
@@ -45,6 +48,8 @@ CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     "attacks": dict,
     "privacy": list,
     "track": list,
+    "values": list,
+    "keep_updates": bool,
 }
 RENAMED = {"behaviours": "attacks"}  # in files of earlier versions
 
@@ -80,6 +85,8 @@ def run(
     behave: Annotated[list[str] | None, typer.Option(hidden=True)] = None,  # the earlier name of --attack
     privacy: Privacy = None,
     track: Track = None,
+    values: Values = None,
+    keep_updates: KeepUpdates = False,
     min_sites: Annotated[
         int | None, typer.Option(help="Sites that have to answer for a round to end.", show_default="1")
     ] = None,
@@ -109,6 +116,8 @@ def run(
         attacks=assignments([*(attack or []), *(behave or [])], "--attack") or None,
         privacy=privacy or None,
         track=track or None,
+        values=specs_of(values),
+        keep_updates=keep_updates or None,
         min_sites=min_sites,
         round_timeout=round_timeout,
     )

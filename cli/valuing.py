@@ -48,13 +48,15 @@ def loo(
     """
     from cli.coalition_study import CoalitionStudy
     from evaluation.truth.semivalues import leave_one_out_weights, required
+    from evaluation.truth.truth_tables import tables_of_truth
     from evaluation.truth.values import leave_one_out_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
     with workers_of(jobs, cluster) as workers:
         study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
         study.train(required(study.names, leave_one_out_weights))
-        study.show(leave_one_out_tables(study.results()))
+        results = study.results()
+        study.show([*leave_one_out_tables(results), *tables_of_truth(results)])
 
 
 @commands.command()
@@ -100,6 +102,10 @@ def shapley(
     ] = 0.01,
     precision: Annotated[float, typer.Option(help="Sampling: largest standard error, of Dice, to stop at.")] = 0.005,
     most_permutations: Annotated[int, typer.Option(help="Sampling: the most to draw.")] = 1000,
+    regression: Annotated[
+        int | None,
+        typer.Option(metavar="COALITIONS", help="In the place of sampling: a regression over so many (KernelSHAP)."),
+    ] = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
     device: Device = None,
@@ -107,13 +113,15 @@ def shapley(
     settings: Settings = None,
     recipe: Recipe = None,
 ) -> None:
-    """Shapley values by retraining: all 2^N - 1 coalitions, or of many sites, sampled permutations.
+    """Shapley values by retraining: all 2^N - 1 coalitions, or of many sites, permutations or a regression.
 
     What `loo` trained with the same --out is not trained again. Interrupted, the same command goes on.
     """
     from cli.coalition_study import CoalitionStudy
+    from evaluation.truth.regression import coalitions_to_train, least_squares_values
     from evaluation.truth.sampling import Sampling
     from evaluation.truth.semivalues import required, shapley_weights
+    from evaluation.truth.truth_tables import tables_of_truth
     from evaluation.truth.values import sampled_tables, shapley_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
@@ -122,7 +130,12 @@ def shapley(
         number = len(study.names)
         if number <= exact_up_to:
             study.train(coalition for coalition in required(study.names, shapley_weights) if coalition)
-            study.show(shapley_tables(study.results()))
+            results = study.results()
+            study.show([*shapley_tables(results), *tables_of_truth(results)])
+            return
+        if regression is not None:
+            study.train(coalitions_to_train(study.names, regression, 0))
+            study.show(tables_of_truth(study.results(), {"regression": least_squares_values}))
             return
         if most_permutations < 2:
             raise BadInput(f"--most-permutations {most_permutations}: expected 2 or more")

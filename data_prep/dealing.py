@@ -1,13 +1,14 @@
 """How many patients each site of a partition gets, and which: numbers alone, the same for the same seed."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 
-SCHEMES = ("uniform", "powerlaw", "dirichlet")
+SCHEMES = ("uniform", "powerlaw", "dirichlet", "banded")
 CLASSES = ("source", "size", "intensity")
 EXPONENT = 1.25  # of 5 to 20 sites, at most 5% of the patients are elsewhere than by CGSV's released code
 ALPHA = 0.5
@@ -20,7 +21,8 @@ class Scheme:
     Args:
         by: ``uniform``: as many patients each. ``powerlaw``: site k of N gets a share proportional to
             k^``exponent``, the first the fewest (POW, Sec. 4.1, Xu et al. 2021). ``dirichlet``: for every class of
-            patients the sites' shares are one draw of Dir_N(``alpha``) (DIR, Sec. 5.1, Wang et al. 2024).
+            patients the sites' shares are one draw of Dir_N(``alpha``) (DIR, Sec. 5.1, Wang et al. 2024). ``banded``:
+            as many each, the classes in order cut into N bands: by intensity, every site sees a narrow range.
         into: Number of sites, N >= 1.
         exponent: For ``powerlaw``, 0 (uniform) to 10; 1.25 where not given.
         alpha: For ``dirichlet``, 0.001 (every class at one site) to 1e6 (uniform); 0.5 where not given.
@@ -28,6 +30,7 @@ class Scheme:
             the organ's ``size`` or ``intensity``. Where not given, the source, or the size for a Dirichlet draw
             over a single source. ``uniform`` and ``powerlaw`` spread every class in proportion.
         seed: Moves who goes where, and the Dirichlet draws.
+        alone: A class, such as a source, that the last site gets and no other: an outlier. The others share the rest.
 
     Raises:
         BadInput: an argument is out of its range, or belongs to another scheme.
@@ -39,6 +42,7 @@ class Scheme:
     alpha: float | None = None
     classes: str | None = None
     seed: int = 0
+    alone: str | None = None
 
     def __post_init__(self) -> None:
         if self.by not in SCHEMES:
@@ -49,6 +53,8 @@ class Scheme:
             raise BadInput(f"into {self.into}: expected a number of sites, 1 or more")
         if self.seed < 0:
             raise BadInput(f"seed {self.seed}: expected 0 or more")
+        if self.alone is not None and self.into < 2:
+            raise BadInput(f"alone {self.alone}: expected 2 sites or more, the last of which gets it")
         for name, scheme, low, high in (("exponent", "powerlaw", 0, 10), ("alpha", "dirichlet", 1e-3, 1e6)):
             value = getattr(self, name)
             if value is not None and self.by != scheme:
@@ -65,8 +71,27 @@ class Scheme:
             return {"alpha": float(ALPHA if self.alpha is None else self.alpha)}
         return {}
 
+    def shares_of(self, classes: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+        """`shares` by the names of the classes, with what `alone` says of one of them.
+
+        Raises:
+            BadInput: no patient is of the class ``alone``.
+        """
+        if self.alone is None:
+            return dict(zip(classes, self.shares(len(classes)), strict=True))
+        if self.alone not in classes:
+            raise BadInput(f"alone {self.alone}: no such class of patients; there are {', '.join(sorted(classes))}")
+        others = [name for name in classes if name != self.alone]
+        rest = replace(self, into=self.into - 1, alone=None).shares(len(others))
+        last = np.eye(self.into)[-1]
+        return {**dict(zip(others, np.pad(rest, ((0, 0), (0, 1))), strict=True)), self.alone: last}
+
     def shares(self, classes: int) -> NDArray[np.float64]:
         """(classes, sites) float64: which share of a class each site gets; rows sum to 1."""
+        if self.by == "banded":
+            ends, cuts = np.linspace(0, 1, classes + 1), np.linspace(0, 1, self.into + 1)
+            overlap = np.minimum(ends[1:, None], cuts[1:]) - np.maximum(ends[:-1, None], cuts[:-1])
+            return np.asarray(overlap.clip(min=0) * classes)
         if self.by == "dirichlet":
             rng = np.random.default_rng([self.seed, *b"shares"])
             return rng.dirichlet(np.full(self.into, self.parameters["alpha"]), size=classes)

@@ -71,6 +71,7 @@ def partition(
         **scheme.parameters,
         "classes": classes,
         "seed": scheme.seed,
+        **({} if scheme.alone is None else {"alone": scheme.alone}),
         "dealt_by_scheme": list(LOCAL),
         "dealt_evenly": list(COMMON),
     }

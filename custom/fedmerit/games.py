@@ -1,5 +1,6 @@
 """Games of sites: Shapley values, of any game, of those whose utility is a validation Dice, and of cosines."""
 
+import itertools
 import math
 
 import torch
@@ -47,18 +48,54 @@ def trained_candidates(models: Tensor, updates: Tensor, reports: Reports) -> Can
     return Candidates(trained, torch.eye(len(trained), dtype=torch.float64), own)
 
 
-def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports) -> Candidates:
-    """All 2^k coalitions of the k present sites: ``model`` (d,) plus the mean of its members' updates by images.
+def all_coalitions(count: int) -> Tensor:
+    """(2^count, count) int64: row S holds the sites whose bits are set in S, the first site being bit 0."""
+    return (torch.arange(2**count)[:, None] >> torch.arange(count)) & 1
 
-    Row S holds the sites whose bits are set in S, the first present site being bit 0; row 0 is the model itself.
+
+def coalitions_to_evaluate(count: int, most: int, seed: int) -> Tensor:
+    """(k, count) int64 of 0 and 1: all coalitions, or where they are more than ``most``, as many drawn, k <= most.
+
+    These are nobody and everyone; then, in pairs of a coalition and its complement, all of one site, of two, and so on
+    as long as there is room; what is left is drawn, each pair once, those of s of n sites as often as the Shapley
+    kernel weighs their size, in proportion to 1 / (s (n - s)) (Lundberg and Lee 2017; in pairs: Covert and Lee 2021).
+    """
+    if 2**count <= most:
+        return all_coalitions(count)
+    chosen: dict[tuple[int, ...], None] = {(0,) * count: None, (1,) * count: None}
+    size = 1
+    while len(chosen) + 2 * math.comb(count, size) <= most:
+        for places in itertools.combinations(range(count), size):
+            one = tuple(int(place in places) for place in range(count))
+            chosen |= {one: None, _complement(one): None}
+        size += 1
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.arange(size, count - size + 1, dtype=torch.float64)
+    while len(chosen) + 2 <= most:
+        of_size = int(sizes[torch.multinomial(1 / (sizes * (count - sizes)), 1, generator=generator)])
+        places = tuple(torch.randperm(count, generator=generator)[:of_size].tolist())
+        one = tuple(int(place in places) for place in range(count))
+        chosen |= {one: None, _complement(one): None}
+    return torch.tensor(sorted(chosen, key=lambda one: (sum(one), one)))
+
+
+def _complement(members: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(1 - member for member in members)
+
+
+def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, members: Tensor | None = None) -> Candidates:
+    """Coalitions of the k present sites: ``model`` (d,) plus the mean of its members' updates by images.
+
+    Row by row those of ``members`` (m, k), 0 or 1; None: `all_coalitions`. That of nobody is the model itself.
     """
     present = reports.present
     count = int(present.sum())
-    members = (torch.arange(2**count)[:, None] >> torch.arange(count)) & 1  # (2^k, k)
+    if members is None:
+        members = all_coalitions(count)
     images = members * reports.data_share[present]
     totals = images.sum(dim=1, keepdim=True)
     weights = images / totals.where(totals > 0, torch.ones_like(totals))
-    shares = torch.zeros(2**count, len(present), dtype=torch.float64)
+    shares = torch.zeros(len(members), len(present), dtype=torch.float64)
     shares[:, present] = weights
     models = torch.cat([trained_models(model, updates, present), model[None]])
     return Candidates(models, torch.cat([weights, (totals == 0).double()], dim=1), shares)

@@ -251,6 +251,13 @@ def to_sites(values: Tensor, present: Tensor) -> Tensor:
     return result
 
 
+def to_columns(members: Tensor, present: Tensor) -> Tensor:
+    """(m, n) ``members`` (m, k) of the k present sites, in order, each in its site's column; zero for absent sites."""
+    result = members.new_zeros(len(members), len(present))
+    result[:, present] = members
+    return result
+
+
 def trained_models(models: Tensor, updates: Tensor, present: Tensor) -> Tensor:
     """(k, d) ``models``, (d,) or one per site (n, d), plus the ``updates`` (n, d) of the present sites."""
     result = updates[present]  # a copy

@@ -34,11 +34,20 @@ class Disturbed:
 
 def shift(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
     """Moved in a random direction by half of its own extent there."""
+    return _moved(mask, rng.uniform(0, 2 * np.pi))
+
+
+def offset(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
+    """Moved likewise, always towards higher columns: a site whose masks are all off in one way."""
+    return _moved(mask, 0.0)
+
+
+def _moved(mask: Mask, angle: float) -> Mask:
+    """By half of its own extent in a direction, in radians."""
     rows, columns = np.nonzero(mask.any(axis=0))
     extent = np.array([np.ptp(rows) + 1, np.ptp(columns) + 1])
-    angle = rng.uniform(0, 2 * np.pi)
-    offset = np.array([np.sin(angle), np.cos(angle)]) * extent / 2
-    whole = np.sign(offset) * np.ceil(np.abs(offset))  # away from 0: no mask stays where it was
+    step = np.array([np.sin(angle), np.cos(angle)]) * extent / 2
+    whole = np.sign(step) * np.ceil(np.abs(step))  # away from 0: no mask stays where it was
     moved: Mask = ndimage.shift(mask, (0, *whole), order=0, cval=0)
     return moved
 
@@ -61,7 +70,7 @@ def swap(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
     return other
 
 
-RULES: Mapping[str, Rule] = {"shift": shift, "resize": resize, "invert": invert, "swap": swap}
+RULES: Mapping[str, Rule] = {"shift": shift, "offset": offset, "resize": resize, "invert": invert, "swap": swap}
 
 
 def disturb(

@@ -36,8 +36,9 @@ def deal_all(
     number = scheme.into + len(duplicate) + len(split_site)
     _require_enough(sites, patients, dict.fromkeys(LOCAL, scheme.into) | dict.fromkeys(COMMON, number))
     classes = sorted({patient.of_class for patient in patients})
-    np.random.default_rng([scheme.seed, *b"classes"]).shuffle(classes)  # in every split the same row of classes
-    shares = dict(zip(classes, scheme.shares(len(classes)), strict=True))
+    if scheme.by != "banded":
+        np.random.default_rng([scheme.seed, *b"classes"]).shuffle(classes)  # in every split the same row of classes
+    shares = scheme.shares_of(classes)
 
     def of(split: str) -> list[Patient]:
         chosen = [patient for patient in patients if patient.split == split]

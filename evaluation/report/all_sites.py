@@ -12,6 +12,7 @@ from evaluation.display.table import Table, write_tables
 from evaluation.report import caveats, marks, summary
 from evaluation.report.agreement import Agreement, agreements
 from evaluation.report.all_sites_tables import report_tables
+from evaluation.report.observed_values import drawn_values
 from evaluation.report.parts import ROUNDS, common_folder, overlay_picture, settings_of, shared_quantities
 from evaluation.results.dice import ALONE
 from evaluation.results.intervals import by_rank, of_methods, of_sites
@@ -52,7 +53,7 @@ def write_report(
     shown = report_tables(opened, results)
     extra = [table for one in agreed for table in (one.of_values, one.of_methods)]
     write_tables([*shown.values(), *extra, *([suspicions] if len(suspicions.frame) else [])], out.parent / "tables")
-    drawn = _drawn(results) | _drawn_agreements(agreed)
+    drawn = _drawn(results) | _drawn_agreements(agreed) | drawn_values(opened)
     for name in {"peers", *(name for name, _ in ROUNDS.values())} - set(drawn):
         (out.parent / "figures" / f"{name}.png").unlink(missing_ok=True)
     overlay, overlay_note = _overlay(opened, results, sites, out.parent / "figures", images=images)

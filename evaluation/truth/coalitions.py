@@ -16,14 +16,15 @@ from typing import Any
 import pandas as pd
 import torch
 
+from evaluation.results.dice import SURFACES
 from evaluation.results.evaluate import evaluate
 from evaluation.results.views import Results
 from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
 from evaluation.studies.run_costs import images_of
 from evaluation.studies.study_folders import require_same, require_unchanged, scratch
 from evaluation.truth.semivalues import Coalition, text_of
+from fedmerit.configuration.observation import gives_own_models
 from fedmerit.configuration.run import RunConfiguration, make_configuration
-from fedmerit.core import Layout
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
@@ -121,9 +122,7 @@ def prepare(
 
 def require_one_model(config: RunConfiguration) -> None:
     """`BadInput` where every site gets a model of its own, as the method's state shows: one left out has none."""
-    sites, size = 3, 7
-    state = config.build_method().start(torch.zeros(size), sites, Layout.of(size))
-    if any(isinstance(value, torch.Tensor) and value.shape == (sites, size) for value in vars(state).values()):
+    if gives_own_models(config.build_method()):
         way = "add --set reward=global, or " if "reward" in config.parameters else ""
         raise BadInput(
             f"method {config.method} gives each site a model of its own, and sites left out of a coalition none to be "
@@ -200,14 +199,14 @@ def _tests(folder: Path) -> Path:
 
 
 def results_of(trainings: Sequence[Training]) -> Results:
-    """Test Dice and numbers of training images of the finished trainings, with their coalitions."""
+    """Test Dice, HD95 and NSD, and numbers of training images, of the finished trainings, with their coalitions."""
     tables = []
     for training in trainings:
         if training.finished:
             tested = read_table(_tests(training.folder))
             trained = read_results(training.folder)
             first = trained[(trained["quantity"] == "num_samples") & (trained["round"] == 0)]
-            rows = pd.concat([tested[tested["quantity"] == "dice"], first])
+            rows = pd.concat([tested[tested["quantity"].isin(("dice", *SURFACES))], first])
             tables.append(rows.assign(coalition=text_of(training.coalition)))
     return Results(pd.concat(tables, ignore_index=True)[COLUMNS] if tables else pd.DataFrame(columns=COLUMNS))
 

@@ -124,3 +124,22 @@ def test_the_seed_alone_moves_the_draws():
 def test_bad_input(options, message):
     with pytest.raises(BadInput, match=message):
         Scheme(**{"by": "uniform", "into": 3} | options)
+
+
+def test_bands_give_every_site_neighbouring_classes_and_equal_sizes():
+    assert dealt(Scheme("banded", 4), 6, 6, 6, 6).tolist() == (6 * np.eye(4, dtype=int)).tolist()
+    six = dealt(Scheme("banded", 6), 6, 6, 6, 6)
+    assert six.sum(axis=0).tolist() == [4] * 6
+    assert all(np.ptp(np.flatnonzero(column)) <= 1 for column in six.T)
+    assert dealt(Scheme("banded", 2), 6, 6, 6, 6).tolist() == [[6, 0], [6, 0], [0, 6], [0, 6]]
+
+
+def test_a_class_alone_is_all_the_last_site_has():
+    shares = Scheme("uniform", 3, alone="B").shares_of(["C", "B", "A"])
+    assert {name: row.tolist() for name, row in shares.items()} == {
+        "C": [0.5, 0.5, 0], "A": [0.5, 0.5, 0], "B": [0, 0, 1]
+    }  # fmt: skip
+    with pytest.raises(BadInput, match="alone D: no such class of patients; there are A, B, C"):
+        Scheme("uniform", 3, alone="D").shares_of(["C", "B", "A"])
+    with pytest.raises(BadInput, match="alone B: expected 2 sites or more"):
+        Scheme("uniform", 1, alone="B")

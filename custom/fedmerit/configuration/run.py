@@ -2,13 +2,14 @@
 
 import json
 from collections import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
@@ -134,14 +135,18 @@ class RunConfiguration(Checked):
     network: Network = parameter(MISSING, "that is trained")
     training: Training = field(default_factory=Training)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
+    values: tuple[str, ...] = ()  # specs of what is observed, to tell what the sites are worth
+    keep_updates: bool = False  # at the server, every round's, in the run folder: values can be told afterwards
 
     def build_method(self) -> Method:
         """The method with its parameters."""
         return build_method(self.method, self.parameters)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
+        """As JSON holds it; without what is not asked for of `values` and `keep_updates`."""
+        off = {name for name in ("values", "keep_updates") if not getattr(self, name)}
+        content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
+        return {name: list(value) if name == "values" else value for name, value in content.items() if name not in off}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
@@ -171,7 +176,8 @@ class RunConfiguration(Checked):
                 f"momentum={self.training.momentum:g}: method {self.method} needs steps of the learning rate times the "
                 "gradient; leave momentum out"
             )
-        return RunConfiguration(**vars(self) | {"parameters": asdict(method)})
+        observers = require_observers(self.values, self.keep_updates, self.method, method)
+        return RunConfiguration(**vars(self) | {"parameters": asdict(method), "values": observers})
 
 
 def _with_statistics_of_the_run(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -192,12 +198,20 @@ def parameter_names(method: str) -> dict[str, list[str]]:
 
 
 def make_configuration(
-    method: str, task: str, rounds: int, seed: int, network: Mapping[str, Any], settings: Mapping[str, Any]
+    method: str,
+    task: str,
+    rounds: int,
+    seed: int,
+    network: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    values: Sequence[str] = (),
+    keep_updates: bool = False,
 ) -> RunConfiguration:
     """A configuration from defaults and ``settings``.
 
     Each setting names a parameter of the method, the training or the network, or is the "recipe" of the defaults or the
     "preset" of a paper, which goes before a recipe.
+    ``values`` and ``keep_updates`` are those of `RunConfiguration`.
 
     Raises:
         BadInput: a name is unknown or a value not of its type; the message lists the names there are.
@@ -213,8 +227,9 @@ def make_configuration(
             raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
         kind = {"network": Network, "training": Training}.get(group)  # the method's are read by `checked`
         chosen[group][name] = _parsed(value, get_origin(get_type_hints(kind)[name]), name) if kind else value
-    values = {"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen}
-    config: RunConfiguration = build(RunConfiguration, values, "plan")
+    parts = {"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen}
+    observed = {"values": tuple(values), "keep_updates": keep_updates}
+    config: RunConfiguration = build(RunConfiguration, parts | observed, "plan")
     return config.checked()
 
 

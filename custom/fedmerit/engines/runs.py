@@ -12,6 +12,7 @@ from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE, require_privacy
+from fedmerit.configuration.observation import require_observable, require_observers
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
@@ -60,13 +61,16 @@ def create(
     round_timeout: float = 0,
     privacy: Sequence[str] = (),
     track: Sequence[str] = (),
+    values: Sequence[str] = (),
+    keep_updates: bool = False,
 ) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
     The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``attacks``
     names follow a spec of `fedmerit.attacks` in the place of honest rounds. On NVFlare a round ends when all sites
     have answered, or after ``round_timeout`` seconds, if any, once ``min_sites`` have. What sites send passes the
-    filters ``privacy``; ``privacy`` and ``track`` hold specs of `fedmerit.configuration`.
+    filters ``privacy``; ``privacy`` and ``track`` hold specs of `fedmerit.configuration`, ``values`` those of what is
+    observed to tell values by; with ``keep_updates`` the run folder keeps the updates, to tell others afterwards.
 
     Raises:
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
@@ -83,7 +87,7 @@ def create(
     folders = open_sites(Path(sites), only)
     first = folders[0]
     network = {"in_channels": first.channels, "labels": list(first.labels)}
-    config = make_configuration(method, first.task, rounds, seed, network, settings or {})
+    config = make_configuration(method, first.task, rounds, seed, network, settings or {}, values, keep_updates)
     names = [folder.name for folder in folders]
     require_sites(config, names)
     _require_one_machine(config, engine, attacks)
@@ -93,6 +97,7 @@ def create(
     specs = require_possible(attacks or {}, names)
     filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
     _require_seen_models(config, filters)
+    require_observable(config.values, keep_updates, filters)
     for folder in folders:
         folder.require_cases()
         folder.require_arrays()
@@ -192,7 +197,9 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
         "privacy": [],
         "track": [],
     }
-    recorded = defaults | info | {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
+    plan = RunConfiguration.from_dict(info["plan"])
+    observed = {"values": plan.values, "keep_updates": plan.keep_updates}
+    recorded = defaults | info | observed | {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
     for name, value in options.items():
         if name in ("sites", "server_sites"):
             value = str(Path(value).resolve())
@@ -203,7 +210,9 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
         elif name == "attacks":
             value = require_possible(value, info["sites"])
         elif name == "privacy":
-            value = require_privacy(value, info["method"], RunConfiguration.from_dict(info["plan"]).build_method())
+            value = require_privacy(value, info["method"], plan.build_method())
+        elif name == "values":
+            value = require_observers(value, False, info["method"], plan.build_method())
         if value != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
 

@@ -8,7 +8,10 @@ from torch import nn
 from torch.utils.data import Subset
 
 from fedmerit import flat
+from fedmerit.capabilities.candidates import Candidates
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.flat import Buffers
+from fedmerit.records.ledger import GENESIS
 from fedmerit.training.data import Case, Samples
 from fedmerit.training.networks import patch_of
 from fedmerit.training.neurons import loss_increases
@@ -41,6 +44,38 @@ def evaluate_models(
             of_images = image_losses(network, samples_of(cases, config.network.patch), config.training.amp)
             losses[row] = histogram(of_images, task.bins)
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
+
+
+def candidate_task(
+    candidates: Candidates,
+    trained: Sequence[Buffers],
+    sent_out: Buffers,
+    held: Sequence[Buffers] | None,
+    round: int,
+    split: str,
+    ledger: str = GENESIS,
+) -> Evaluation:
+    """The evaluation of candidate models on a split.
+
+    Each has the mean of its sites' ``trained`` BatchNorm statistics; one that no site has a share in those that were
+    ``sent_out``, or of those that sites ``held`` the mean by `Candidates.received`.
+    """
+    beside, shares = [sent_out], (~candidates.shares.any(dim=1, keepdim=True)).double()
+    if held is not None and candidates.received is not None:
+        beside, shares = list(held), candidates.received
+    shares = torch.cat([candidates.shares, shares], dim=1)
+    used = shares.any(dim=0).nonzero().flatten().tolist()
+    there = [*trained, *beside]
+    return Evaluation(
+        round=round,
+        split=split,
+        models=candidates.models,
+        mixtures=candidates.mixtures,
+        buffers=tuple(there[place] for place in used),
+        shares=shares[:, used],
+        bins=candidates.bins,
+        ledger=ledger,
+    )
 
 
 def measure_importance(network: nn.Module, cases: Sequence[Case], task: ImportanceTask) -> Importance:

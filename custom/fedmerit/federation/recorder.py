@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from fedmerit.wire.messages import Evaluated, Reply, payload
 
 CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
 FINISHED = ("given", "alone", "finished")  # after a split: of the models that a site chose among
+OBSERVED = "values.csv"  # in the run folder, where it was observed: rows of the results schema
+NOBODY = "(nobody)"  # the coalition without a member
 Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
 
 
@@ -46,16 +49,18 @@ class Recorder:
     def __init__(self, config: RunConfiguration, sites: Sequence[str], run: Path, signer: Signer | None = None):
         self.config, self.sites, self.name = config, sites, run.name
         self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl", signer)
+        self.values = ResultsFile(run / OBSERVED)
         self.matrix = run / CROSS_SITE
         self._sent: set[str] | None = None  # digests of the updates in the ledger, once it was read
         if signer:
             signer.publish(run)
 
-    def rewind(self, results_size: int, rounds: int) -> None:
+    def rewind(self, results_size: int, rounds: int, observed_size: int) -> None:
         """Forget what was written after a checkpoint: it belongs to an incomplete round."""
         self.ledger.keep(rounds)
         self._sent = None
         self.results.truncate(results_size)
+        self.values.truncate(observed_size)
 
     def training_round(
         self,
@@ -85,6 +90,12 @@ class Recorder:
         }
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
         self.ledger.append(self._record(round, replies, rejected, began, ended, digests, outcome))
+
+    def observed(self, round: int, observer: str, coalitions: Tensor, answers: Sequence[Evaluated | None]) -> None:
+        """Write down what sites made of models of coalitions (k, n) bool, by what it was observed for."""
+        head = (self.name, self.config.method, self.config.seed, round)
+        answered = {site: answer for site, answer in zip(self.sites, answers, strict=True) if answer}
+        self.values.append(observed_rows(head, observer, self.sites, coalitions, answered))
 
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
         """Write down the validation Dice of each site's final model, as that of the round that it would begin."""
@@ -232,6 +243,34 @@ class Recorder:
             "contributions": {site: or_none(outcome.contribution[row]) for site, (row, _) in present.items()},
             "validation_dice": {site: mean_dice(reply.overlaps) for site, (_, reply) in present.items()},
         }
+
+
+def observed_rows(
+    head: tuple[str, str, int, int],
+    observer: str,
+    sites: Sequence[str],
+    coalitions: Tensor,
+    answers: Mapping[str, Evaluated],
+) -> list[Row]:
+    """Rows of `OBSERVED`: Dice of each coalition's model on each site's cases, split by the name of the ``observer``.
+
+    Args:
+        head: run, method, seed, round.
+        observer: what they were evaluated for.
+        sites: all, sorted.
+        coalitions: (k, n) bool.
+        answers: what sites said of the k models, by name.
+    """
+    texts = [NOBODY if not any(row) else "+".join(compress(sites, row)) for row in coalitions.tolist()]
+    rows = []
+    for site, answer in answers.items():
+        rows.append(Row(*head, site, "seconds", answer.seconds, split=observer))
+        for text, overlaps in zip(texts, answer.overlaps, strict=True):
+            rows += [
+                Row(*head, site, "dice", one.dice, split=observer, case=one.case, label=one.label, coalition=text)
+                for one in overlaps
+            ]
+    return rows
 
 
 def _of_model(test: Evaluated, place: int) -> Sequence[Overlap]:

@@ -20,10 +20,11 @@ from fedmerit.core import CandidateResults, Outcome, Reports
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.best_round import BestRound
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
-from fedmerit.federation.evaluating import evaluate_models, measure_importance
+from fedmerit.federation.evaluating import candidate_task, evaluate_models, measure_importance
 from fedmerit.federation.evidence import evidence_of
 from fedmerit.federation.exchange import Exchange, FaultOf
 from fedmerit.federation.layout import layout_of
+from fedmerit.federation.observing_rounds import KeptRound, Observers, keep_round
 from fedmerit.federation.recorder import Admitted, Recorder, Replies
 from fedmerit.federation.requirements import require_fit, require_sites
 from fedmerit.federation.server_models import ModelsInTheClear, models_of
@@ -34,6 +35,7 @@ from fedmerit.training.networks import build_network, initial_network
 from fedmerit.training.overlaps import mean_dice
 from fedmerit.training.patches import samples_of
 from fedmerit.training.place import pick_device
+from fedmerit.values.observing import RoundView
 from fedmerit.vectors import gram
 from fedmerit.wire.inspection import fault_of_evaluated, fault_of_reply
 from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, Reply, Task, Work, payload
@@ -89,6 +91,7 @@ class Federation:
         self.models = models_of(config, self.method, self.network, self.sites, context)
         self.submodels = Submodels(self.network)
         self.best = BestRound(run)
+        self.observers = Observers(config.values, self.models.parameters, len(self.sites))
         self.round = 0
         self.state = self.method.start(self.models.parameters, len(self.sites), layout_of(self.network))
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
@@ -125,6 +128,9 @@ class Federation:
                     reports = replace(reports, candidates=results)
             began = self.models.began()
             self.state, outcome = self.method.round(self.state, updates, reports)
+            self._require_finite(outcome)
+            with clock.paused():
+                yield from self._observe(updates, outcome, admitted.replies, reports)
             outcome = self._apart(outcome, updates)
             self._take_over(outcome, admitted.replies, reports)
             if self.config.training.statistics == "recalibrated":
@@ -258,37 +264,43 @@ class Federation:
     def _fault_of_evaluated(self, task: Evaluation) -> FaultOf:
         return lambda site, answer: fault_of_evaluated(answer, task, self.config.network.labels)
 
-    def _candidate_task(self, candidates: Candidates, replies: Replies) -> Evaluation:
+    def _observe(self, updates: Tensor, outcome: Outcome, replies: Replies, reports: Reports) -> Iterator[Exchange]:
+        """What is made of the round to tell values by: kept, and evaluated by the sites on their validation patients.
+
+        It comes before the outcome is taken over, and changes nothing.
+        """
+        if not (self.config.values or self.config.keep_updates):
+            return
+        assert isinstance(self.models, ModelsInTheClear)
+        rounds, began = self.config.rounds, self.models.parameters
+        view = RoundView(self.round, rounds, began, outcome.models, updates, outcome.weights, reports)
+        if self.config.keep_updates:
+            buffers = tuple(reply.buffers if reply else {} for reply in replies)
+            keep_round(self.run, KeptRound(view, buffers, self.models.statistics))
+        asked = [site for site, reply in zip(self.sites, replies, strict=True) if reply]
+        for name, observation in self.observers.observe(view):
+            task = self._candidate_task(observation.candidates, replies, "validation")
+            answers = yield from self._evaluated(dict.fromkeys(asked, task))
+            self.recorder.observed(self.round, name, observation.coalitions, answers)
+
+    def _candidate_task(self, candidates: Candidates, replies: Replies, split: str = SERVER_SPLIT) -> Evaluation:
         """With statistics of the sites whose updates are in, or those sent out."""
         models = self.models
         assert isinstance(models, ModelsInTheClear)
-        sent_out = (~candidates.shares.any(dim=1, keepdim=True)).double()
-        statistics = [reply.buffers if reply else {} for reply in replies] + [models.statistics]
-        shares = torch.cat([candidates.shares, sent_out], dim=1)
-        if candidates.received is not None and any(buffers is not models.statistics for buffers in models.buffers):
-            statistics = statistics[:-1] + models.buffers
-            shares = torch.cat([candidates.shares, candidates.received], dim=1)
-        used = shares.any(dim=0).nonzero().flatten().tolist()
-        buffers = tuple(statistics[place] for place in used)
-        return Evaluation(
-            round=self.round,
-            split=SERVER_SPLIT,
-            models=candidates.models,
-            mixtures=candidates.mixtures,
-            buffers=buffers,
-            shares=shares[:, used],
-            bins=candidates.bins,
-            ledger=self._told,
-        )
+        trained = [reply.buffers if reply else {} for reply in replies]
+        held = models.buffers if models.own_statistics else None
+        return candidate_task(candidates, trained, models.statistics, held, self.round, split, self._told)
 
     def _own_network(self) -> nn.Module:
         """To evaluate on the server's own images."""
         return build_network(self.config.network, pick_device(self.device, "the server"))
 
-    def _take_over(self, outcome: Outcome, replies: Replies, reports: Reports) -> None:
-        """The outcome is where the next round starts."""
+    def _require_finite(self, outcome: Outcome) -> None:
         if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
             raise RunFailed(f"round {self.round}: {self.config.method} gave a model or weights that are not finite")
+
+    def _take_over(self, outcome: Outcome, replies: Replies, reports: Reports) -> None:
+        """The outcome is where the next round starts."""
         absent = ~reports.present
         self.models.advance(self.round, outcome, replies, reports, self.submodels.held)
         self.weights = outcome.weights.masked_fill(absent, math.nan)
@@ -380,7 +392,9 @@ class Federation:
                 "num_samples": self.num_samples,
                 "complete_rounds": min(self.round, self.config.rounds),
                 "results_size": self.recorder.results.size,
+                "observed_size": self.recorder.values.size,
             }
+            | self.observers.content()
             | self.best.content()
             | self.models.content()
             | self.submodels.content(),
@@ -389,7 +403,7 @@ class Federation:
     def _resume(self, content: Mapping[str, Any] | None) -> None:
         """Go on from a checkpoint; what was recorded after it belongs to an incomplete round and is dropped."""
         if content is None:
-            self.recorder.rewind(0, 0)
+            self.recorder.rewind(0, 0, 0)
             return
         if set(content["state"]) != set(vars(self.state)):
             raise BadInput(
@@ -404,7 +418,9 @@ class Federation:
         self.submodels.restore(content)
         self.best.restore(content)
         self.state = type(self.state)(**content["state"])
-        self.recorder.rewind(content["results_size"], min(self.round, self.config.rounds))
+        self.observers.restore(content)
+        complete = min(self.round, self.config.rounds)
+        self.recorder.rewind(content["results_size"], complete, content.get("observed_size", 0))
         for record in self.recorder.ledger.records:
             self.on_round(record)
 

@@ -185,6 +185,11 @@ class ModelsInTheClear(Models):
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it got last; None: all
         self.sites_test_their_own = isinstance(method, TrainsLocally) and method.keeps_own_model
 
+    @property
+    def own_statistics(self) -> bool:
+        """Whether sites hold BatchNorm statistics of their own."""
+        return any(buffers is not self.statistics for buffers in self.buffers)
+
     def task_parts(self, row: int) -> dict[str, Any]:
         """The model, whole or what changed, where that is smaller and the site has the rest."""
         vectors = {name: vector if vector.ndim == 1 else vector[row] for name, vector in self.vectors.items()}

@@ -14,9 +14,9 @@ def mean_of_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:
 def minus_model(received: Tensor, own_previous: Tensor, weight: float) -> Tensor:
     """w_t without site i (Eq. 3): ``received`` w_t, ``own_previous`` w_{t-1,i}, ``weight`` ρ_i in w_t."""
     result = torch.empty_like(received)
-    for rows in zip(*(torch.split(vector, BLOCK) for vector in (result, received, own_previous)), strict=True):
-        part, *held = rows
-        part.copy_(mean_of_others(*held, weight))
+    blocks = zip(*(torch.split(vector, BLOCK) for vector in (result, received, own_previous)), strict=True)
+    for part, now, own in blocks:
+        part.copy_(mean_of_others(now, own, weight))
     return result
 
 

@@ -23,6 +23,7 @@ from fedmerit.methods.fedce_nvflare import FedCENVFlare
 from fedmerit.methods.fedci import FedCI
 from fedmerit.methods.fedprox import FedProx
 from fedmerit.methods.fedsac import FedSAC
+from fedmerit.methods.fedvalue import FedValue
 from fedmerit.methods.krum import Krum
 from fedmerit.methods.median import Median
 from fedmerit.methods.pooled import Pooled
@@ -53,6 +54,7 @@ METHODS: Mapping[str, type[Method]] = {
     "qfedavg": QFedAvg,
     "fedci": FedCI,
     "eci": ECI,
+    "fedvalue": FedValue,
     "cycle": CYCle,
     "vpdl": VPDL,
     "fedbn": FedBN,

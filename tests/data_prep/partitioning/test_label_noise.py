@@ -143,7 +143,7 @@ def test_swapping_with_an_equal_mask_would_be_no_mistake():
     [
         ({"share": 0}, "label noise HK=0: expected a share above 0 and at most 1"),
         ({"share": 1.5}, "label noise HK=1.5: expected a share"),
-        ({"rule": "blur"}, "noise rule 'blur': expected one of shift, resize, invert, swap"),
+        ({"rule": "blur"}, "noise rule 'blur': expected one of shift, offset, resize, invert, swap"),
         ({"masks": [case("a", "a", empty=range(6))]}, "label noise HK: none of its training slices shows a label"),
         ({"masks": [case("a", "a")], "rule": "swap"}, "label noise HK: swapping needs 2 training patients"),
     ],
@@ -152,3 +152,10 @@ def test_bad_input(masks, change, message):
     options = {"masks": masks, "share": 0.5, "rule": "shift"} | change
     with pytest.raises(BadInput, match=message):
         disturb("HK", options["masks"], options["share"], options["rule"], SEED)
+
+
+def test_an_offset_is_the_same_for_every_mask_whatever_is_drawn():
+    mask = np.zeros((1, 20, 20), np.uint8)
+    mask[0, 5:9, 3:9] = 1
+    for seed in range(3):
+        np.testing.assert_array_equal(apply("offset", mask, seed=seed), np.roll(mask, 3, axis=2))

@@ -38,7 +38,7 @@ WITH_CANDIDATES = [name for name, kind in METHODS.items() if issubclass(kind, Ev
 
 
 def test_methods_with_candidates_are_those_that_validate_at_the_server():
-    assert WITH_CANDIDATES == ["cffl", "fedave", "fedsac", "fedci", "eci"]
+    assert WITH_CANDIDATES == ["cffl", "fedave", "fedsac", "fedci", "eci", "fedvalue"]
 
 
 @pytest.fixture(scope="module")

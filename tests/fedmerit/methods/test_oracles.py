@@ -14,6 +14,7 @@ import oracles_fedsac
 import oracles_further
 import oracles_rewards
 import oracles_validation
+import oracles_values
 import pytest
 
 from fedmerit.methods.registry import METHODS
@@ -32,6 +33,7 @@ READERS = [
     *oracles_further.READERS,
     *oracles_rewards.READERS,
     *oracles_validation.READERS,
+    *oracles_values.READERS,
 ]
 
 

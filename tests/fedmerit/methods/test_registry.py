@@ -186,6 +186,7 @@ REFUSED = {
     "trimmed": [("beta", 0.5)],
     "fedce": [("combine", "product"), ("combine", ""), ("estimate", "client")],
     "fedci": [("truncation", -0.1)],
+    "fedvalue": [("alpha", 1.0), ("kind", "banzhaf")],
     "fedsac": [
         ("beta", -1.0),
         ("beta", math.nan),

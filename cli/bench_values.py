@@ -1,0 +1,63 @@
+"""``fedmerit bench values``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.app import Cluster, Jobs, Recipe, Settings, console, settings_of, specs_of, workers_of
+from fedmerit.configuration.recipes import ROUNDS
+
+commands = typer.Typer()
+
+
+@commands.command()
+def values(
+    out: Annotated[Path, typer.Option(help="Folder of worlds, trainings and tables; what is done is not done again.")],
+    worlds: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND[:sites=N],...|asis",
+            help="equal, sizes, noise, shifted, duplicate, narrow, outlier; asis: the sites as they are.",
+        ),
+    ] = "sizes:sites=4,noise:sites=4,duplicate:sites=4",
+    pool: Annotated[
+        Path | None,
+        typer.Option(help="Prepared sites whose patients are dealt.", show_default="generated, six hospitals"),
+    ] = None,
+    estimators: Annotated[
+        str | None, typer.Option(metavar="NAME[:PARAMETER=VALUE],...", help="Or proxy.", show_default="all of ours")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Of training.")] = "0,1,2",
+    rounds: Annotated[int, typer.Option(min=1, help="Of every training.")] = ROUNDS,
+    size: Annotated[int, typer.Option(min=16, help="Pixels a side of generated images.")] = 64,
+    patients: Annotated[int, typer.Option(min=3, help="Mean of generated patients a hospital.")] = 20,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    draws: Annotated[int, typer.Option(min=1, help="Of patients, for the intervals.")] = 500,
+    settings: Settings = None,
+    recipe: Recipe = None,
+) -> None:
+    """Estimators of values against retraining, world by world: agreement, its ceiling, cost.
+
+    docs/values_protocol.md says how. Interrupted, the same command goes on.
+    """
+    from cli.printing import show
+    from evaluation.studies.requests import parse_seeds
+    from evaluation.values.benchmark import ESTIMATORS, Bench, bench_tables, judge, require_worlds
+    from evaluation.values.worlds import generate
+
+    chosen, asked = specs_of(estimators) or list(ESTIMATORS), specs_of(worlds) or []
+    require_worlds(asked, chosen)
+    dealt = pool or generate(out / "pool", size, patients)
+    judged = []
+    with workers_of(jobs, cluster) as workers:
+        wanted = Bench(
+            out, dealt, asked, chosen, parse_seeds(seeds), rounds, settings_of(settings, recipe), workers, draws
+        )
+        for world in asked:
+            judged.append(
+                judge(wanted, world, lambda what, done, of: console.print(f"{what}: {done} done", soft_wrap=True))
+            )
+            show(bench_tables(judged), out)
+    console.print(f"trainings and tables: {out}", soft_wrap=True)

@@ -1,0 +1,102 @@
+"""Commands that say what sites are worth without training every coalition: value, power."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.app import console, specs_of
+from fedmerit.errors import BadInput
+
+commands = typer.Typer()
+
+
+@commands.command()
+def value(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs that differ in their seeds.")],
+    estimators: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:PARAMETER=VALUE],...",
+            help="What says it; `all` of those that look at no image, or names as in docs/values.md.",
+            show_default="what the runs observed, contribution, data_size",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of tables and figure.", show_default="RUN/values")] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Of patients and rounds, for the intervals.")] = 500,
+) -> None:
+    """What each site of a run is worth by an estimator, which sites cannot be told apart, and in which ranks they are.
+
+    What was not observed is made afterwards, where the run kept its updates. Interrupted, the same command goes on.
+    """
+    from cli.printing import show
+    from cli.progress import progress
+    from evaluation.display.drawing import png
+    from evaluation.display.pages import save_png
+    from evaluation.display.value_ranges import value_ranges
+    from evaluation.values.valuing import default_estimators, units, value_runs, value_tables
+
+    asked = [None if estimators == "all" else spec for spec in specs_of(estimators) or []]
+    specs = [spec for spec in asked if spec] or default_estimators(runs, everything=estimators == "all")
+    with progress() as bars:
+        bar = bars.add_task("evaluating coalitions", total=None, last="", visible=False)
+        valued = value_runs(
+            runs, specs, draws, lambda name, done, of: bars.update(bar, completed=done, total=of, visible=True)
+        )
+    folder = out or runs[0] / "values"
+    show(value_tables(valued), folder)
+    save_png(folder / "figures" / "values.png", png(value_ranges(valued.rankings, units(valued))))
+    console.print(f"tables and figure: {folder}", soft_wrap=True)
+
+
+@commands.command()
+def power(
+    pilot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="What `loo` or `shapley` wrote: variances are taken from its seeds and cases."
+        ),
+    ] = None,
+    seed_sd: Annotated[
+        float | None, typer.Option(help="Stated: standard deviation over seeds of a difference of two sites [points].")
+    ] = None,
+    patient_sd: Annotated[
+        float | None,
+        typer.Option(help="Stated: likewise over patients, of one test patient a site [points]."),
+    ] = None,
+    round_sd: Annotated[
+        float | None, typer.Option(help="Stated: likewise over rounds, of one round [points]; values told in a run.")
+    ] = None,
+    patients: Annotated[str, typer.Option(help="Test patients a site, to plan for.")] = "2,5,10,20,50",
+    seeds: Annotated[str, typer.Option(help="Seeds to plan for.")] = "1,3,5,10",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to plan for, where --round-sd is stated.")] = 60,
+    out: Annotated[Path | None, typer.Option(help="Folder to write the table into.")] = None,
+) -> None:
+    """The smallest difference of worth between two sites that so many patients, seeds and rounds can tell.
+
+    Before anything is trained by stated variances, or by those of a pilot.
+    """
+    from evaluation.display.table import print_table, write_tables
+    from evaluation.truth.power import Variances, pilot_variances, power_table
+
+    stated = {
+        name: sd for name, sd in (("seed", seed_sd), ("patient", patient_sd), ("round", round_sd)) if sd is not None
+    }
+    if pilot is None and not {"seed", "patient"} <= set(stated):
+        raise BadInput("power: give --pilot DIR, or state --seed-sd and --patient-sd")
+    found = Variances(0.0, 0.0) if pilot is None else pilot_variances(pilot)
+    variances = found.with_stated(**{name: (sd / 100) ** 2 for name, sd in stated.items()})
+    table = power_table(variances, _numbers(patients, "--patients"), _numbers(seeds, "--seeds"), rounds)
+    print_table(table, console)
+    if out:
+        write_tables([table], out)
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    try:
+        numbers = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1:
+        raise BadInput(f"{option} {text}: expected whole numbers of 1 or more, parted by commas")
+    return numbers

@@ -1,0 +1,58 @@
+"""What is observed of a run to tell values: what may be asked of which run."""
+
+from collections.abc import Sequence
+
+import torch
+
+from fedmerit.capabilities.allocation import AllocatesNeurons
+from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.configuration import options
+from fedmerit.configuration.filters import HE
+from fedmerit.core import Layout, Method
+from fedmerit.errors import BadInput
+from fedmerit.values.observers import observers
+from fedmerit.values.observing import Observer
+
+OWN_MODELS = "its sites have models of their own, and a coalition has no one model; take one with a model for all"
+ENCRYPTED = (
+    "updates leave encrypted and the server adds up what it cannot read, so that it can make no model of a part of the "
+    "sites: values would take single updates; leave out one or the other"
+)
+
+
+def parse(spec: str) -> Observer:
+    """The observer of a spec such as ``in_run:every=2``; `BadInput` where it is none."""
+    observer: Observer = options.parse(spec, observers(), "--values")
+    return observer
+
+
+def require_observers(specs: Sequence[str], keep_updates: bool, name: str, method: Method) -> tuple[str, ...]:
+    """The specs, complete and each once; `BadInput` where one is none, or the method called ``name`` bears none."""
+    asked = f"--values {specs[0]}" if specs else "--keep-updates"
+    if (specs or keep_updates) and gives_own_models(method):
+        raise BadInput(f"{asked}: not with method {name}: {OWN_MODELS}")
+    complete = tuple(options.text_of(parse(spec), observers()) for spec in specs)
+    kinds = [options.take_apart(spec)[0] for spec in complete]
+    if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
+        raise BadInput(f"--values {twice[0]}: given twice; name each once")
+    return complete
+
+
+def require_observable(values: Sequence[str], keep_updates: bool, privacy: Sequence[str]) -> None:
+    """`BadInput` where updates are encrypted, and something was to be made of them."""
+    if HE in privacy and (values or keep_updates):
+        raise BadInput(
+            f"{f'--values {values[0]}' if values else '--keep-updates'}: not with --privacy {HE}: {ENCRYPTED}"
+        )
+
+
+def gives_own_models(method: Method) -> bool:
+    """Whether sites get, or keep, models of their own, as the method's state or its capabilities show."""
+    if isinstance(method, LearnsFromPeers | AllocatesNeurons):
+        return True
+    if isinstance(method, TrainsLocally) and method.keeps_own_model:
+        return True
+    sites, size = 3, 7
+    state = method.start(torch.zeros(size), sites, Layout.of(size))
+    return any(isinstance(value, torch.Tensor) and value.shape == (sites, size) for value in vars(state).values())

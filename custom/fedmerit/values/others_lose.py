@@ -1,0 +1,45 @@
+"""The new model without each site in turn: FedCE's data term, asked of all the others.
+
+w^{-i} = (w - ρ_i w_i) / (1 - ρ_i), of w = Σ ρ_i w_i (Eq. 3, Jiang et al. 2023). What the others lose without i is
+Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], q_j their shares of the images (`evaluation.values.from_games.others_lose`).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fedmerit.capabilities.candidates import Candidates
+from fedmerit.parameters import parameter
+from fedmerit.values.observing import Observation, Observer, RoundView, State
+from fedmerit.vectors import to_columns, trained_models
+
+
+@dataclass(frozen=True)
+class OthersLose(Observer):
+    """The aggregate, and the aggregate without each site that has a weight below 1 in it."""
+
+    every: int = parameter(1, "rounds from one that is observed to the next; 0: the last alone", low=0)
+
+    about: ClassVar[str] = "each round's new model, and that without each site"
+
+    def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
+        """As the module says."""
+        if not view.due(self.every):
+            return state, None
+        present = view.reports.present
+        rho = view.weights[present].double()
+        k = len(rho)
+        left_out = torch.arange(k)[rho < 1]
+        models = torch.cat([trained_models(view.began, view.updates, present), view.ended[None]])  # (k + 1, d)
+        mixtures = torch.zeros(len(left_out) + 1, k + 1, dtype=torch.float64)
+        members = torch.ones(len(left_out) + 1, k, dtype=torch.bool)
+        for row, i in enumerate(left_out.tolist()):
+            mixtures[row, i], mixtures[row, -1] = -rho[i] / (1 - rho[i]), 1 / (1 - rho[i])
+            members[row, i] = False
+        mixtures[-1, -1] = 1
+        coalitions = to_columns(members, present)
+        images = coalitions * view.reports.data_share
+        totals = images.sum(dim=1, keepdim=True)
+        shares = images / totals.where(totals > 0, 1.0)
+        return state, Observation(Candidates(models, mixtures, shares), coalitions)

@@ -1,0 +1,62 @@
+"""Prepared sites at a lower resolution: copies whose pixels are blocks of the originals'."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.folders import partial_folder, require_free
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, sha256, write_atomically, write_json
+from fedmerit.training.data import SiteFolder, open_sites
+
+
+def shrink(sites: Path, out: Path, by: int) -> list[Path]:
+    """Write every site folder below ``sites`` again below ``out``, ``by`` times smaller a side; all of them or none.
+
+    A pixel of an image is the mean of its block; of a mask it is set where half of its block is, or more.
+
+    Raises:
+        BadInput: ``out`` is not free, or an image side is no multiple of ``by``.
+    """
+    folders = open_sites(sites)
+    height, width = folders[0].image_size
+    if by < 1 or height % by or width % by:
+        raise BadInput(f"{sites}: images of {height}x{width} cannot be shrunk by {by}; expected a divisor of both")
+    require_free(out)
+    with partial_folder(out) as folder:
+        try:
+            shutil.rmtree(folder / "sites", ignore_errors=True)  # a killed process's
+            for one in folders:
+                _write(one, folder / "sites" / one.name, by)
+            (folder / "sites").replace(out)
+        finally:
+            shutil.rmtree(folder)
+    return [out / one.name for one in folders]
+
+
+def _write(site: SiteFolder, out: Path, by: int) -> None:
+    lists: dict[str, list[dict[str, Any]]] = read_json(site.path / "datalist.json")
+    checksums = {}
+    for entries in lists.values():
+        for entry in entries:
+            for key in ("image", "label"):
+                means = block_means(np.load(site.path / entry[key], mmap_mode="r"), by)
+                array = means.astype(np.float32) if key == "image" else (means >= 0.5).astype(np.uint8)
+                write_atomically(out / entry[key], partial(np.save, arr=array))
+                checksums[entry[key]] = sha256(out / entry[key])
+            if isinstance(spacing := entry.get("spacing"), list) and len(spacing) == 3:
+                entry["spacing"] = [spacing[0], *(step * by for step in spacing[1:])]
+    size = [side // by for side in site.image_size]
+    write_json(out / "datalist.json", lists)
+    write_json(out / "site.json", {**site.info, "image_size": size, "checksums": checksums, "shrunk_by": by})
+
+
+def block_means(array: NDArray[Any], by: int) -> NDArray[np.float64]:
+    """(..., h / by, w / by) means over blocks of (..., h, w)."""
+    *rest, height, width = array.shape
+    blocks = np.asarray(array, dtype=np.float64).reshape(*rest, height // by, by, width // by, by)
+    return np.asarray(blocks.mean(axis=(-3, -1)))

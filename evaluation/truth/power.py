@@ -1,0 +1,120 @@
+"""Which difference of worth can be told: by how many patients, seeds and rounds, before they are spent.
+
+The difference of two sites' values has the variance σ_s²/S + σ_p²/P + σ_r²/R, over S seeds, P test patients a site and
+R rounds. The smallest difference that a two-sided test at 5 % finds in 4 of 5
+studies is (z_.975 + z_.8) times its root.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from evaluation.display.table import Table
+from evaluation.results.views import Results
+from evaluation.truth.reliability import POINTS, Resampled, by_weights, pairs, resample
+from evaluation.truth.semivalues import leave_one_out_weights, shapley_weights
+from fedmerit.errors import BadInput
+from fedmerit.records.results import read_results
+
+LEVEL, POWER = 0.05, 0.8
+
+
+@dataclass(frozen=True)
+class Variances:
+    """Of the difference of two sites' values, mean over pairs, squared fractions of Dice."""
+
+    seed: float  # of one seed
+    patient: float  # of one test patient a site
+    round: float = 0.0  # of one round, where values are told in a run
+    patients: float = 1.0  # a site in the pilot
+
+    @property
+    def patients_together(self) -> float:
+        """Of the pilot's patients."""
+        return self.patient / self.patients
+
+    def with_stated(self, **stated: float) -> "Variances":
+        """With some of them stated."""
+        return replace(self, **stated)
+
+
+def smallest_difference(variance: float) -> float:
+    """That a test of `LEVEL` finds with `POWER`, of a difference with this variance; in the unit of its root."""
+    return float((norm.ppf(1 - LEVEL / 2) + norm.ppf(POWER)) * np.sqrt(variance))
+
+
+def variances_of(one: Resampled, patients: float = 1.0) -> Variances:
+    """Of resampled values; ``patients`` a site they were tested on. That of seeds is 0 where there is one alone."""
+    first, second = pairs(len(one.sites))
+    differences = one.values[:, first] - one.values[:, second]  # (s, pairs, D)
+    of_patients = float(differences[..., 1:].mean(axis=0).var(axis=-1, ddof=1).mean())
+    of_seeds = float(differences[..., 0].var(axis=0, ddof=1).mean()) if len(one.seeds) > 1 else 0.0
+    return Variances(of_seeds, of_patients * patients, patients=patients)
+
+
+def pilot_variances(folder: Path) -> Variances:
+    """Of Shapley values where a folder of trained coalitions has all of them for a seed, else of leave-one-out.
+
+    Raises:
+        BadInput: it has neither, or one seed alone, so that nothing is known of others.
+    """
+    results = Results(read_results(folder))
+    try:
+        one = resample(results, by_weights(shapley_weights))
+    except BadInput:
+        one = resample(results, by_weights(leave_one_out_weights))
+    if len(one.seeds) < 2:
+        raise BadInput(f"--pilot {folder}: has one seed alone; train a second, or state --seed-sd and --patient-sd")
+    tested = results.rows[(results.rows["coalition"] != "") & (results.rows["quantity"] == "dice")]
+    patients = tested.groupby("site")["case"].nunique().mean()
+    return variances_of(one, float(patients))
+
+
+def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[int], rounds: int) -> Table:
+    """The smallest difference of worth that can be told, by patients a site (rows) and seeds (columns)."""
+    of_rounds = variances.round / rounds
+    columns: Mapping[str, list[float]] = {
+        f"{number} seed{'s' * (number > 1)} [points]": [
+            POINTS * smallest_difference(variances.seed / number + variances.patient / many + of_rounds / number)
+            for many in patients
+        ]
+        for number in seeds
+    }
+    frame = pd.DataFrame({"Test patients a site": [str(many) for many in patients], **columns})
+    sd = {name: POINTS * np.sqrt(value) for name, value in vars(variances).items() if name != "patients"}
+    told = f"{sd['seed']:.2g} over seeds, {sd['patient']:.2g} over patients"
+    told += f", {sd['round']:.2g} over each of {rounds} rounds" if variances.round else ""
+    caption = (
+        "Smallest difference of worth between two sites that is told (5 %, two-sided, power 80 %); standard deviations "
+        f"of a difference [points]: {told}"
+    )
+    return Table("power", caption, frame, decimals=1)
+
+
+def reliability_table(of: Mapping[str, Resampled]) -> Table:
+    """How good each truth is, by its name: agreement of its halves, reliability, ceiling, smallest difference told."""
+    rows = []
+    for name, one in of.items():
+        variances = variances_of(one)
+        rows.append(
+            {
+                "Truth": name,
+                "Seeds": len(one.seeds),
+                "Halves of seeds agree": one.between_seeds,
+                "Halves of patients agree": one.between_patients,
+                "Reliability": one.reliability,
+                "Ceiling": one.ceiling,
+                "Mean standard error [points]": POINTS * float(one.standard_errors.mean()),
+                "Smallest difference told [points]": POINTS
+                * smallest_difference(variances.seed / len(one.seeds) + variances.patients_together),
+            }
+        )
+    caption = (
+        "How good the truth is: Pearson correlation of its halves, stepped up to the whole; the ceiling is the most "
+        "that a perfect estimator would agree with it, over the same sites"
+    )
+    return Table("reliability", caption, pd.DataFrame(rows), decimals=2)

@@ -1,0 +1,89 @@
+"""What to know of a truth beside the values themselves: how good it is, other utilities, who gains by whose data."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from evaluation.display.table import Table
+from evaluation.results.ranks import ranking
+from evaluation.results.views import Results
+from evaluation.truth.power import reliability_table
+from evaluation.truth.reliability import POINTS, UTILITIES, Resampled, Values, by_weights, resample
+from evaluation.truth.semivalues import NOBODY, FloatArray, leave_one_out_weights, shapley_weights
+from fedmerit.errors import BadInput
+
+TRUTHS: Mapping[str, Values] = {
+    "Shapley": by_weights(shapley_weights),
+    "leave-one-out": by_weights(leave_one_out_weights),
+}
+
+
+def tables_of_truth(results: Results, values: Mapping[str, Values] = TRUTHS) -> list[Table]:
+    """Reliability and ranks of every truth that is complete, Shapley values by other utilities, who gains by whom.
+
+    Args:
+        results: of a folder of trained coalitions.
+        values: the truths, by name.
+    """
+    found = _complete(results, values)
+    if not found:
+        return []
+    tables = [reliability_table(found), *(_ranks(name, one) for name, one in found.items())]
+    first = next(iter(found))
+    tables.append(_by_utility(results, first, values[first]))
+    if first == "Shapley":
+        tables.append(_who_gains(results, values[first]))
+    return tables
+
+
+def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resampled]:
+    found = {}
+    for name, of in values.items():
+        try:
+            found[name] = resample(results, of)
+        except BadInput:  # a truth that nobody asked for
+            continue
+    return found
+
+
+def _ranks(name: str, one: Resampled) -> Table:
+    table = ranking(one.sites, one.values).table
+    scaled = table.assign(**{column: POINTS * table[column] for column in ("value", "low", "high", "share")})
+    frame = scaled[["value", "share", "ranks", "as good as"]].reset_index()
+    heads = {"site": "Site", "value": "Value [points]", "share": "Share [%]", "ranks": "Rank",
+             "as good as": "Not told apart from"}  # fmt: skip
+    empty = pd.DataFrame(np.nan, index=frame.index, columns=list(heads.values()))
+    low, high = (empty.assign(**{"Value [points]": scaled[end].to_numpy()}) for end in ("low", "high"))
+    told = "test patients and seeds" if len(one.seeds) > 1 else "test patients, of one seed alone"
+    caption = f"{name} values with 95 % intervals over {told}, ranks as intervals"
+    return Table(f"{name.lower()}-ranks", caption, frame.rename(columns=heads), low=low, high=high, decimals=2)
+
+
+def _by_utility(results: Results, name: str, values: Values) -> Table:
+    columns = {}
+    for utility, how in UTILITIES.items():
+        try:
+            one = resample(results, values, draws=2, utility=how)
+        except BadInput:  # not recorded by earlier versions
+            continue
+        unit, factor = ("mm or px", 1.0) if how.sign < 0 else ("points", POINTS)
+        columns[f"{utility} [{unit}]"] = pd.Series(factor * one.mean, one.sites)
+    frame = pd.DataFrame(columns).rename_axis("Site").reset_index()
+    caption = f"{name} values by what a model is worth; of a distance, what the site takes off it"
+    return Table(f"{name.lower()}-by-utility", caption, frame, decimals=2)
+
+
+def _who_gains(results: Results, values: Values) -> Table:
+    """Shapley values (rows) for the Dice of each tested site (columns), mean over seeds."""
+    dice = results.of_coalitions.dice.cases.groupby(level=["seed", "method", "site"]).mean().unstack("site")
+    matrices = []
+    for _, rows in dice.groupby(level="seed"):
+        of_seed = rows.droplevel("seed")
+        game: dict[frozenset[str], FloatArray] = {NOBODY: np.zeros(of_seed.shape[1])}
+        game |= {frozenset(str(text).split("+")): line.to_numpy(dtype=np.float64) for text, line in of_seed.iterrows()}
+        if len(game) == 2 ** len(results.sites):
+            matrices.append(values(game))
+    frame = pd.DataFrame(POINTS * np.mean(matrices, axis=0), index=results.sites, columns=list(dice.columns))
+    caption = "Who gains by whose data: Shapley values [points] of the row's site for the test Dice of the column's"
+    return Table("shapley-by-site", caption, frame.rename_axis("Site").reset_index(), decimals=2)

@@ -1,0 +1,250 @@
+"""Estimators of values against retraining, world by world: docs/values_protocol.md says how, so that others can.
+
+``OUT/WORLD`` holds the world's ``sites``, the ``truth`` (every coalition, every seed), the ``observed`` runs of FedAvg
+by seed, and the ``proxy`` trainings. All of it goes on where it was interrupted.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from evaluation.display.table import Table
+from evaluation.results.ranks import ranking
+from evaluation.results.ranks import resample as resample_seeds
+from evaluation.studies.cluster import Workers, execute_all
+from evaluation.truth import coalitions
+from evaluation.truth.power import reliability_table
+from evaluation.truth.reliability import POINTS, Resampled, by_weights, correlation, resample
+from evaluation.truth.semivalues import FloatArray, leave_one_out_weights, required, shapley_weights
+from evaluation.values.estimating import parse
+from evaluation.values.observed_run import ObservedRun
+from evaluation.values.proxy import Proxy, train_proxy
+from evaluation.values.valuing import value_runs
+from evaluation.values.worlds import make
+from evaluation.values.worlds import parse as parse_world
+from fedmerit.configuration import options
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.training.data import open_sites
+
+PROXY = "proxy"
+OBSERVERS = ("in_run", "carried", "others_lose")
+TRUTHS = {"Shapley": by_weights(shapley_weights), "leave-one-out": by_weights(leave_one_out_weights)}
+ESTIMATORS = (
+    "in_run", "in_run:voice=others", "in_run:kind=leave_one_out", "in_run:weigh=progress", "carried",
+    "carried:kind=leave_one_out", "others_lose", "contribution", "data_size", "label_volume", "knn_shapley",
+    "label_distance", "intensity_distance", PROXY,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a benchmark is asked for.
+
+    Args:
+        out: folder of everything.
+        pool: folder of prepared sites whose patients are dealt.
+        worlds: specs, as of `evaluation.values.worlds`; ``asis``: the pool's sites as they are.
+        estimators: specs, as of `evaluation.values.estimating`, or of a `Proxy`.
+        seeds: of training.
+        rounds: of training.
+        settings: of training.
+        workers: processes that train.
+        draws: of patients, for intervals.
+    """
+
+    out: Path
+    pool: Path
+    worlds: Sequence[str]
+    estimators: Sequence[str] = ESTIMATORS
+    seeds: Sequence[int] = (0,)
+    rounds: int = 60
+    settings: Mapping[str, str] = field(default_factory=dict)
+    workers: Workers = field(default_factory=lambda: Workers(1))
+    draws: int = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """One world: its truths, and what each estimator said."""
+
+    world: str
+    expected: str  # what was planted, in words
+    truths: Mapping[str, Resampled]
+    said: Mapping[str, FloatArray]  # by spec: (s, n, D)
+    costs: Mapping[str, float]  # by spec, in trainings of FedAvg by all sites
+
+
+AS_IS = "asis"
+Progress = Callable[[str, int, int], None]  # of what is done, how far, of how many
+
+
+def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: None) -> Judged:
+    """Make a world, train what is missing, and hear every estimator.
+
+    Raises:
+        BadInput: something asked for cannot be used.
+        RunFailed: a training failed; the same call goes on from what is done.
+    """
+    folder = bench.out / "".join(letter if letter.isalnum() else "-" for letter in world)
+    if world == AS_IS:
+        sites, expected = bench.pool, "not planted"
+    else:
+        sites = folder / "sites"
+        expected = make(world, bench.pool, sites)
+    truths = _truths(bench, sites, folder / "truth", progress)
+    observed = _observed(bench, sites, folder / "observed", progress)
+    of_runs = [spec for spec in bench.estimators if options.take_apart(spec)[0] != PROXY]
+    valued = value_runs(observed, of_runs, bench.draws)
+    said, costs = dict(valued.values), {spec: _cost(valued.runs, spec) for spec in of_runs}
+    training = float(np.mean([run.seconds["training"] for run in valued.runs]))
+    for spec in bench.estimators:
+        if spec not in said:
+            proxy: Proxy = options.parse(spec, {PROXY: Proxy}, "--estimators")
+            out = folder / spec.replace(":", "-").replace("=", "")
+            found = train_proxy(proxy, sites, out, bench.seeds, bench.settings, bench.workers,
+                                _counter(progress, f"{world}: {spec}"))  # fmt: skip
+            said[spec] = found.values.values
+            costs[spec] = found.seconds / len(bench.seeds) / training
+    return Judged(world, expected, truths, {spec: said[spec] for spec in bench.estimators}, costs)
+
+
+def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> dict[str, Resampled]:
+    names = [site.name for site in open_sites(sites)]
+    asked = [one for one in required(names, shapley_weights) if one]
+    given: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
+    trainings = coalitions.prepare(out, asked, bench.seeds, "fedavg", bench.settings, given)
+    failed = coalitions.work_off(trainings, bench.workers, _counter(progress, f"{out.parent.name}: truth"))
+    coalitions.write_results(out)
+    _require_done(failed)
+    results = coalitions.results_of(trainings)
+    return {name: resample(results, values, bench.draws) for name, values in TRUTHS.items()}
+
+
+def _observed(bench: Bench, sites: Path, out: Path, progress: Progress) -> list[Path]:
+    folders = [out / f"seed{seed}" for seed in bench.seeds]
+    for folder, seed in zip(folders, bench.seeds, strict=True):
+        given: dict[str, Any] = {"method": "fedavg", "sites": sites, "rounds": bench.rounds, "seed": seed,
+                                 "engine": "local", "settings": dict(bench.settings), "values": OBSERVERS}  # fmt: skip
+        if (folder / "run.json").exists():
+            runs.require_same(folder, given)
+        else:
+            runs.create(folder, **given)
+    left = [folder for folder in folders if not is_finished(folder, bench.rounds)]
+    _require_done(execute_all(left, bench.workers, _counter(progress, f"{out.parent.name}: observed runs")))
+    return folders
+
+
+def _require_done(failed: Mapping[Path, str]) -> None:
+    if failed:
+        raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
+
+
+def _counter(progress: Progress, what: str) -> Callable[[Path, str | None], None]:
+    done = 0
+
+    def on_end(folder: Path, error: str | None) -> None:
+        nonlocal done
+        done += 1
+        progress(what, done, 0)
+
+    return on_end
+
+
+def _cost(observed: Sequence[ObservedRun], spec: str) -> float:
+    """Seconds of evaluation that the estimator needed, by the seconds of the training; 0 where it needs none."""
+    observer = parse(spec).observes
+    if not observer:
+        return 0.0
+    return float(np.mean([run.seconds.get(observer, 0.0) / run.seconds["training"] for run in observed]))
+
+
+def agreement(said: FloatArray, truth: Resampled, seed: int = 0) -> dict[str, float]:
+    """Pearson and Spearman of means over seeds, and the 95 % interval of Pearson's over seeds and patients of both.
+
+    Args:
+        said: (s, n, D) of an estimator.
+        truth: of the same sites.
+        seed: of the draws.
+    """
+    own, true = said[..., 0].mean(axis=0), truth.mean
+    first, second = resample_seeds(said, seed), resample_seeds(truth.values, seed + 1)
+    number = min(len(first), len(second))
+    drawn = [correlation(one, other) for one, other in zip(first[:number], second[:number], strict=True)]
+    known = np.array([value for value in drawn if np.isfinite(value)])
+    low, high = np.quantile(known, [0.025, 0.975]) if len(known) > 0.95 * number else (np.nan, np.nan)
+    of_ranks = correlation(rankdata(own), rankdata(true))
+    return {"pearson": correlation(own, true), "spearman": of_ranks, "low": float(low), "high": float(high)}
+
+
+def bench_tables(judged: Sequence[Judged]) -> list[Table]:
+    """Estimators by worlds, how good every world's truth is, and what the values are."""
+    tables = [_agreements(name, judged) for name in TRUTHS]
+    for one in judged:
+        table = reliability_table(one.truths)
+        tables.append(Table(f"reliability-{_plain(one.world)}", f"World {one.world} ({one.expected}): {table.caption}",
+                            table.frame, decimals=table.decimals))  # fmt: skip
+        tables.append(_values(one))
+    return tables
+
+
+def _agreements(name: str, judged: Sequence[Judged]) -> Table:
+    rows, lows, highs = [], [], []
+    for one in judged:
+        truth = one.truths[name]
+        told = bool(ranking(truth.sites, truth.values).tells_any)
+        for spec, said in one.said.items():
+            found = agreement(said, truth)
+            row = {
+                "World": one.world,
+                "Sites": len(truth.sites),
+                "Seeds": len(truth.seeds),
+                "Estimator": spec,
+                "Pearson": found["pearson"],
+                "Ceiling": truth.ceiling,
+                "Spearman": found["spearman"],
+                "Truth told from noise": "yes" if told else "no",
+                "Cost [trainings]": one.costs[spec],
+            }
+            rows.append(row)
+            lows.append(dict.fromkeys(row, np.nan) | {"Pearson": found["low"]})
+            highs.append(dict.fromkeys(row, np.nan) | {"Pearson": found["high"]})
+    caption = (
+        f"Estimators against {name} values by retraining: correlation over sites of means over seeds, its 95 % "
+        "interval over seeds and patients of both, the ceiling that the truth allows; cost beside one FedAvg training"
+    )
+    frames = [pd.DataFrame(part) for part in (rows, lows, highs)]
+    return Table(f"bench-{name.lower()}", caption, frames[0], decimals=2, low=frames[1], high=frames[2])
+
+
+def _values(one: Judged) -> Table:
+    sites = next(iter(one.truths.values())).sites
+    columns = {f"{name} [points]": POINTS * truth.mean for name, truth in one.truths.items()}
+    columns |= {spec: said[..., 0].mean(axis=0) for spec, said in one.said.items()}
+    frame = pd.DataFrame(columns, index=sites).rename_axis("Site").reset_index()
+    caption = f"World {one.world} ({one.expected}): means over seeds, estimators in units of their own"
+    return Table(f"values-{_plain(one.world)}", caption, frame, decimals=3)
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text)
+
+
+def require_worlds(specs: Sequence[str], estimators: Sequence[str]) -> None:
+    """`BadInput` where a world or an estimator is none, before anything is trained."""
+    for spec in specs:
+        if spec != AS_IS:
+            parse_world(spec)
+    for spec in estimators:
+        if options.take_apart(spec)[0] == PROXY:
+            options.parse(spec, {PROXY: Proxy}, "--estimators")
+        else:
+            parse(spec)
+    if len(set(specs)) < len(specs) or len(set(estimators)) < len(estimators):
+        raise BadInput("--worlds, --estimators: name each once")

@@ -1,0 +1,149 @@
+"""Estimators made of what the sites said of models of coalitions: `fedmerit.values` says which models."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from evaluation.truth.regression import shapley_or_regression
+from evaluation.truth.semivalues import FloatArray
+from evaluation.values.estimating import Estimator
+from evaluation.values.observed_run import ObservedRun, RoundGame, mean_known
+from fedmerit.errors import BadInput
+from fedmerit.parameters import parameter
+
+SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
+ALL, OTHERS = "all", "others"
+
+
+def shapley_matrix(game: RoundGame, sites: Sequence[str]) -> FloatArray:
+    """(n, n, D) Shapley values of row for the Dice at column; 0 in the rows of sites without a part in the round."""
+    return _placed(shapley_or_regression(game.utilities, game.players), game, sites)
+
+
+def leave_one_out_matrix(game: RoundGame, sites: Sequence[str]) -> FloatArray:
+    """(n, n, D) what the Dice at column loses without row, likewise; 0 where nothing is left without it."""
+    grand = frozenset(game.players)
+    whole = game.utilities[grand]
+    lost = [whole - game.utilities.get(grand - {site}, whole) for site in game.players]
+    return _placed(np.stack(lost), game, sites)
+
+
+MATRICES: Mapping[str, Callable[[RoundGame, Sequence[str]], FloatArray]] = {
+    SHAPLEY: shapley_matrix,
+    LEAVE_ONE_OUT: leave_one_out_matrix,
+}
+
+
+def heard(matrix: FloatArray, voice: str) -> FloatArray:
+    """(n, D) the mean of (n, n, D) over the sites that tested: all of them, or all but the site in question."""
+    if voice == OTHERS:
+        own = np.eye(len(matrix), dtype=bool)[:, :, None]
+        matrix = np.where(own, np.nan, matrix)
+    return mean_known(matrix, axis=1)
+
+
+@dataclass(frozen=True)
+class InRunValues(Estimator):
+    """Σ_t φ_i(v_t), by linearity the Shapley value of Σ_t v_t (Wang et al. 2020)."""
+
+    kind: str = parameter(SHAPLEY, "of each round's game", choices=tuple(MATRICES))
+    voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+    last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
+    weigh: str = parameter(
+        "alike",
+        "rounds; progress: by what the round gained, 0 where nothing; level: by the Dice it began with",
+        choices=("alike", "progress", "level"),
+    )
+
+    about: ClassVar[str] = "values of each round's mixtures of updates, summed over rounds"
+    observes: ClassVar[str] = "in_run"
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) points of Dice gained, fractions."""
+        games = run.games(self.observes)[-self.last :]
+        parts = np.stack([heard(MATRICES[self.kind](game, run.sites), self.voice) for game in games])  # (T, n, D)
+        weights = np.stack([game.counts for game in games]) * self._weights(games)  # (T, D)
+        return np.asarray((parts * weights[:, None]).sum(axis=0))
+
+    def _weights(self, games: Sequence[RoundGame]) -> FloatArray:
+        """(T, D), of mean 1 over rounds."""
+        if self.weigh == "alike":
+            return np.ones((len(games), 1))
+        nobody = np.stack([game.on_average(frozenset()) for game in games])
+        everyone = np.stack([game.on_average(frozenset(game.players)) for game in games])
+        amounts = np.maximum(everyone - nobody, 0) if self.weigh == "progress" else nobody
+        mean = amounts.mean(axis=0)
+        return np.asarray(amounts / np.where(mean > 0, mean, 1.0))
+
+
+@dataclass(frozen=True)
+class CarriedValues(Estimator):
+    """Values of the models that coalitions would have, had only their members been heard from the first round on."""
+
+    kind: str = parameter(SHAPLEY, "of the game of carried models", choices=tuple(MATRICES))
+    voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+    over: str = parameter("last", "evaluations that count; mean: of all", choices=("last", "mean"))
+
+    about: ClassVar[str] = "values of coalitions' models, carried along the run from its updates"
+    observes: ClassVar[str] = "carried"
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) points of Dice, fractions."""
+        games = run.games(self.observes)
+        chosen = games[-1:] if self.over == "last" else games
+        return np.asarray(np.mean([heard(MATRICES[self.kind](game, run.sites), self.voice) for game in chosen], axis=0))
+
+
+@dataclass(frozen=True)
+class OthersLoseValues(Estimator):
+    """Σ_t Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], E = 1 - Dice, q_j the shares of images among the others."""
+
+    last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
+
+    about: ClassVar[str] = "what the others' Dice loses by the new model without the site, summed over rounds"
+    observes: ClassVar[str] = "others_lose"
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) fractions of Dice."""
+        games = run.games(self.observes)[-self.last :]
+        parts = [others_lose(leave_one_out_matrix(game, run.sites), run.num_samples) for game in games]
+        return np.asarray(sum(part * game.counts for part, game in zip(parts, games, strict=True)))
+
+
+def others_lose(lost: FloatArray, num_samples: FloatArray) -> FloatArray:
+    """(n, D) of (n, n, D) what column loses without row: the mean over the others by images, of those who said."""
+    shares = np.where(np.eye(len(lost), dtype=bool), 0.0, num_samples[None, :])[:, :, None]
+    shares = np.where(np.isfinite(lost), shares, 0.0)
+    totals = shares.sum(axis=1)
+    sums = (shares * np.where(np.isfinite(lost), lost, 0.0)).sum(axis=1)
+    return np.asarray(sums / np.where(totals > 0, totals, np.nan))
+
+
+def drift(run: ObservedRun) -> float:
+    """How far in-run values are from efficient: what the Dice gained over the rounds beside Σ_t [v_t(N) - v_t(∅)].
+
+    Σ_t [v_{t+1}(∅) - v_t(N)] over consecutive observed rounds, a fraction of Dice: 0 where the run's method weighs by
+    images and every round is observed.
+    """
+    games = run.games(InRunValues.observes)
+    began = [float(game.on_average(frozenset())[0]) for game in games]
+    ended = [float(game.on_average(frozenset(game.players))[0]) for game in games]
+    return sum(after - before for after, before in zip(began[1:], ended[:-1], strict=True))
+
+
+def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:
+    """Rows of the round's players among those of all sites."""
+    if unknown := sorted(set(game.players) - set(sites)):
+        raise BadInput(f"round {game.round}: {', '.join(unknown)} is none of the run's sites {', '.join(sites)}")
+    result = np.zeros((len(sites), *values.shape[1:]))
+    result[[sites.index(name) for name in game.players]] = values
+    return result
+
+
+ESTIMATORS: Mapping[str, type[Estimator]] = {
+    "in_run": InRunValues,
+    "carried": CarriedValues,
+    "others_lose": OthersLoseValues,
+}

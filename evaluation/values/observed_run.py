@@ -1,0 +1,182 @@
+"""An observed run as estimators of values see it: as it was, and as it would have come out with other patients.
+
+Everything that depends on evaluated models has a last axis of D draws: the first is what was observed; in the others
+every site's validation patients are drawn anew with replacement, and so are the rounds. The same draw has the same
+patients in every round, for every model, and in the runs of all seeds: they are the same patients.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from evaluation.results.run_folders import open_run
+from evaluation.results.views import Results
+from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray
+from fedmerit.errors import BadInput
+from fedmerit.federation import recorder
+from fedmerit.records.results import read_table
+from fedmerit.seeds import random_seed
+from fedmerit.training.data import SiteFolder, open_sites
+
+DRAWS = 500
+
+
+@dataclass(frozen=True)
+class RoundGame:
+    """What the sites made of models of coalitions in one round: utilities (n, D), by who tested; NaN: did not."""
+
+    round: int
+    utilities: Mapping[Coalition, FloatArray]
+    counts: FloatArray  # (D,) how often the round counts in each draw; 1 as observed
+
+    @property
+    def players(self) -> list[str]:
+        """The sites in any coalition, by name."""
+        return sorted(frozenset[str]().union(*self.utilities))
+
+    def on_average(self, coalition: Coalition) -> FloatArray:
+        """(D,) mean over the sites that tested."""
+        return mean_known(self.utilities[coalition], axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedRun:
+    """One run folder.
+
+    Args:
+        path: of a finished run.
+        draws: D - 1, of patients and rounds.
+        observed: rows as in the run's own ``values.csv``, in its place; None: that.
+    """
+
+    path: Path
+    draws: int = DRAWS
+    observed: pd.DataFrame | None = None
+
+    @cached_property
+    def _run(self) -> Any:
+        return open_run(self.path)
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """run.json."""
+        info: Mapping[str, Any] = self._run.info
+        return info
+
+    @property
+    def results(self) -> Results:
+        """Of results.csv."""
+        results: Results = self._run.results
+        return results
+
+    @property
+    def sites(self) -> list[str]:
+        """n names, sorted."""
+        return sorted(self.info["sites"])
+
+    @property
+    def count(self) -> int:
+        """D."""
+        return 1 + self.draws
+
+    @cached_property
+    def num_samples(self) -> FloatArray:
+        """(n,) training images."""
+        table = self.results.rounds.of("num_samples").max()
+        return np.array([float(table.get(site, np.nan)) for site in self.sites])
+
+    @cached_property
+    def folders(self) -> list[SiteFolder]:
+        """The sites' prepared images, of estimators that look at these; `BadInput` where they are elsewhere."""
+        root = self.info.get("sites_folder")
+        if root is None:
+            raise BadInput(f"{self.path}: its images are at the sites, and this estimator looks at images")
+        return open_sites(Path(str(root)), self.sites)
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """What was observed, as rows of the results schema, split by the name of the observer."""
+        if self.observed is not None:
+            return self.observed
+        file = self.path / recorder.OBSERVED
+        return read_table(file) if file.exists() else pd.DataFrame(columns=["split", "round"])
+
+    def games(self, observer: str) -> list[RoundGame]:
+        """Round by round what was observed under a name.
+
+        Raises:
+            BadInput: nothing was; the message says what would.
+        """
+        if observer not in self._games:
+            rows = self.rows[self.rows["split"] == observer]
+            if rows.empty:
+                raise BadInput(
+                    f"{self.path}: nothing was observed for {observer}; run with --values {observer}, or with "
+                    "--keep-updates and then `fedmerit value`"
+                )
+            self._games[observer] = [
+                self._game(number, rows[rows["round"] == number]) for number in sorted({*map(int, rows["round"])})
+            ]
+        return self._games[observer]
+
+    @cached_property
+    def _games(self) -> dict[str, list[RoundGame]]:
+        return {}
+
+    def _game(self, number: int, rows: pd.DataFrame) -> RoundGame:
+        dice = rows[rows["quantity"] == "dice"]
+        cases = dice.groupby(["coalition", "site", "case"])["value"].mean().unstack(["site", "case"])
+        utilities = np.full((len(cases), len(self.sites), self.count), np.nan)
+        for place, site in enumerate(self.sites):
+            if site in cases.columns.get_level_values("site"):
+                utilities[:, place] = self._drawn(site, cases.xs(site, axis=1, level="site").to_numpy(dtype=np.float64))
+        of = {coalition_of(str(text)): utilities[row] for row, text in enumerate(cases.index)}
+        return RoundGame(number, of, self.round_counts(number))
+
+    def _drawn(self, site: str, cases: FloatArray) -> FloatArray:
+        """(k, D) mean Dice of k models over the site's (k, cases), as observed and drawn; NaN where none has any."""
+        number = cases.shape[1]
+        random = np.random.default_rng(random_seed("patients", site))
+        drawn = random.multinomial(number, np.full(number, 1 / number), size=self.draws)
+        counts = np.concatenate([np.ones((1, number)), drawn])  # (D, cases)
+        known = np.isfinite(cases)
+        amounts, sums = known @ counts.T, np.where(known, cases, 0.0) @ counts.T
+        return np.asarray(sums / np.where(amounts > 0, amounts, np.nan))
+
+    def round_counts(self, number: int) -> FloatArray:
+        """(D,) how often a round counts: as often as it would be drawn among all rounds with replacement, or once."""
+        random = np.random.default_rng(random_seed("rounds", self.info["seed"], number))
+        return np.concatenate([np.ones(1), random.poisson(1.0, self.draws)])
+
+    @cached_property
+    def seconds(self) -> Mapping[str, float]:
+        """What every observer cost the sites, beside ``training``: their seconds, summed over rounds and sites."""
+        spent = self.rows[self.rows["quantity"] == "seconds"] if "quantity" in self.rows else self.rows
+        of = {str(name): float(part["value"].sum()) for name, part in spent.groupby("split")}
+        return {"training": float(self.results.rounds.of("seconds").sum().sum()), **of}
+
+
+def coalition_of(text: str) -> Coalition:
+    """The sites of a coalition as rows name it."""
+    return NOBODY if text == recorder.NOBODY else frozenset(text.split("+"))
+
+
+def mean_known(values: FloatArray, axis: int) -> FloatArray:
+    """The mean along an axis of what is not NaN; NaN where all is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=axis)
+    return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / np.where(count > 0, count, np.nan))
+
+
+def require_same_sites(runs: Sequence[ObservedRun]) -> list[str]:
+    """The sites of all runs; `BadInput` where they differ."""
+    for run in runs[1:]:
+        if run.sites != runs[0].sites:
+            raise BadInput(f"{run.path}: its sites are {', '.join(run.sites)}, those of {runs[0].path} "
+                           f"{', '.join(runs[0].sites)}; value runs of the same sites together")  # fmt: skip
+    return runs[0].sites

@@ -1,0 +1,113 @@
+"""Observers after the fact: a run's kept updates, gone through again, its models evaluated where the images are."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from fedmerit.configuration.filters import HE
+from fedmerit.configuration.observation import ENCRYPTED
+from fedmerit.configuration.options import take_apart
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.errors import BadInput
+from fedmerit.federation.evaluating import candidate_task, evaluate_models
+from fedmerit.federation.observing_rounds import UPDATES, KeptRound, Observers, kept_rounds
+from fedmerit.federation.recorder import OBSERVED, observed_rows
+from fedmerit.files import write_text
+from fedmerit.records.results import COLUMNS, Row, read_run, read_table
+from fedmerit.training.data import SiteFolder, open_sites
+from fedmerit.training.networks import build_network
+from fedmerit.training.place import pick_device
+from fedmerit.values.observing import Observation
+
+FOLDER = "values"  # in the run folder: what was observed afterwards, a file an observer
+
+
+def observed_after(
+    run: Path,
+    observers: Sequence[str],
+    device: str = "auto",
+    on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
+) -> pd.DataFrame:
+    """All that was observed of a run, and what ``observers`` lack of it made of its kept updates.
+
+    What is made is written to ``RUN/values``, round by round, so that an interrupted call goes on.
+
+    Args:
+        run: a finished run folder.
+        observers: specs, as of ``fedmerit run --values``.
+        device: to evaluate on.
+        on_round: called with observer, rounds done and rounds in all.
+
+    Raises:
+        BadInput: something is missing, and the run kept no updates or was encrypted; or its images are elsewhere.
+    """
+    info = read_run(run)
+    config = RunConfiguration.from_dict(info["plan"])
+    there = read_table(run / OBSERVED) if (run / OBSERVED).exists() else pd.DataFrame(columns=COLUMNS)
+    seen = set(there["split"])
+    lacking = {name: spec for spec in observers if (name := take_apart(spec)[0]) not in seen}
+    if lacking and HE in info.get("privacy", []):
+        raise BadInput(f"{run}: {', '.join(lacking)} cannot be told: {ENCRYPTED}")
+    if lacking and not (run / UPDATES).is_dir():
+        raise BadInput(
+            f"{run}: was run without --values {','.join(lacking)} and kept no updates (--keep-updates), so that "
+            "nothing can be told afterwards; run it again with one of both"
+        )
+    tables = [there]
+    for name, spec in lacking.items():
+        tables.append(_replayed(run, config, name, spec, open_sites(Path(info["sites_folder"]), info["sites"]), device,
+                                on_round))  # fmt: skip
+    return pd.concat([table for table in tables if len(table)], ignore_index=True) if any(map(len, tables)) else there
+
+
+def _replayed(
+    run: Path,
+    config: RunConfiguration,
+    name: str,
+    spec: str,
+    folders: Sequence[SiteFolder],
+    device: str,
+    on_round: Callable[[str, int, int], None],
+) -> pd.DataFrame:
+    """What one observer would have observed; rounds that are written already are not evaluated again."""
+    out = run / FOLDER / f"{spec.replace(':', '-')}.csv"
+    table = read_table(out) if out.exists() else pd.DataFrame(columns=COLUMNS)
+    done = set(table["round"])
+    rounds = kept_rounds(run, config)
+    observers: Observers | None = None
+    for kept in rounds:
+        if observers is None:
+            observers = Observers([spec], kept.view.began, len(folders))
+        for _, observation in observers.observe(kept.view):
+            if kept.view.round not in done:
+                rows = _evaluated(run, config, name, kept, observation, folders, device)
+                made = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
+                table = pd.concat([table, made], ignore_index=True) if len(table) else made
+                write_text(out, table.to_csv(index=False, lineterminator="\n"))
+        on_round(name, kept.view.round + 1, config.rounds)
+    return read_table(out) if out.exists() else table
+
+
+def _evaluated(
+    run: Path,
+    config: RunConfiguration,
+    name: str,
+    kept: KeptRound,
+    observation: Observation,
+    folders: Sequence[SiteFolder],
+    device: str,
+) -> list[Row]:
+    number = kept.view.round
+    task = candidate_task(observation.candidates, kept.buffers, kept.statistics, None, number, "validation")
+    torch.set_num_threads(config.training.cpu_threads)
+    network = build_network(config.network, pick_device(device, "values"))
+    answers = {
+        folder.name: evaluate_models(network, folder.cases("validation"), task, config)
+        for folder, present in zip(folders, kept.view.reports.present.tolist(), strict=True)
+        if present
+    }
+    sites = [folder.name for folder in folders]
+    return observed_rows((run.name, config.method, config.seed, number), name, sites, observation.coalitions, answers)

@@ -1,0 +1,157 @@
+"""What estimators say of runs that differ in their seeds: rankings, their flips, who gains by whose data."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from evaluation.display.table import Table
+from evaluation.results.ranks import Ranking, flips, ranking
+from evaluation.truth.semivalues import FloatArray
+from evaluation.values.estimating import Estimator, estimators, parse_all
+from evaluation.values.from_games import drift, shapley_matrix
+from evaluation.values.observed_run import DRAWS, ObservedRun, require_same_sites
+from evaluation.values.replay import observed_after
+from fedmerit.errors import BadInput
+from fedmerit.federation.observing_rounds import UPDATES
+
+POINTS = 100.0
+UNMEASURED = "counted, not measured: it has no interval, and how far worth differs with it is not known"
+
+
+@dataclass(frozen=True, eq=False)
+class Valued:
+    """Runs of the same sites, and what each estimator says of them."""
+
+    runs: Sequence[ObservedRun]
+    values: Mapping[str, FloatArray]  # by spec: (s, n, D)
+
+    @property
+    def sites(self) -> list[str]:
+        """n names."""
+        return self.runs[0].sites
+
+    @property
+    def rankings(self) -> dict[str, Ranking]:
+        """By spec."""
+        return {spec: ranking(self.sites, values) for spec, values in self.values.items()}
+
+
+def value_runs(
+    paths: Sequence[Path],
+    specs: Sequence[str],
+    draws: int = DRAWS,
+    on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
+) -> Valued:
+    """What the estimators of ``specs`` say of finished runs, made where it was not observed and updates were kept.
+
+    Raises:
+        BadInput: the runs are not of the same sites and method, two have one seed, or an estimator lacks something.
+    """
+    chosen = parse_all(specs)
+    runs = [_observed(path, chosen, draws, on_round) for path in paths]
+    require_same_sites(runs)
+    seeds = [run.info["seed"] for run in runs]
+    if len({(run.info["method"], str(run.info["parameters"])) for run in runs}) > 1 or len(set(seeds)) < len(seeds):
+        raise BadInput(
+            f"{', '.join(map(str, paths))}: expected runs of one method that differ in their seeds; value others apart"
+        )
+    return Valued(runs, {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()})
+
+
+def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[str]:
+    """The estimators that runs bear without looking at images, those of what was observed first.
+
+    With ``everything``, those too that kept updates allow.
+    """
+    seen = set.intersection(*(set(ObservedRun(path).rows["split"]) for path in paths))
+    kept = everything and all((path / UPDATES).is_dir() for path in paths)
+    observed = [name for name, kind in estimators().items() if kind.observes and (kept or kind.observes in seen)]
+    return [*observed, "contribution", "data_size"]
+
+
+def _observed(
+    path: Path, chosen: Mapping[str, Estimator], draws: int, on_round: Callable[[str, int, int], None]
+) -> ObservedRun:
+    needed = list(dict.fromkeys(one.observes for one in chosen.values() if one.observes))
+    return ObservedRun(path, draws, observed_after(path, needed, on_round=on_round))
+
+
+def value_tables(valued: Valued) -> list[Table]:
+    """A table an estimator, then flips, costs, and of in-run values who gains by whose data."""
+    rankings = valued.rankings
+    tables = [_ranking_table(spec, one) for spec, one in rankings.items()]
+    if len(rankings) > 1:
+        tables.append(_flips(rankings))
+    observed = {name for run in valued.runs for name in run.seconds} - {"training"}
+    if observed:
+        tables.append(_costs(valued.runs, sorted(observed)))
+    if "in_run" in observed:
+        tables.append(_who_gains(valued.runs))
+    return tables
+
+
+def _ranking_table(spec: str, one: Ranking) -> Table:
+    frame = one.table.reset_index()
+    points = dict.fromkeys(("value", "low", "high"), POINTS if _is_dice(spec) else 1.0)
+    frame = frame.assign(**{name: frame[name] * factor for name, factor in points.items()}, share=100 * frame["share"])
+    heading = "Value [points]" if _is_dice(spec) else "Value"
+    shown = frame[["site", "value", "share", "ranks", "as good as"]]
+    names = {
+        "site": "Site",
+        "value": heading,
+        "share": "Share [%]",
+        "ranks": "Rank",
+        "as good as": "Not told apart from",
+    }
+    empty = pd.DataFrame(np.nan, index=shown.index, columns=shown.columns)
+    low, high = (empty.assign(value=frame[end].astype(float)) for end in ("low", "high"))
+    told = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds, of one seed alone"
+    verdict = "" if one.tells_any else "; NO TWO SITES CAN BE TOLD APART by this"
+    caption = f"{spec}: values with 95 % intervals {told}{verdict}" if one.measured else f"{spec}: {UNMEASURED}"
+    return Table(f"values-{_file_name(spec)}", caption, shown.rename(columns=names),
+                 low=low.rename(columns=names), high=high.rename(columns=names), decimals=2)  # fmt: skip
+
+
+def _flips(rankings: Mapping[str, Ranking]) -> Table:
+    names = {"first": "Estimator", "second": "Beside", "flips": "Pairs in another order",
+             "contradictions": "of these told apart by both", "pairs": "Pairs of sites"}  # fmt: skip
+    frame = flips(rankings).rename(columns=names)
+    return Table("value-flips", "Pairs of sites that two estimators put in another order", frame, decimals=0)
+
+
+def _costs(runs: Sequence[ObservedRun], observers: Sequence[str]) -> Table:
+    rows = []
+    for name in observers:
+        spent = float(np.mean([run.seconds.get(name, np.nan) / run.seconds["training"] for run in runs]))
+        times = float(np.mean([len(run.games(name)) for run in runs]))
+        rows.append({"Observer": name, "Rounds observed": times, "Cost [trainings]": spent})
+    caption = "What observing cost the sites beside one training of all: seconds of evaluation by seconds of rounds"
+    return Table("value-costs", caption, pd.DataFrame(rows), decimals=2)
+
+
+def _who_gains(runs: Sequence[ObservedRun]) -> Table:
+    sites = runs[0].sites
+    matrices = [np.sum([shapley_matrix(game, sites)[..., 0] for game in run.games("in_run")], axis=0) for run in runs]
+    frame = POINTS * pd.DataFrame(np.mean(matrices, axis=0), index=sites, columns=sites)
+    told = ", ".join(f"{POINTS * drift(run):.2f}" for run in runs)
+    caption = (
+        "Who gains by whose data: in-run Shapley values [points] of the site in the row for the validation Dice of "
+        f"that in the column; the rounds drift from their games by {told} points in all"
+    )
+    return Table("who-gains", caption, frame.rename_axis("Site").reset_index(), decimals=2)
+
+
+def units(valued: Valued) -> dict[str, str]:
+    """What the values of each estimator are, for a figure."""
+    return {spec: "Dice gained, a fraction" if _is_dice(spec) else "in units of its own" for spec in valued.values}
+
+
+def _is_dice(spec: str) -> bool:
+    return spec.partition(":")[0] in ("in_run", "carried", "others_lose")
+
+
+def _file_name(spec: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in spec)

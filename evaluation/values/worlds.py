@@ -1,0 +1,122 @@
+"""Worlds of sites in which worth differs, so that an estimator can be right or wrong: dealt from prepared patients."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.dealing import Scheme
+from data_prep.partition import partition
+from data_prep.preparation import Preparation
+from data_prep.prepare import prepare
+from fedmerit.configuration import options
+from fedmerit.errors import BadInput
+from fedmerit.parameters import Checked, parameter
+from fedmerit.training.data import open_sites
+
+GENERATED = "synthetic-prostate"
+
+
+@dataclass(frozen=True)
+class World(Checked):
+    """How many sites; one kind of world each, in which nothing else is planted."""
+
+    sites: int = parameter(4, "in all, twins included", low=2, high=16)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What a world's partition is asked for."""
+
+    scheme: Scheme
+    options: Mapping[str, Any]
+    expected: str  # of the values, in words
+
+
+def _site(number: int, of: int) -> str:
+    """The name of a dealt site."""
+    return f"site-{number:0{len(str(of))}d}"
+
+
+def _equal(n: int, seed: int, sources: list[str]) -> Planted:
+    return Planted(Scheme("uniform", n, seed=seed), {}, "all alike but for who their patients are")
+
+
+def _sizes(n: int, seed: int, sources: list[str]) -> Planted:
+    return Planted(Scheme("powerlaw", n, seed=seed), {}, "the more patients, the more")
+
+
+def _noise(n: int, seed: int, sources: list[str]) -> Planted:
+    noisy = {"label_noise": {_site(n, n): 1.0}, "noise_rule": "shift"}
+    return Planted(Scheme("uniform", n, seed=seed), noisy, f"{_site(n, n)} last: its masks lie anywhere")
+
+
+def _shifted(n: int, seed: int, sources: list[str]) -> Planted:
+    off = {"label_noise": {_site(n, n): 1.0}, "noise_rule": "offset"}
+    return Planted(Scheme("uniform", n, seed=seed), off, f"{_site(n, n)} last: its masks lie all off in one way")
+
+
+def _duplicate(n: int, seed: int, sources: list[str]) -> Planted:
+    twin = _site(1, n - 1)
+    dealt = Scheme("uniform", n - 1, seed=seed)
+    return Planted(dealt, {"duplicate": (twin,)}, f"{twin} and its copy together no more than one site of theirs")
+
+
+def _narrow(n: int, seed: int, sources: list[str]) -> Planted:
+    bands = Scheme("banded", n, classes="intensity", seed=seed)
+    return Planted(bands, {}, "each site has one range of intensities: nobody can be done without")
+
+
+def _outlier(n: int, seed: int, sources: list[str]) -> Planted:
+    alone = OUTLIERS.get(tuple(sources), sources[0])
+    dealt = Scheme("uniform", n, classes="source", seed=seed, alone=alone)
+    return Planted(dealt, {}, f"{_site(n, n)} holds {alone} alone, honest and unlike the others")
+
+
+OUTLIERS: Mapping[tuple[str, ...], str] = {tuple(f"site{place}" for place in range(1, 7)): "site5"}  # generated
+KINDS: Mapping[str, Callable[[int, int, list[str]], Planted]] = {
+    "equal": _equal,
+    "sizes": _sizes,
+    "noise": _noise,
+    "shifted": _shifted,
+    "duplicate": _duplicate,
+    "narrow": _narrow,
+    "outlier": _outlier,
+}
+
+
+def parse(spec: str) -> tuple[str, World]:
+    """The kind and the world of a spec such as ``noise:sites=6``; `BadInput` where it is none."""
+    world: World = options.parse(spec, dict.fromkeys(KINDS, World), "--worlds")
+    return options.take_apart(spec)[0], world
+
+
+def generate(out: Path, size: int, patients: int, seed: int = 0) -> Path:
+    """The patients of generated hospitals that worlds are dealt from; what is there is left as it is."""
+    if not (out / "site1" / "site.json").exists():
+        prepare(Preparation(GENERATED, size=size, patients=patients, seed=seed), out)
+    return out
+
+
+def make(spec: str, pool: Path, out: Path, seed: int = 0) -> str:
+    """Deal a world from the prepared patients of ``pool``; what is to be expected of it. One that is there is left.
+
+    Args:
+        spec: of the world.
+        pool: folder of prepared site folders.
+        out: folder of the world's sites.
+        seed: moves who goes where.
+
+    Raises:
+        BadInput: there are too few patients.
+    """
+    kind, world = parse(spec)
+    sources = [site.name for site in open_sites(pool)]
+    planted = KINDS[kind](world.sites, seed, sources)
+    if planted.scheme.alone and len(sources) < 2:
+        raise BadInput(
+            f"--worlds {spec}: {pool} holds {sources[0]} alone; an outlier takes another hospital's patients"
+        )
+    if not out.exists():
+        partition(pool, out, planted.scheme, **planted.options)
+    return planted.expected

@@ -1,0 +1,95 @@
+"""In-run values on games with known values, and what they keep: null player, symmetry, efficiency but for the drift."""
+
+import numpy as np
+import pytest
+from games_reference import random_game, shapley_by_permutations
+from observing import Rounds
+
+from evaluation.truth.semivalues import NOBODY
+from evaluation.values.from_games import CarriedValues, InRunValues, OthersLoseValues, drift
+from evaluation.values.observed_run import RoundGame
+
+SITES = ["A", "B", "C", "D"]
+GRAND = frozenset(SITES)
+
+
+def round_of(game, number=0, counts=1.0):
+    """A game of utilities (n,), by who tested."""
+    return RoundGame(number, {one: np.asarray(line)[:, None] for one, line in game.items()}, np.array([counts]))
+
+
+def run_of(*rounds, samples=(1, 1, 1, 1)):
+    return Rounds(rounds, SITES, samples)
+
+
+@pytest.fixture
+def rounds():
+    return [round_of(random_game(SITES, seed, (4,)), seed) for seed in range(3)]
+
+
+def test_values_are_the_sum_of_the_rounds_shapley_values_by_permutations(rounds):
+    expected = sum(
+        shapley_by_permutations({one: line[:, 0] for one, line in round.utilities.items()}, SITES) for round in rounds
+    )
+    run = run_of(*rounds)
+    np.testing.assert_allclose(InRunValues().values(run)[:, 0], expected.mean(axis=1))
+    off = expected[~np.eye(4, dtype=bool)].reshape(4, 3)
+    np.testing.assert_allclose(InRunValues(voice="others").values(run)[:, 0], off.mean(axis=1))
+
+
+def test_the_last_rounds_alone(rounds):
+    np.testing.assert_allclose(InRunValues(last=1).values(run_of(*rounds)), InRunValues().values(run_of(rounds[-1])))
+    np.testing.assert_allclose(InRunValues(last=9).values(run_of(*rounds)), InRunValues().values(run_of(*rounds)))
+
+
+def test_rounds_weighed_by_progress_or_level():
+    """Two additive rounds: the first gains 4 from 0, the second nothing from 4."""
+    first = round_of({one: np.full(4, float(len(one))) for one in random_game(SITES, 0)})
+    second = round_of({one: np.full(4, 4.0) + ("A" in one) - ("B" in one) for one in random_game(SITES, 0)}, 1)
+    run = run_of(first, second)
+    np.testing.assert_allclose(InRunValues().values(run)[:, 0], [2, 0, 1, 1], atol=1e-12)
+    np.testing.assert_allclose(InRunValues(weigh="progress").values(run)[:, 0], [2, 2, 2, 2], atol=1e-12)
+    np.testing.assert_allclose(InRunValues(weigh="level").values(run)[:, 0], [2, -2, 0, 0], atol=1e-12)
+
+
+def test_a_site_that_adds_nothing_is_worth_nothing_and_those_who_add_alike_alike():
+    game = {one: np.full(4, float(len(one - {"D"})) ** 0.5) for one in random_game(SITES, 0)}
+    for estimator in (InRunValues(), InRunValues(kind="leave_one_out"), CarriedValues(), OthersLoseValues()):
+        values = estimator.values(run_of(round_of(game)))[:, 0]
+        assert values[3] == pytest.approx(0)
+        assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
+        assert values[0] > 0
+
+
+def test_values_sum_to_the_gain_of_the_run_less_the_drift_of_its_rounds(rounds):
+    """Each round's sum to v(N) - v(nobody); where a round begins elsewhere than the last one ended, they drift."""
+    run = run_of(*rounds)
+    gained = rounds[-1].on_average(GRAND)[0] - rounds[0].on_average(NOBODY)[0]
+    assert InRunValues().values(run).sum() == pytest.approx(gained - drift(run))
+    assert drift(run) != 0
+    onward = [rounds[0]]
+    for after in rounds[1:]:
+        shift = onward[-1].utilities[GRAND] - after.utilities[NOBODY]
+        onward.append(
+            RoundGame(after.round, {one: line + shift for one, line in after.utilities.items()}, after.counts)
+        )
+    assert drift(run_of(*onward)) == pytest.approx(0)
+
+
+def test_a_site_that_missed_a_round_has_no_part_in_it():
+    there = ["A", "B", "D"]
+    game = {one: np.append(line, np.nan) for one, line in random_game(there, 5, (3,)).items()}  # D's patients were not
+    values = InRunValues().values(run_of(round_of(game)))[:, 0]
+    expected = shapley_by_permutations({one: line[:3] for one, line in game.items()}, there).mean(axis=1)
+    np.testing.assert_allclose(values, [expected[0], expected[1], 0, expected[2]])
+
+
+def test_others_lose_by_their_shares_of_images_and_never_by_the_sites_own_patients():
+    utilities = {GRAND: np.array([0.9, 0.8, 0.7, 0.6]), frozenset("BCD"): np.array([0.0, 0.7, 0.7, 0.5])}
+    run = run_of(round_of(utilities), samples=(70, 10, 20, 30))
+    assert OthersLoseValues().values(run)[0, 0] == pytest.approx((10 * 0.1 + 20 * 0.0 + 30 * 0.1) / 60)
+
+
+def test_draws_of_rounds_count_as_often_as_drawn(rounds):
+    twice = [RoundGame(one.round, one.utilities, np.array([2.0])) for one in rounds]
+    np.testing.assert_allclose(InRunValues().values(run_of(*twice)), 2 * InRunValues().values(run_of(*rounds)))

@@ -1,0 +1,42 @@
+"""Rounds as observers see them, and observed runs made up, for tests of values."""
+
+import numpy as np
+import torch
+
+from evaluation.values.observed_run import RoundGame
+from fedmerit.core import Reports
+from fedmerit.values.observing import RoundView
+
+
+def view_of(began, updates, samples, *, round=0, rounds=1, present=None, weights=None):
+    """A round aggregated by images, unless ``weights`` say otherwise; everyone is there, unless ``present`` says."""
+    samples = torch.as_tensor(samples, dtype=torch.float64)
+    present = torch.ones(len(samples), dtype=torch.bool) if present is None else torch.tensor(present)
+    reports = Reports(torch.where(present, samples, 0.0), present)
+    weights = reports.data_share if weights is None else torch.as_tensor(weights, dtype=torch.float64)
+    ended = began + weights @ updates
+    return RoundView(round, rounds, began, ended, updates, weights, reports)
+
+
+def evaluated(observation, utility_of):
+    """(k, n) what n testers say of the observation's k models; ``utility_of`` (d,) a model gives (n,)."""
+    models = observation.candidates.mixtures @ observation.candidates.models.double()
+    return torch.stack([utility_of(model) for model in models])
+
+
+def game_of(observation, utilities, sites, round=0):
+    """The round's game of (k, n) utilities, without draws."""
+    names = [frozenset(np.array(sites)[row]) for row in observation.coalitions.numpy()]
+    of = {name: line.numpy()[:, None] for name, line in zip(names, utilities, strict=True)}
+    return RoundGame(round, of, np.ones(1))
+
+
+class Rounds:
+    """In the place of an `ObservedRun`: games as they are given."""
+
+    def __init__(self, games, sites, num_samples):
+        self._games, self.sites, self.num_samples = games, list(sites), np.array(num_samples, dtype=float)
+        self.count = 1
+
+    def games(self, observer):
+        return self._games

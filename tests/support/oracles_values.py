@@ -1,0 +1,62 @@
+"""Readers of the worked numbers of values from one run: in-run Shapley, leave-one-out, what others lose."""
+
+from itertools import compress
+
+import numpy as np
+import torch
+from observing import Rounds, evaluated, game_of, view_of
+from oracles import assert_equal, contains, tensor
+
+from evaluation.values.from_games import InRunValues, OthersLoseValues, leave_one_out_matrix, others_lose
+from fedmerit.values.in_run import InRun
+from fedmerit.values.others_lose import OthersLose
+
+
+def utility_of(given):
+    """u_j(w) = exp(-1/2 Σ_k G_jk (w_k - b_jk)²), of all testers j."""
+    centres, curvature = tensor(given["centres"]), tensor(given["curvature"])
+    return lambda model: torch.exp(-0.5 * (curvature * (model - centres) ** 2).sum(dim=1))
+
+
+def check_in_run(content, entry):
+    given, games = content[entry], []
+    sites = [str(place) for place in range(len(given["num_samples"]))]
+    of = utility_of(given)
+    for number, round in enumerate(given["rounds"]):
+        view = view_of(tensor(round["model"]), tensor(round["updates"]), given["num_samples"], round=number,
+                       rounds=len(given["rounds"]))  # fmt: skip
+        state, observation = InRun().observe({}, view)
+        assert state == {}
+        utilities = evaluated(observation, of)
+        for row, members in enumerate(observation.coalitions.tolist()):
+            assert_equal(utilities[row], round["utilities"]["".join(compress(sites, members))], "utilities")
+        games.append(game_of(observation, utilities, sites, number))
+        alone = Rounds(games[-1:], sites, given["num_samples"])
+        assert_values(alone, round)
+    assert_values(Rounds(games, sites, given["num_samples"]), given)
+
+
+def assert_values(run, expected):
+    kinds = {"shapley": {}, "shapley_others": {"voice": "others"}, "leave_one_out": {"kind": "leave_one_out"}}
+    for name, parameters in kinds.items():
+        assert_equal(InRunValues(**parameters).values(run)[:, 0], expected[name], name)
+
+
+def check_others_lose(content, entry):
+    """The aggregate's weights are not the shares of images, which weigh those who lose."""
+    given = content[entry]
+    began, trained = torch.zeros(5, dtype=torch.float64), tensor(given["trained"])
+    view = view_of(began, trained, given["num_samples"], weights=given["weights"])
+    assert_equal(view.ended, given["model"], "model")
+    _, observation = OthersLose().observe({}, view)
+    game = game_of(observation, evaluated(observation, utility_of(given)), list("012"))
+    run = Rounds([game], list("012"), given["num_samples"])
+    assert_equal(OthersLoseValues().values(run)[:, 0], given["value"], "value")
+    same = others_lose(leave_one_out_matrix(game, list("012")), np.array(given["num_samples"]))
+    assert_equal(same[:, 0], given["value"], "value")
+
+
+READERS = [  # method, whether a file's entry is what is read here, its name, how it is compared
+    ("in_run", contains, "in_run", check_in_run),
+    ("others_lose", contains, "others_lose", check_others_lose),
+]
