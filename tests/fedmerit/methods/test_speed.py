@@ -21,6 +21,8 @@ from fedmerit.vectors import gram
 SITES, PARAMETERS, TENSORS, REPEATS = 6, 7_800_000, 60, 7  # the U-Net of the FedCE paper has some 7.8 million
 NAMES = [f"layer{number:02d}.weight" for number in range(TENSORS)]
 
+pytestmark = pytest.mark.slow  # times depend on what else the machine does
+
 
 @pytest.fixture(scope="module")
 def updates():
