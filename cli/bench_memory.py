@@ -22,7 +22,7 @@ def memory(
     recipe: Recipe = None,
 ) -> None:
     """Memory of the local engine over many rounds: the most, and what a round leaves behind."""
-    from evaluation.benchmarks.memory import memory as measure
+    from evaluation.benchmarks.memory_growth import memory as measure
 
     chosen = settings_of(settings, recipe)
     found = measure(out, sites_of(sites, out, size), method, rounds, repetitions, chosen, tell_case(repetitions))

@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluation.benchmarks.benchmark import Benchmark, Measure, lines
 from evaluation.benchmarks.generated_sites import generated_sites
-from evaluation.benchmarks.processes import measure
+from evaluation.benchmarks.measured_command import measure
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run

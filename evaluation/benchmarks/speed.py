@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.benchmarks.benchmark import Benchmark, Measure, bars
-from evaluation.benchmarks.processes import measure
+from evaluation.benchmarks.measured_command import measure
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 
@@ -62,12 +62,11 @@ def _case(case: str, out: Path, sites: Path, rounds: int, settings: Mapping[str,
         threads = 2 if case == "sim-2" else None
         chosen = {"augment": "false", **settings}
         runs.create(run, "fedce", sites, rounds, engine=engine, threads=threads, settings=chosen)
-        python = [sys.executable, "-m"]
         if case.startswith("peer"):
-            own = ("nvflare_peer", run, ends, work / "nvflare", "1" if case == "peer-1" else "0")
+            module, more = "nvflare_peer", [str(work / "nvflare"), "1" if case == "peer-1" else "0"]
         else:
-            own = ("bare_steps" if case == "steps" else "one_run", run, ends)
-        name, *arguments = map(str, own)
-        return measure([*python, f"evaluation.benchmarks.{name}", *arguments], ends).quantities
+            module, more = "bare_steps" if case == "steps" else "one_run", []
+        command = [sys.executable, "-m", f"evaluation.benchmarks.{module}", str(run), str(ends), *more]
+        return measure(command, ends).quantities
 
     return measured

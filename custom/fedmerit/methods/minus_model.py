@@ -14,9 +14,9 @@ def mean_of_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:
 def minus_model(received: Tensor, own_previous: Tensor, weight: float) -> Tensor:
     """w_t without site i (Eq. 3): ``received`` w_t, ``own_previous`` w_{t-1,i}, ``weight`` ρ_i in w_t."""
     result = torch.empty_like(received)
-    blocks = zip(*(torch.split(vector, BLOCK) for vector in (result, received, own_previous)), strict=True)
-    for part, now, own in blocks:
-        part.copy_(mean_of_others(now, own, weight))
+    blocks = (torch.split(vector, BLOCK) for vector in (result, received, own_previous))
+    for part, now, mine in zip(*blocks, strict=True):
+        part.copy_(mean_of_others(now, mine, weight))
     return result
 
 
@@ -30,7 +30,8 @@ def cosine_to_mean_of_others(received: Tensor, previous: Tensor, own_previous: T
         weight: ρ_i of the aggregation that made w_t, below 1.
     """
     products = torch.zeros(2, 2, dtype=torch.float64, device=received.device)
-    for now, before, mine in zip(*(torch.split(v, BLOCK) for v in (received, previous, own_previous)), strict=True):
+    blocks = (torch.split(vector, BLOCK) for vector in (received, previous, own_previous))
+    for now, before, mine in zip(*blocks, strict=True):
         start = before.double()
         own = mine.double() - start
         pair = torch.stack([own, mean_of_others(now.double() - start, own, weight)])

@@ -172,7 +172,7 @@ def test_runs_go_side_by_side(tmp_path):
 def test_a_run_of_the_simulator_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     planned, done, ended = tiny(tmp_path, "sim"), [], []
 
-    def execute(folder, on_round, threads):
+    def execute(folder, on_round, *places):
         done.append(folder)
         on_round({"round": 0})
         if folder == planned[0].folder:

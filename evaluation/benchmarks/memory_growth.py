@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evaluation.benchmarks.benchmark import Benchmark, lines
-from evaluation.benchmarks.processes import measure
+from evaluation.benchmarks.measured_command import measure
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from evaluation.benchmarks.processes import measure
+from evaluation.benchmarks.measured_command import measure
 from fedmerit.errors import RunFailed
 
 PROGRAM = """
