@@ -16,6 +16,7 @@ class Candidates:
     mixtures: Tensor  # (k, m) float64, rows sum to 1: what is evaluated is ``mixtures @ models``
     shares: Tensor  # (k, n) float64: whose trained BatchNorm statistics, averaged; a row of 0: the mean sent out
     bins: int = 0  # of the histogram of losses per image; 0: none is wanted
+    coalitions: bool = False  # whether they are all coalitions of the present sites, in the order of `games.shapley`
 
 
 class EvaluatesCandidates:
