@@ -19,7 +19,7 @@ from fedmerit.guard.history import History
 from fedmerit.seeds import random_seed
 from fedmerit.vectors import gram, histogram
 
-SIZE = 300  # d
+SIZE = 3000  # d
 SITES = 6
 OUTLIER = 3
 STEP = 0.04  # of the way to the optimum that a round goes

@@ -10,7 +10,6 @@ from fedmerit.guard.rule import Rule
 EXACT = 0.999  # cosine of two updates of one round
 NEAR = 0.6  # of near copies: mean over rounds, and
 TWICE = 0.5  # at most this part of the others' distance from each other
-ROUNDS = 3  # on end
 SHARED_CASES = 0.5  # of the smaller site's training cases
 
 ORGANISATIONS = Rule(
@@ -21,10 +20,11 @@ ORGANISATIONS = Rule(
 )
 COPIES = Rule(
     "copies",
-    f"Sites that enrolled half of each other's cases, whose updates are one (cosine over {EXACT:g}), or stay near for "
-    f"{ROUNDS} rounds (mean cosine over {NEAR:g} and half as far apart as the others) share one contribution.",
+    f"Sites that enrolled half of each other's cases, whose updates are one (cosine over {EXACT:g}), or near (mean "
+    f"cosine over rounds over {NEAR:g}, and half as far apart as the others) share one contribution as long as that "
+    "lasts.",
     "the same images under two names, slightly changed copies of one update",
-    "two hospitals whose updates are as near as that for rounds would be paid as one",
+    "two hospitals whose updates are as near as that would be paid as one",
 )
 
 
@@ -81,8 +81,8 @@ def sharing_cases(fingerprints: list[frozenset[str]]) -> Tensor:
     return shared
 
 
-def near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, n) bool: whose updates are one in this round, and whose stand nearer to each other than all others'.
+def near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Tensor:
+    """(n, n) bool: whose updates are one in this round, or stand nearer to each other than all others'.
 
     Args:
         cosines: (n, n) of the round's updates.
@@ -91,12 +91,11 @@ def near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> tuple[T
     """
     n = len(present)
     pairs = present[:, None] & present & ~torch.eye(n, dtype=torch.bool)
-    exact = pairs & (cosines > EXACT)
-    near = torch.zeros_like(exact)
+    near = pairs & (cosines > EXACT)
     for i, j in (pairs & (remembered > NEAR)).nonzero().tolist():
         others = pairs.clone()
         others[[i, j]] = False
         others[:, [i, j]] = False
         if others.any():
-            near[i, j] = 1 - remembered[i, j] < TWICE * (1 - remembered[others].median())
-    return exact, near
+            near[i, j] |= bool(1 - remembered[i, j] < TWICE * (1 - remembered[others].median()))
+    return near

@@ -176,21 +176,25 @@ class Guard:
             scale = lengths * squared**0.5
             to_step = torch.where(scale > 0, inner / scale.where(scale > 0, 1.0), 0.0).where(present, torch.nan)
         direction = signs.new_directions(products, inner, squared, present & ~history.verdicts.against)
+        direction = direction.masked_fill(to_own > signs.REPLAYED, 0.0)  # nothing new
+        alone = there & history.alone  # whose model last took its own step
+        to_step = torch.where(alone, to_own, to_step)
+        if alone.any():
+            others = present & ~history.alone
+            direction = torch.where(alone, signs.beside_own_step(now, history.sketches, others), direction)
         scale = torch.outer(lengths, lengths)
         cosines = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0)
         pairs = present[:, None] & present
         nearness = remembered(history.nearness, cosines.where(pairs, torch.nan))
-        exact, near = near_copies(cosines, nearness, present)
-        lasted = torch.where(pairs, (history.near + 1) * near, history.near)
         history = replace(
             history,
             sketches=torch.where(present[:, None], now, history.sketches),
             nearness=nearness,
-            near=lasted,
-            copied=history.copied & (~pairs | near | exact) | exact | (lasted >= earners.ROUNDS),
+            copied=torch.where(pairs, near_copies(cosines, nearness, present), history.copied),
             direction=remembered(history.direction, direction.where(present, torch.nan)),
             lasting=remembered(history.lasting, to_own),
             bounded=factors < 1,
+            alone=present & history.alone,
         )
         seen = torch.stack(
             [
@@ -252,11 +256,7 @@ class Guard:
         flagged = outcome.quantities.get("flagged")
         wrong = torch.zeros_like(history.claimed) if flagged is None else flagged.nan_to_num(0.0) > 0
         alone = torch.bincount(ruling.earners.first, minlength=len(wrong))[ruling.earners.first] == 1
-        return replace(history, claimed=wrong & alone & ~history.bounded)
-
-    def heard(self, history: History) -> Tensor:
-        """(n,) bool: the raters that have a voice."""
-        return (history.apart < raters.ROUNDS_APART) & ~history.verdicts.against
+        return replace(history, claimed=wrong & alone & ~history.bounded, alone=ruling.withheld)
 
     def judge(self, history: History, group: Earners, scores: Tensor) -> tuple[History, Tensor, Tensor, Tensor]:
         """What the raters found of each site.
@@ -272,11 +272,14 @@ class Guard:
         """
         scores = scores.masked_fill(group.first[:, None] == group.first, torch.nan)
         rated = scores.isfinite().any(dim=1)
-        voice, offsets = raters.voices(scores, self.heard(history) & rated)
+        heard = rated & ~history.verdicts.against
+        voice, offsets = raters.voices(scores, heard)
         judged = raters.judged_by(voice, offsets, scores)
-        apart = raters.standing_apart(scores, offsets, judged, rated)
-        history = replace(history, apart=torch.where(rated, (history.apart + 1) * apart, history.apart))
-        return history, judged, voice, offsets
+        apart = raters.standing_apart(scores, offsets, judged, heard)
+        if apart.any():
+            voice, offsets = raters.voices(scores, heard & ~apart)
+            judged = raters.judged_by(voice, offsets, scores)
+        return replace(history, apart=torch.where(rated, apart, history.apart)), judged, voice, offsets
 
 
 def _shortened(updates: Tensor, products: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:

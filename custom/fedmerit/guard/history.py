@@ -10,7 +10,7 @@ from torch import Tensor
 from fedmerit.guard.signs import KINDS
 from fedmerit.guard.verdicts import Verdicts
 
-WIDTH = 4096  # of a sketch: cosines of two are within some 0.02 of the vectors'
+WIDTH = 16384  # of a sketch: cosines of two are within some 0.01 of the vectors'
 MEMORY = 0.5  # of means over rounds
 
 
@@ -20,14 +20,14 @@ class History:
 
     sketches: Tensor  # (n, m) float32, of each site's last update; zero rows: none yet
     nearness: Tensor  # (n, n) cosines of updates, mean over rounds; NaN: none yet
-    near: Tensor  # (n, n) rounds on end in which two were near copies
-    copied: Tensor  # (n, n) bool: share one contribution from now on
+    copied: Tensor  # (n, n) bool: near copies
     direction: Tensor  # (n,) cosine to the others, likewise
     lasting: Tensor  # (n,) cosine to the site's own update before, likewise
     verdicts: Verdicts
     claimed: Tensor  # (n,) bool: a claim was wrong in the last round
     bounded: Tensor  # (n,) bool: the update in the last aggregation is not the one sent
-    apart: Tensor  # (n,) rounds on end in which the site's ratings stood apart
+    alone: Tensor  # (n,) bool: goes on from its own model
+    apart: Tensor  # (n,) bool: the site's last ratings stood apart
     measured: Tensor  # (n,) error of the model without each site, as others measured it; NaN: not yet
 
     @classmethod
@@ -39,14 +39,14 @@ class History:
         return cls(
             sketches=torch.zeros(sites, WIDTH),
             nearness=unknown.repeat(sites, 1),
-            near=pairs,
             copied=pairs.bool(),
             direction=unknown,
             lasting=unknown,
             verdicts=Verdicts.none(len(KINDS), sites),
             claimed=zeros.bool(),
             bounded=zeros.bool(),
-            apart=zeros,
+            alone=zeros.bool(),
+            apart=zeros.bool(),
             measured=unknown,
         )
 

@@ -11,15 +11,14 @@ from fedmerit.guard.rule import Rule, median_of_others
 
 APART = 4.0  # times the others' median distance from what all found
 LEAST_APART = 0.05  # of Dice: nearer raters agree whatever the others do
-ROUNDS_APART = 2  # on end
 
 RULE = Rule(
     "raters",
     "Candidates and models without a site are evaluated by the other sites: one voice each, never on its own, all "
-    "raters on one level, the median over raters. A rater that stands apart twice on end loses its voice. With "
+    "raters on one level, the median over raters. A rater that stands apart has no voice that round. With "
     "`--server-sites`, the server's own images count alone.",
     "rigged evaluations, invented validation cases, self-reported errors",
-    "a site whose images are like nobody else's earns what it is worth to the others, and may lose its voice",
+    "a site whose images are like nobody else's earns what it is worth to the others, and may have no voice",
 )
 
 

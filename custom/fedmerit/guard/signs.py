@@ -13,7 +13,7 @@ STALE = 0.5  # least cosine to the step before, and
 TWICE = 0.5  # at most this part of the others' distance from it
 REPLAYED = 0.99  # cosine to the site's own last update
 PART = 0.25  # of the others' median cosine
-SHOWN = 0.05  # median cosine of the others that is enough to compare with
+SHOWN = 0.02  # median cosine of the others that is enough to compare with: chance gives some 1/√d
 
 LENGTH = Rule(
     "sign: length",
@@ -91,3 +91,22 @@ def new_directions(products: Tensor, inner: Tensor | None, squared: float, count
     norms = torch.einsum("ij,jk,ik->i", others, unit, others).clamp(min=0).sqrt()
     to_mean = (others * cosines).sum(dim=1)
     return torch.where(norms > 0, to_mean / norms.where(norms > 0, 1.0), 0.0).clamp(-1, 1)
+
+
+def beside_own_step(updates: Tensor, before: Tensor, others: Tensor) -> Tensor:
+    """(n,) cosine of what is new in each update since the site's own last one, and the mean direction of ``others``.
+
+    Args:
+        updates: (n, m) sketches of them.
+        before: (n, m) of those of the round before.
+        others: (n,) bool.
+    """
+    now, last = updates.double(), before.double()
+    squared = last.square().sum(dim=1).clamp(min=1e-300)
+    new = now - ((now * last).sum(dim=1) / squared)[:, None] * last
+    lengths = now.norm(dim=1, keepdim=True)
+    units = torch.where(lengths > 0, now / lengths.where(lengths > 0, 1.0), 0.0) * others[:, None]
+    mean = units.sum(dim=0) - units
+    scale = new.norm(dim=1) * mean.norm(dim=1)
+    small = new.norm(dim=1) <= 1e-3 * lengths.squeeze(1)
+    return torch.where((scale > 0) & ~small, (new * mean).sum(dim=1) / scale.where(scale > 0, 1.0), 0.0)
