@@ -11,13 +11,16 @@ from rich.table import Table
 from cli.app import (
     TASKS,
     Contributions,
+    Guard,
     Method,
+    OnVerdict,
     Privacy,
     Recipe,
     RoundTimeout,
     Settings,
     Track,
     console,
+    guarded,
     settings_of,
     with_contributions,
 )
@@ -101,6 +104,8 @@ def export(
     contributions: Contributions = None,
     settings: Settings = None,
     recipe: Recipe = None,
+    guard: Guard = None,
+    on_verdict: OnVerdict = None,
     privacy: Privacy = None,
     track: Track = None,
     byoc: Annotated[bool, typer.Option("--byoc", help="Bring fedmerit's code, for machines that allow that.")] = False,
@@ -115,7 +120,7 @@ def export(
 
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
-    chosen = settings_of(settings, recipe)
+    chosen = guarded(settings_of(settings, recipe, None, guard, on_verdict))
     if contributions:  # in the order of names, as the sites of the job will stand
         chosen = with_contributions(chosen, contributions, read_run(contributions)["sites"])
     config = run.make_configuration(method, task, rounds, seed, run.TASKS[task], chosen)

@@ -12,9 +12,11 @@ from cli.app import (
     Device,
     Engine,
     Finish,
+    Guard,
     Jobs,
     Method,
     Methods,
+    OnVerdict,
     OutFolder,
     Privacy,
     Recipe,
@@ -28,6 +30,7 @@ from cli.app import (
     assignments,
     console,
     given,
+    guarded,
     require_jobs,
     settings_of,
     with_contributions,
@@ -70,6 +73,8 @@ def run(
     settings: Settings = None,
     recipe: Recipe = None,
     finish: Finish = None,
+    guard: Guard = None,
+    on_verdict: OnVerdict = None,
     attack: Annotated[
         list[str] | None,
         typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: the attack of a site."),
@@ -112,8 +117,10 @@ def run(
     if "out" not in options:
         raise BadInput("--out: missing; name the run folder to write")
     folder = Path(options.pop("out"))
-    if chosen := options.pop("set", {}) | settings_of(settings, recipe, finish):
+    if chosen := options.pop("set", {}) | settings_of(settings, recipe, finish, guard, on_verdict):
         options["settings"] = chosen
+    if not resume:
+        options["settings"] = chosen = guarded(chosen)
     if "only" in options:
         options["only"] = _names(options["only"])
     if "contributions" in options:
@@ -237,7 +244,9 @@ def demo(
         console.print(f"[bold]{number}. {method} on NVFlare's simulator[/]")
         folder = out / method.lower()
         if not (folder / "run.json").exists():
-            runs.create(folder, method=method.lower(), sites=sites, rounds=rounds, settings={"recipe": "quick"})
+            runs.create(
+                folder, method=method.lower(), sites=sites, rounds=rounds, settings=guarded({"recipe": "quick"})
+            )
         run_with_progress(folder)
         folders.append(folder)
     console.print("[bold]4. Dice and contribution[/]")

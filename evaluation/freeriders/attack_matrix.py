@@ -1,7 +1,7 @@
 """What lies pay on made-up sites, with the guard and without: attacks by methods."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -42,7 +42,7 @@ class Noise(Player):
     def update(self, honest: Tensor, seen: Seen) -> Tensor:
         """Noise."""
         noise = torch.randn(len(honest), generator=seen.random)
-        return noise * (honest.norm() / noise.norm())
+        return noise * float(honest.norm() / noise.norm())
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class LastStep(Player):
         if length == 0:
             return honest
         noise = torch.randn(len(honest), generator=seen.random)
-        mixed = 0.83 * seen.step / length + (1 - 0.83**2) ** 0.5 * noise / noise.norm()
-        return mixed * (honest.norm() / mixed.norm())
+        mixed: Tensor = 0.83 * seen.step / length + (1 - 0.83**2) ** 0.5 * noise / noise.norm()
+        return mixed * float(honest.norm() / mixed.norm())
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Copies(Player):
         """The other's honest update, and noise."""
         twin = seen.peers[self.of]
         noise = torch.randn(len(honest), generator=seen.random)
-        return twin + self.noise * noise * (twin.norm() / noise.norm())
+        return twin + noise * (self.noise * float(twin.norm() / noise.norm()))
 
 
 HONEST: tuple[Player, ...] = tuple(Player(site) for site in range(SITES))
@@ -199,19 +199,14 @@ def matrix(methods: Sequence[str], seeds: Sequence[int], guarded: bool, attacks:
             control = _row(played(method, "honest", seed, guarded), (ATTACKER,), (PARTNER, ATTACKER))
             for attack in attacks or ATTACKS:
                 players = ATTACKS[attack]
-                liars = [place for place, player in enumerate(players) if type(player) is not Player or place > ATTACKER]
+                liars = [
+                    place for place, player in enumerate(players) if type(player) is not Player or place > ATTACKER
+                ]
                 own = {place for place, player in enumerate(players) if player.site == ATTACKER} | set(liars)
                 found = played(method, attack, seed, guarded)
                 row = _row(found, tuple(sorted(own)), tuple(sorted(own)))
-                if PARTNER in own:
-                    row = replace_control(row, control)
                 rows.append({"method": method, "attack": attack, "seed": seed, **row, **_beside(control, own)})
     return pd.DataFrame(rows)
-
-
-def replace_control(row: dict[str, float], control: dict[str, float]) -> dict[str, float]:
-    """As it is: the control holds both colluders."""
-    return row
 
 
 def _beside(control: dict[str, float], own: set[int]) -> dict[str, float]:

@@ -5,8 +5,9 @@ site's optimum lies the other way: the honest outlier. No network is trained, so
 be crossed in minutes; what it shows has to be shown on trained models too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import CandidateResults, Layout, Method, OwnPart, Reports, SiteView
 from fedmerit.guard import trials
-from fedmerit.guard.guard import Answers, Enrolled, Guard
+from fedmerit.guard.guard import Answers, Guard
 from fedmerit.guard.history import History
 from fedmerit.seeds import random_seed
 from fedmerit.vectors import gram, histogram
@@ -98,12 +99,10 @@ def play(method: Method, players: Sequence[Player], seed: int, rounds: int, guar
         for i, player in enumerate(players):
             part = None
             if before is not None and weights is not None and 0 < weights[i] < 1:
-                part = OwnPart(
-                    before[i], trained[i], float(weights[i]), lambda model, site=player.site: dice(site, model)
-                )
+                part = OwnPart(before[i], trained[i], float(weights[i]), partial(dice, player.site))
             spread = torch.linspace(0.5, 1.5, 20, dtype=torch.float64)
-            losses = (1 - dice(player.site, held[i])) * spread
-            said = method.report(SiteView(held[i], lambda losses=losses: losses.clamp(0, 1), part))
+            losses = ((1 - dice(player.site, held[i])) * spread).clamp(0, 1)
+            said = method.report(SiteView(held[i], partial(torch.clone, losses), part))
             for name, value in player.claim(dict(said)).items():
                 values[name][i] = value
             random = torch.Generator().manual_seed(random_seed(seed, number, i, "player"))

@@ -12,6 +12,7 @@ from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.configuration.recipes import with_recipe
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
+from fedmerit.guard.settings import Guarding
 from fedmerit.methods.registry import METHODS, build_method, method_class
 from fedmerit.parameters import Checked, parameter
 
@@ -123,6 +124,7 @@ class RunConfiguration(Checked):
     network: Network = parameter(MISSING, "that is trained")
     training: Training = field(default_factory=Training)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
+    guard: Guarding = field(default_factory=Guarding)  # off in plans of versions that had none
 
     def build_method(self) -> Method:
         """The method with its parameters."""
@@ -174,8 +176,13 @@ def _with_statistics_of_the_run(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:
-    """What can be set, by group: of the method, the training, the network."""
-    groups: dict[str, type[Any]] = {"parameters": METHODS[method], "training": Training, "network": Network}
+    """What can be set, by group: of the method, the training, the network, the guard."""
+    groups: dict[str, type[Any]] = {
+        "parameters": METHODS[method],
+        "training": Training,
+        "network": Network,
+        "guard": Guarding,
+    }
     fixed = {"in_channels", "labels"}  # by the sites
     return {group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()}
 
@@ -185,7 +192,7 @@ def make_configuration(
 ) -> RunConfiguration:
     """A configuration from defaults and ``settings``.
 
-    Each setting names a parameter of the method, the training or the network, or is the "recipe" of the defaults.
+    Each setting names a parameter of the method, the training, the network or the guard, or is the "recipe" of the defaults.
 
     Raises:
         BadInput: a name is unknown or a value not of its type; the message lists the names there are.
@@ -193,7 +200,7 @@ def make_configuration(
     if method not in METHODS:
         raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
     names = parameter_names(method)
-    chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network)}
+    chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network), "guard": {}}
     for name, value in with_recipe(settings).items():
         group = next((group for group in names if name in names[group]), None)
         if group is None:

@@ -63,6 +63,7 @@ class Recorder:
         ended: str,
         updates: Tensor,
         outcome: Outcome,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         """Write down one round.
 
@@ -73,6 +74,7 @@ class Recorder:
             ended: digest of what the method gave: the global model, or those of all sites.
             updates: (n, d).
             outcome: of the method.
+            more: entries of the ledger's record beside these.
         """
         replies, received, rejected = admitted.replies, admitted.received, admitted.rejected
         sent = {site: (updates[row], reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True))}
@@ -82,7 +84,8 @@ class Recorder:
             if reply and (reply.ciphertexts or len(update))
         }
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
-        self.ledger.append(self._record(round, replies, rejected, began, ended, digests, outcome))
+        record = self._record(round, replies, rejected, began, ended, digests, outcome)
+        self.ledger.append(record | dict(more or {}))
 
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
         """Write down the validation Dice of each site's final model, as that of the round that it would begin."""

@@ -1,5 +1,6 @@
 """BatchNorm statistics that moved too far: brought back to three times the median way."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -40,7 +41,7 @@ def _way(trained: Statistics | None, received: Statistics) -> float:
         for name, value in (trained or {}).items()
         if value.is_floating_point()
     )
-    return float(sum(squares)) ** 0.5
+    return math.sqrt(sum(squares))
 
 
 def _nearer(trained: Statistics, received: Statistics, factor: float) -> Statistics:

@@ -70,6 +70,8 @@ class Ruling:
     updates: Tensor  # (n, d) for the method
     reports: Reports  # likewise: bounded, without those who are withheld, groups as their first site
     own: Tensor  # (n, d) the bounded updates, site by site
+    own_products: Tensor  # (n, n) their Gram matrix
+    answered: Tensor  # (n,) bool: whose update came
     earners: Earners
     withheld: Tensor  # (n,) bool
     counted: Tensor  # (n,) bool: has a part in the aggregation
@@ -95,21 +97,23 @@ class Ruling:
         if nothing.any():
             models = models.expand(len(first), -1).clone()
             models[nothing] = (received.expand(len(first), -1) + self.own)[nothing]
-        shared = {
-            name: (values[first] * parts).where(self.counted | nothing, values).masked_fill(nothing, 0.0)
-            for name, values in (
-                ("contribution", outcome.contribution),
-                ("reputation", outcome.reputation),
-                ("weights", outcome.weights),
-            )
-        }
+
+        def divided(values: Tensor) -> Tensor:
+            return (values[first] * parts).where(self.counted | nothing, values).masked_fill(nothing, 0.0)
+
         quantities = {name: values[first] for name, values in outcome.quantities.items()}
         if "quota" in quantities:
             quantities["quota"] = quantities["quota"].masked_fill(nothing, 0.0)
-        vectors = {
-            name: vector if vector.ndim == 1 else vector[first] for name, vector in outcome.vectors.items()
-        }
-        return replace(outcome, models=models, quantities=quantities, vectors=vectors, **shared)
+        vectors = {name: vector if vector.ndim == 1 else vector[first] for name, vector in outcome.vectors.items()}
+        return replace(
+            outcome,
+            contribution=divided(outcome.contribution),
+            reputation=divided(outcome.reputation),
+            weights=divided(outcome.weights),
+            models=models,
+            quantities=quantities,
+            vectors=vectors,
+        )
 
 
 class Guard:
@@ -223,7 +227,7 @@ class Guard:
         images: Tensor,
         history: History,
     ) -> Ruling:
-        reports, own, n = answers.reports, updates, len(products)
+        reports, own, own_products, n = answers.reports, updates, products, len(products)
         counted = reports.present & ~withheld
         vectors = reports.vectors
         if group.grouped:
@@ -249,7 +253,7 @@ class Guard:
             products=products,
             vectors=vectors,
         )
-        return Ruling(updates, reports, own, group, withheld, counted)
+        return Ruling(updates, reports, own, own_products, answers.reports.present, group, withheld, counted)
 
     def after(self, history: History, ruling: Ruling, outcome: Outcome) -> History:
         """With what the method found wrong: a site's claim, where its update is in the model as it sent it."""
