@@ -8,8 +8,9 @@ from torch import Tensor
 from fedmerit.guard.rule import Rule
 
 EXACT = 0.999  # cosine of two updates of one round
-NEAR = 0.6  # of near copies: mean over rounds, and
-TWICE = 0.5  # at most this part of the others' distance from each other
+NEAR = 0.4  # of near copies: mean over rounds, what all have in common taken out; honest ones stay below 0
+TWICE = 0.5  # and at most this part of the distance of either from any third
+FEWEST = 4  # sites, to tell near ones from others
 SHARED_CASES = 0.5  # of the smaller site's training cases
 
 ORGANISATIONS = Rule(
@@ -20,9 +21,9 @@ ORGANISATIONS = Rule(
 )
 COPIES = Rule(
     "copies",
-    f"Sites that enrolled half of each other's cases, whose updates are one (cosine over {EXACT:g}), or near (mean "
-    f"cosine over rounds over {NEAR:g}, and half as far apart as the others) share one contribution as long as that "
-    "lasts.",
+    f"Sites that enrolled half of each other's cases, whose updates are one (cosine over {EXACT:g}), or near share one "
+    f"contribution as long as that lasts. Near: without what all have in common, the mean cosine over rounds is over "
+    f"{NEAR:g}, and each is half as far from the other as from any third.",
     "the same images under two names, slightly changed copies of one update",
     "two hospitals whose updates are as near as that would be paid as one",
 )
@@ -82,20 +83,33 @@ def sharing_cases(fingerprints: list[frozenset[str]]) -> Tensor:
 
 
 def near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Tensor:
-    """(n, n) bool: whose updates are one in this round, or stand nearer to each other than all others'.
+    """(n, n) bool: whose updates are one in this round, or much nearer to each other than to any third's.
+
+    A cluster of sites that are alike is none of copies: of three or more, only equal updates are told.
 
     Args:
         cosines: (n, n) of the round's updates.
         remembered: (n, n) their mean over rounds.
         present: (n,) bool.
     """
-    n = len(present)
-    pairs = present[:, None] & present & ~torch.eye(n, dtype=torch.bool)
-    near = pairs & (cosines > EXACT)
-    for i, j in (pairs & (remembered > NEAR)).nonzero().tolist():
-        others = pairs.clone()
-        others[[i, j]] = False
-        others[:, [i, j]] = False
-        if others.any():
-            near[i, j] |= bool(1 - remembered[i, j] < TWICE * (1 - remembered[others].median()))
-    return near
+    pairs = present[:, None] & present & ~torch.eye(len(present), dtype=torch.bool)
+    exact = pairs & (cosines > EXACT)
+    if present.sum() < FEWEST:
+        return exact
+    left = centred(remembered, present)
+    third = left.where(pairs, -torch.inf).topk(2, dim=1)  # the nearest two of each
+    of_each = torch.where(left == third.values[:, :1], third.values[:, 1:], third.values[:, :1])
+    nearest_third = torch.maximum(of_each, of_each.T)
+    return exact | (pairs & (left > NEAR) & (1 - left < TWICE * (1 - nearest_third)))
+
+
+def centred(cosines: Tensor, present: Tensor) -> Tensor:
+    """(n, n) cosines of what the mean direction of the ``present`` (n,) leaves of each; from ``cosines`` (n, n)."""
+    known = cosines.where(present[:, None] & present, 0.0)
+    share = present.double() / present.sum()
+    to_mean = known @ share
+    squared = float(share @ to_mean)
+    left = known - torch.outer(to_mean, to_mean) / squared if squared > 0 else known
+    lengths = left.diagonal().clamp(min=0).sqrt()
+    scale = torch.outer(lengths, lengths)
+    return torch.where(scale > 0, left / scale.where(scale > 0, 1.0), 0.0)

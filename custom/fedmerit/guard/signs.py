@@ -13,7 +13,8 @@ STALE = 0.5  # least cosine to the step before, and
 TWICE = 0.5  # at most this part of the others' distance from it
 REPLAYED = 0.99  # cosine to the site's own last update
 PART = 0.25  # of the others' median cosine
-SHOWN = 0.02  # median cosine of the others that is enough to compare with: chance gives some 1/√d
+SHOWN = 0.02  # median cosine of the others that is enough to compare with: chance gives some 1/√d;
+LASTING = 0.05  # of those to the updates before, which are from sketches
 
 LENGTH = Rule(
     "sign: length",
@@ -61,7 +62,7 @@ def stale(to_step: Tensor, to_own: Tensor, lasting: Tensor, present: Tensor) -> 
     others = median_of_others(to_step, present & to_step.isfinite())
     step = (to_step > STALE) & (1 - to_step < TWICE * (1 - others))
     usual = median_of_others(lasting, present & lasting.isfinite())
-    nothing = (usual > SHOWN) & (lasting < PART * usual)
+    nothing = (usual > LASTING) & (lasting < PART * usual)
     return present & (step | (to_own > REPLAYED) | nothing)
 
 
