@@ -192,7 +192,8 @@ def make_configuration(
 ) -> RunConfiguration:
     """A configuration from defaults and ``settings``.
 
-    Each setting names a parameter of the method, the training, the network or the guard, or is the "recipe" of the defaults.
+    Each setting names a parameter of the method, the training, the network or the guard, or is the "recipe" of the
+    defaults.
 
     Raises:
         BadInput: a name is unknown or a value not of its type; the message lists the names there are.

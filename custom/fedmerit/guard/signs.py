@@ -73,7 +73,9 @@ def elsewhere(direction: Tensor, present: Tensor) -> Tensor:
 
 
 def new_directions(products: Tensor, inner: Tensor | None, squared: float, count: Tensor) -> Tensor:
-    """(n,) cosine of each update and the mean direction of the others, the step before taken out of all; 0: nothing new.
+    """(n,) cosine of each update and the mean direction of the others, the step before taken out of all.
+
+    0 where nothing else is left.
 
     Args:
         products: (n, n) Gram matrix of the updates.

@@ -9,7 +9,7 @@ from fedmerit.games import shapley
 
 
 def models_without(models: Tensor, trained: Tensor, weights: Tensor, data_share: Tensor, counted: Tensor) -> Candidates:
-    """The aggregated model without each of the k ``counted`` sites, (w - ρ_i w_i) / (1 - ρ_i) (Eq. 3, Jiang et al. 2023).
+    """The aggregated model without each of the k ``counted`` sites: (w - ρ_i w_i) / (1 - ρ_i), as in FedCE's Eq. 3.
 
     Args:
         models: (d,) the aggregated model w.
