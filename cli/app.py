@@ -133,11 +133,32 @@ def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, 
     return {name: value for name, _, value in pairs}
 
 
+Guard = Annotated[
+    str | None,
+    typer.Option(metavar="on|off", help="Bounds and verdicts of docs/trust.md; off: papers' forms.", show_default="on"),
+]
+OnVerdict = Annotated[
+    str | None,
+    typer.Option(metavar="show|withhold|exclude", help="What a verdict does to a site.", show_default="withhold"),
+]
+
+
+def guarded(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a new run, whose guard is on where nothing else is said."""
+    return {"guard": "on", **settings}
+
+
 def settings_of(
-    settings: list[str] | None, recipe: str | None, finish: str | None = None, preset: str | None = None
+    settings: list[str] | None,
+    recipe: str | None,
+    finish: str | None = None,
+    preset: str | None = None,
+    guard: str | None = None,
+    on_verdict: str | None = None,
 ) -> dict[str, str]:
-    """What --set, --recipe, --finish and --preset say."""
-    return {**given(recipe=recipe, finish=finish, preset=preset), **assignments(settings)}
+    """What --set, --recipe, --finish, --preset, --guard and --on-verdict say."""
+    named = given(recipe=recipe, finish=finish, preset=preset, guard=guard, on_verdict=on_verdict)
+    return {**named, **assignments(settings)}
 
 
 def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[str]) -> dict[str, Any]:

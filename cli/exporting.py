@@ -11,8 +11,10 @@ from rich.table import Table
 from cli.app import (
     TASKS,
     Contributions,
+    Guard,
     KeepUpdates,
     Method,
+    OnVerdict,
     Privacy,
     Recipe,
     RoundTimeout,
@@ -20,6 +22,7 @@ from cli.app import (
     Track,
     Values,
     console,
+    guarded,
     settings_of,
     specs_of,
     with_contributions,
@@ -104,6 +107,8 @@ def export(
     contributions: Contributions = None,
     settings: Settings = None,
     recipe: Recipe = None,
+    guard: Guard = None,
+    on_verdict: OnVerdict = None,
     privacy: Privacy = None,
     track: Track = None,
     values: Values = None,
@@ -121,7 +126,7 @@ def export(
 
     if task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
-    chosen = settings_of(settings, recipe)
+    chosen = guarded(settings_of(settings, recipe, guard=guard, on_verdict=on_verdict))
     if contributions:  # in the order of names, as the sites of the job will stand
         chosen = with_contributions(chosen, contributions, read_run(contributions)["sites"])
     observed = specs_of(values) or [], keep_updates

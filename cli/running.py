@@ -13,10 +13,12 @@ from cli.app import (
     Device,
     Engine,
     Finish,
+    Guard,
     Jobs,
     KeepUpdates,
     Method,
     Methods,
+    OnVerdict,
     OutFolder,
     Preset,
     Privacy,
@@ -32,6 +34,7 @@ from cli.app import (
     assignments,
     console,
     given,
+    guarded,
     settings_of,
     specs_of,
     with_contributions,
@@ -78,6 +81,8 @@ def run(
     recipe: Recipe = None,
     preset: Preset = None,
     finish: Finish = None,
+    guard: Guard = None,
+    on_verdict: OnVerdict = None,
     attack: Annotated[
         list[str] | None,
         typer.Option(metavar="SITE=KIND[:from=ROUND][:NAME=VALUE]", help="For studies: the attack of a site."),
@@ -124,8 +129,10 @@ def run(
     if "out" not in options:
         raise BadInput("--out: missing; name the run folder to write")
     folder = Path(options.pop("out"))
-    if chosen := options.pop("set", {}) | settings_of(settings, recipe, finish, preset):
+    if chosen := options.pop("set", {}) | settings_of(settings, recipe, finish, preset, guard, on_verdict):
         options["settings"] = chosen
+    if not resume:
+        options["settings"] = chosen = guarded(chosen)
     if "only" in options:
         options["only"] = _names(options["only"])
     if "contributions" in options:
@@ -250,7 +257,9 @@ def demo(
         console.print(f"[bold]{number}. {method} on NVFlare's simulator[/]")
         folder = out / method.lower()
         if not (folder / "run.json").exists():
-            runs.create(folder, method=method.lower(), sites=sites, rounds=rounds, settings={"recipe": "quick"})
+            runs.create(
+                folder, method=method.lower(), sites=sites, rounds=rounds, settings=guarded({"recipe": "quick"})
+            )
         run_with_progress(folder)
         folders.append(folder)
     console.print("[bold]4. Dice and contribution[/]")

@@ -18,7 +18,7 @@ FLOORS = (  # from the ground up: what stands on a line may import what stands a
     {"fedmerit.files", "fedmerit.core"},
     {"fedmerit.capabilities"},
     {"fedmerit.games", "fedmerit.distillation"},
-    {"fedmerit.methods", "fedmerit.records", "fedmerit.values"},
+    {"fedmerit.methods", "fedmerit.records", "fedmerit.values", "fedmerit.guard"},
     {"fedmerit.configuration"},
     {"fedmerit.training"},
     {"fedmerit.wire"},

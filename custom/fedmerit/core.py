@@ -48,6 +48,7 @@ class CandidateResults:
 
     dice: Tensor  # (k,) mean over all its cases and labels, 0 to 1
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
+    judged: Tensor | None = None  # (n, k) the same Dice by all but the site of the row, where sites judge each other
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,11 @@ class Method(Checked):
     def asks(self) -> tuple[str, ...]:
         """What `report` returns: keys of `Reports.values`, named in `RANGES`."""
         return ()
+
+    @property
+    def without_claims(self) -> "Method":
+        """The same, where what only the site itself can know is not to pay."""
+        return self
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
         """The state before round 0, a frozen dataclass of tensors and numbers.

@@ -98,17 +98,22 @@ def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, membe
     shares = torch.zeros(len(members), len(present), dtype=torch.float64)
     shares[:, present] = weights
     models = torch.cat([trained_models(model, updates, present), model[None]])
-    return Candidates(models, torch.cat([weights, (totals == 0).double()], dim=1), shares)
+    return Candidates(models, torch.cat([weights, (totals == 0).double()], dim=1), shares, coalitions=True)
 
 
 def coalition_values(reports: Reports, truncation: float) -> Tensor:
     """(n,) exact Shapley values of the candidates of `coalition_candidates`, NaN for absent sites.
 
+    Where sites judge each other, a site's value is that in the game without its own word.
     All are 0 where the grand coalition's utility and that of nobody differ by ``truncation`` or less.
     """
     assert reports.candidates is not None
     utilities = reports.candidates.dice
-    values = shapley(utilities)
+    judged = reports.candidates.judged
+    if judged is None:
+        values = shapley(utilities)
+    else:
+        values = torch.stack([shapley(game)[place] for place, game in enumerate(judged[reports.present])])
     if abs(float(utilities[-1] - utilities[0])) <= truncation:
         values = torch.zeros_like(values)
     return to_sites(values, reports.present)

@@ -18,6 +18,7 @@ class Candidates:
     # `received` says
     bins: int = 0  # of the histogram of losses per image; 0: none is wanted
     received: Tensor | None = None  # (k, n) likewise of the statistics that sites received; None: the mean of all
+    coalitions: bool = False  # whether they are all coalitions of the present sites, in the order of `games.shapley`
 
 
 class EvaluatesCandidates:

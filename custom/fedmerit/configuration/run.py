@@ -13,6 +13,7 @@ from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
+from fedmerit.guard.settings import Guarding
 from fedmerit.methods.registry import METHODS, build_method, method_class
 from fedmerit.parameters import Checked, parameter
 
@@ -137,6 +138,7 @@ class RunConfiguration(Checked):
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
     values: tuple[str, ...] = ()  # specs of what is observed, to tell what the sites are worth
     keep_updates: bool = False  # at the server, every round's, in the run folder: values can be told afterwards
+    guard: Guarding = field(default_factory=Guarding)  # off in plans of versions that had none
 
     def build_method(self) -> Method:
         """The method with its parameters."""
@@ -191,8 +193,13 @@ def _with_statistics_of_the_run(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:
-    """What can be set, by group: of the method, the training, the network."""
-    groups: dict[str, type[Any]] = {"parameters": METHODS[method], "training": Training, "network": Network}
+    """What can be set, by group: of the method, the training, the network, the guard."""
+    groups: dict[str, type[Any]] = {
+        "parameters": METHODS[method],
+        "training": Training,
+        "network": Network,
+        "guard": Guarding,
+    }
     fixed = {"in_channels", "labels"}  # by the sites
     return {group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()}
 
@@ -209,8 +216,8 @@ def make_configuration(
 ) -> RunConfiguration:
     """A configuration from defaults and ``settings``.
 
-    Each setting names a parameter of the method, the training or the network, or is the "recipe" of the defaults or the
-    "preset" of a paper, which goes before a recipe.
+    Each setting names a parameter of the method, the training, the network or the guard, or is the "recipe" of the
+    defaults or the "preset" of a paper, which goes before a recipe.
     ``values`` and ``keep_updates`` are those of `RunConfiguration`.
 
     Raises:
@@ -219,7 +226,7 @@ def make_configuration(
     if method not in METHODS:
         raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
     names = parameter_names(method)
-    chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network)}
+    chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network), "guard": {}}
     for name, value in with_recipe(with_preset(settings, method)).items():
         group = next((group for group in names if name in names[group]), None)
         if group is None:

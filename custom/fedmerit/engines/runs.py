@@ -204,7 +204,8 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
         if name in ("sites", "server_sites"):
             value = str(Path(value).resolve())
         elif name == "settings":
-            value = {key: str(item) for key, item in value.items()}
+            said = {key: str(item) for key, item in value.items()}
+            value = {key: item for key, item in recorded[name].items() if key == "guard"} | said
         elif name == "only":
             value = sorted(value)
         elif name == "attacks":

@@ -70,6 +70,7 @@ class Recorder:
         ended: str,
         updates: Tensor,
         outcome: Outcome,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         """Write down one round.
 
@@ -80,6 +81,7 @@ class Recorder:
             ended: digest of what the method gave: the global model, or those of all sites.
             updates: (n, d).
             outcome: of the method.
+            more: entries of the ledger's record beside these.
         """
         replies, received, rejected = admitted.replies, admitted.received, admitted.rejected
         sent = {site: (updates[row], reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True))}
@@ -89,7 +91,8 @@ class Recorder:
             if reply and (reply.ciphertexts or len(update))
         }
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
-        self.ledger.append(self._record(round, replies, rejected, began, ended, digests, outcome))
+        record = self._record(round, replies, rejected, began, ended, digests, outcome)
+        self.ledger.append(record | dict(more or {}))
 
     def observed(self, round: int, observer: str, coalitions: Tensor, answers: Sequence[Evaluated | None]) -> None:
         """Write down what sites made of models of coalitions (k, n) bool, by what it was observed for."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cryptography.x509 import Certificate
 from torch import Tensor, nn
 
 from fedmerit.capabilities.allocation import AllocatesNeurons
@@ -20,9 +21,11 @@ from fedmerit.core import CandidateResults, Outcome, Reports
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.best_round import BestRound
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
+from fedmerit.federation.enrolling import fault_of_certificate
 from fedmerit.federation.evaluating import candidate_task, evaluate_models, measure_importance
 from fedmerit.federation.evidence import evidence_of
 from fedmerit.federation.exchange import Exchange, FaultOf
+from fedmerit.federation.guarding import Admission, Guarding
 from fedmerit.federation.layout import layout_of
 from fedmerit.federation.observing_rounds import KeptRound, Observers, keep_round
 from fedmerit.federation.recorder import Admitted, Recorder, Replies
@@ -37,8 +40,18 @@ from fedmerit.training.patches import samples_of
 from fedmerit.training.place import pick_device
 from fedmerit.values.observing import RoundView
 from fedmerit.vectors import gram
-from fedmerit.wire.inspection import fault_of_evaluated, fault_of_reply
-from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, Reply, Task, Work, payload
+from fedmerit.wire.inspection import fault_of_enrolment, fault_of_evaluated, fault_of_reply
+from fedmerit.wire.messages import (
+    Enrolment,
+    EnrolmentTask,
+    Evaluated,
+    Evaluation,
+    ImportanceTask,
+    Reply,
+    Task,
+    Work,
+    payload,
+)
 
 
 class Federation:
@@ -58,6 +71,7 @@ class Federation:
         min_sites: usable answers without which no exchange ends; those of all sites asked, where fewer are.
         signer: of the ledger's records; None: they are not signed.
         context: TenSEAL's, in which updates come encrypted; None: they come in the clear.
+        root: certificate of the federation's root, which vouches for those of sites; None: there are none.
 
     Raises:
         BadInput: ``server_sites`` are of another task, there are too few or too many sites for the method, or
@@ -75,6 +89,7 @@ class Federation:
         min_sites: int = 1,
         signer: Signer | None = None,
         context: bytes | None = None,
+        root: Certificate | None = None,
     ):
         checkpoint = read_checkpoint(run)
         self.sites = sorted(sites) if checkpoint is None else known_sites(checkpoint, sites, run)
@@ -89,6 +104,9 @@ class Federation:
         self.recorder = Recorder(config, self.sites, run, signer)
         self.network = initial_network(config.network, config.seed)
         self.models = models_of(config, self.method, self.network, self.sites, context)
+        in_the_clear = isinstance(self.models, ModelsInTheClear)
+        self.guarding = Guarding(config, self.method, self.sites, in_the_clear, root)
+        self.method = self.guarding.method(self.method)
         self.submodels = Submodels(self.network)
         self.best = BestRound(run)
         self.observers = Observers(config.values, self.models.parameters, len(self.sites))
@@ -111,6 +129,8 @@ class Federation:
         Raises:
             RunFailed: too few answers of an exchange can be used, or the method gave what is not finite.
         """
+        if not self.guarding.asked:
+            yield from self._enrol()
         while self.round < self.config.rounds:
             if isinstance(self.method, AllocatesNeurons):
                 yield from self._allocate(self.method)
@@ -120,29 +140,52 @@ class Federation:
             admitted = self._admit(training)
             if isinstance(self.models, ModelsInTheClear) and not self.models.own_alone:
                 self.best.consider(self.round, admitted.replies, self.models)
-            updates, reports = self._stack(admitted.replies)
+            sent, reports = self._stack(admitted.replies)
+            admission = self.guarding.admit(sent, reports, admitted.replies, self.models.buffers, self.mean_update)
+            updates, reports = admission.updates, admission.reports
             if isinstance(self.method, EvaluatesCandidates):
                 candidates = self.method.candidates(self.state, updates, reports)
                 if candidates is not None:
-                    results, admitted = yield from self._evaluate(candidates, admitted, clock)
+                    results, admitted = yield from self._evaluate(candidates, admitted, admission, clock)
                     reports = replace(reports, candidates=results)
-            began = self.models.began()
-            self.state, outcome = self.method.round(self.state, updates, reports)
-            self._require_finite(outcome)
+            began, received = self.models.began(), self.models.parameters
+            self.state, given = self.method.round(self.state, updates, reports)
+            self._require_finite(given)
             with clock.paused():
-                yield from self._observe(updates, outcome, admitted.replies, reports)
-            outcome = self._apart(outcome, updates)
-            self._take_over(outcome, admitted.replies, reports)
+                yield from self._observe(updates, given, admission.replies, reports)
+            outcome = self._apart(self.guarding.settled(admission, given, received), sent)
+            self._take_over(outcome, admitted.replies, admission)
             if self.config.training.statistics == "recalibrated":
                 with clock.paused():
-                    yield from self._recalibrate(reports)
-            outcome = self._with_evidence(outcome, updates, reports, clock)
-            self._record(admitted, began, updates, outcome)
+                    yield from self._recalibrate(admission.parts)
+            without = self.guarding.without_each(self.round, given, admission, received)
+            if without is not None:
+                admitted = yield from self._measure(without, admitted, admission, clock)
+            outcome = self._with_evidence(outcome, admission, clock)
+            self._record(admitted, began, sent, outcome, admission)
             self.round += 1
             self._checkpoint()
             self.on_round(self.recorder.ledger.last or {})
         if not self.finished:
             yield from self._test()
+
+    def _enrol(self) -> Iterator[Exchange]:
+        """Before round 0: what every site commits to."""
+
+        def fault_of(site: str, answer: object) -> str | None:
+            fault = fault_of_enrolment(answer, self.round)
+            if fault or not isinstance(answer, Enrolment):
+                return fault
+            return fault_of_certificate(answer, site, self.guarding.root)
+
+        exchange = self._exchange(
+            dict.fromkeys(self.sites, EnrolmentTask(self.round, self._told)), fault_of, "enrolment"
+        )
+        yield exchange
+        told = {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
+        self.guarding.enrol(told)
+        self.num_samples = {site: one.slices["training"] for site, one in told.items()}
+        self._checkpoint()
 
     def _allocate(self, method: AllocatesNeurons) -> Iterator[Exchange]:
         """Before a round: what the method wants to know of neurons, and who holds which of them from now on."""
@@ -240,15 +283,40 @@ class Federation:
         return updates, Reports(samples, present, values, pairs=pairs, products=gram(updates), vectors=vectors)
 
     def _evaluate(
-        self, candidates: Candidates, admitted: Admitted, clock: "_Clock"
+        self, candidates: Candidates, admitted: Admitted, admission: Admission, clock: "_Clock"
     ) -> Generator[Exchange, None, tuple[CandidateResults, Admitted]]:
         """What the server validation set says of candidate models: the server's own images, or the sites' shares."""
-        task = self._candidate_task(candidates, admitted.replies)
+        task = self._candidate_task(candidates, admission.replies, SERVER_SPLIT)
         if self.server_cases:
-            estimates = self.config.training.statistics == "recalibrated"
-            images = samples_of(self.server_cases, self.config.network.patch) if estimates else None
-            evaluated = evaluate_models(self._own_network(), self.server_cases, task, self.config, images)
-            return _pooled([evaluated]), admitted
+            return _pooled([self._evaluated_here(task)]), admitted
+        usable, admitted = yield from self._ask_all(task, admitted, clock)
+        if self.guarding.on:
+            return self.guarding.judged(admission, candidates, usable), admitted
+        return _pooled(list(usable.values())), admitted
+
+    def _measure(
+        self, without: Candidates, admitted: Admitted, admission: Admission, clock: "_Clock"
+    ) -> Generator[Exchange, None, Admitted]:
+        """What the others, or the server's own images, say of the models without each site."""
+        task = self._candidate_task(
+            without, admission.replies, SERVER_SPLIT if self.server_cases else self.guarding.split
+        )
+        if self.server_cases:
+            self.guarding.measured(admission, {"server": self._evaluated_here(task)}, by_server=True)
+            return admitted
+        usable, admitted = yield from self._ask_all(task, admitted, clock)
+        self.guarding.measured(admission, usable, by_server=False)
+        return admitted
+
+    def _evaluated_here(self, task: Evaluation) -> Evaluated:
+        estimates = self.config.training.statistics == "recalibrated"
+        images = samples_of(self.server_cases, self.config.network.patch) if estimates else None
+        return evaluate_models(self._own_network(), self.server_cases, task, self.config, images)
+
+    def _ask_all(
+        self, task: Evaluation, admitted: Admitted, clock: "_Clock"
+    ) -> Generator[Exchange, None, tuple[dict[str, Evaluated], Admitted]]:
+        """What the sites that replied say of models, and what counts of the round with that."""
         asked = {site: task for site, reply in zip(self.sites, admitted.replies, strict=True) if reply}
         exchange = self._exchange(asked, self._fault_of_evaluated(task), "evaluation", admitted.rejected)
         with clock.paused():
@@ -259,7 +327,7 @@ class Federation:
             for site, reply in zip(self.sites, admitted.replies, strict=True)
         ]
         received = [size + payload(task) for size in admitted.received]
-        return _pooled(list(usable.values())), Admitted(replies, exchange.faults(), received)
+        return usable, Admitted(replies, exchange.faults(), received)
 
     def _fault_of_evaluated(self, task: Evaluation) -> FaultOf:
         return lambda site, answer: fault_of_evaluated(answer, task, self.config.network.labels)
@@ -283,7 +351,7 @@ class Federation:
             answers = yield from self._evaluated(dict.fromkeys(asked, task))
             self.recorder.observed(self.round, name, observation.coalitions, answers)
 
-    def _candidate_task(self, candidates: Candidates, replies: Replies, split: str = SERVER_SPLIT) -> Evaluation:
+    def _candidate_task(self, candidates: Candidates, replies: Replies, split: str) -> Evaluation:
         """With statistics of the sites whose updates are in, or those sent out."""
         models = self.models
         assert isinstance(models, ModelsInTheClear)
@@ -299,10 +367,13 @@ class Federation:
         if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
             raise RunFailed(f"round {self.round}: {self.config.method} gave a model or weights that are not finite")
 
-    def _take_over(self, outcome: Outcome, replies: Replies, reports: Reports) -> None:
+    def _take_over(self, outcome: Outcome, replies: Replies, admission: Admission) -> None:
         """The outcome is where the next round starts."""
+        reports = admission.parts
         absent = ~reports.present
-        self.models.advance(self.round, outcome, replies, reports, self.submodels.held)
+        self.models.advance(self.round, outcome, admission.replies, reports, self.submodels.held)
+        if admission.alone and isinstance(self.models, ModelsInTheClear):
+            self.models.keep_own_statistics(admission.alone, replies)
         self.weights = outcome.weights.masked_fill(absent, math.nan)
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         for site, reply in zip(self.sites, replies, strict=True):
@@ -326,19 +397,24 @@ class Federation:
         answers = yield from self._evaluated({site: replace(task, estimate=True) for site, task in own.items()})
         self.models.take_estimated([answer.buffers if answer else None for answer in answers], reports.num_samples)
 
-    def _with_evidence(self, outcome: Outcome, updates: Tensor, reports: Reports, clock: "_Clock") -> Outcome:
+    def _with_evidence(self, outcome: Outcome, admission: Admission, clock: "_Clock") -> Outcome:
         """The outcome with what the updates say whatever the method, where they can be seen, and the server's time."""
         quantities = {**outcome.quantities, "server_seconds": torch.full_like(outcome.weights, clock.seconds)}
+        updates = admission.own
         if updates.shape[1]:
-            assert reports.products is not None
+            products = admission.products
+            assert products is not None
             self.mean_update, evidence = evidence_of(
-                updates, reports.products, outcome.weights, reports.present, self.mean_update
+                updates, products, outcome.weights, admission.answered, self.mean_update
             )
             quantities |= evidence
         return replace(outcome, quantities=quantities)
 
-    def _record(self, admitted: Admitted, began: Sequence[str], updates: Tensor, outcome: Outcome) -> None:
-        self.recorder.training_round(self.round, admitted, began, self.models.ended(), updates, outcome)
+    def _record(
+        self, admitted: Admitted, began: Sequence[str], sent: Tensor, outcome: Outcome, admission: Admission
+    ) -> None:
+        more = self.guarding.record(self.round, admission)
+        self.recorder.training_round(self.round, admitted, began, self.models.ended(), sent, outcome, more)
 
     def _test(self) -> Iterator[Exchange]:
         """End the run: record the Dice of the final models, and of the best round's, and save them."""
@@ -395,6 +471,7 @@ class Federation:
                 "observed_size": self.recorder.values.size,
             }
             | self.observers.content()
+            | self.guarding.content()
             | self.best.content()
             | self.models.content()
             | self.submodels.content(),
@@ -417,6 +494,7 @@ class Federation:
         self.models.restore(content)
         self.submodels.restore(content)
         self.best.restore(content)
+        self.guarding.restore(content)
         self.state = type(self.state)(**content["state"])
         self.observers.restore(content)
         complete = min(self.round, self.config.rounds)

@@ -241,6 +241,13 @@ class ModelsInTheClear(Models):
         else:
             self.buffers = [self.statistics] * len(replies)
 
+    def keep_own_statistics(self, rows: Sequence[int], replies: Replies) -> None:
+        """From now on those that the sites at ``rows`` trained."""
+        own = {row: replies[row] for row in rows}
+        self.buffers = [
+            dict(reply.buffers) if (reply := own.get(row)) else buffers for row, buffers in enumerate(self.buffers)
+        ]
+
     def take_estimated(self, estimated: Sequence[Buffers | None], shares: Tensor) -> None:
         """Statistics that the sites estimated for the models as they are: of one model the mean by ``shares`` (n,)."""
         if self.parameters.ndim == 2:

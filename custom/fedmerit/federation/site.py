@@ -16,6 +16,7 @@ from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerV
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import OwnPart, SiteView
 from fedmerit.errors import BadInput, MemoryLost
+from fedmerit.federation.enrolling import enrolment_of
 from fedmerit.federation.evaluating import evaluate_models, measure_importance
 from fedmerit.federation.finishing import Finisher, Model
 from fedmerit.federation.memory import Learned, Memory, MemoryFolder
@@ -37,6 +38,8 @@ from fedmerit.training.prediction import evaluate, image_losses
 from fedmerit.training.statistics import estimate_statistics
 from fedmerit.wire.messages import (
     Answer,
+    Enrolment,
+    EnrolmentTask,
     Evaluated,
     Evaluation,
     Failure,
@@ -62,6 +65,7 @@ class Site:
         device: "cpu", "cuda", "cuda:1", or "auto": the first GPU where there is one.
         ask_peer: how to get another site's model, of methods whose models stay at the sites.
         key: with which its updates leave encrypted, and models come; None: both are in the clear.
+        certificate: PEM, of the site; "": it has none.
 
     Raises:
         BadInput: the images do not fit the run's network, or the device is not there.
@@ -75,9 +79,10 @@ class Site:
         device: str = "auto",
         ask_peer: AskPeer = lambda peer, round: None,
         key: SiteKey | None = None,
+        certificate: str = "",
     ):
         require_fit(config, folder)
-        self.folder, self.config, self.name = folder, config, folder.name
+        self.folder, self.config, self.name, self.certificate = folder, config, folder.name, certificate
         self.device = pick_device(device, folder.name)
         self.method = config.build_method()
         self.memory = MemoryFolder(memory)
@@ -111,11 +116,17 @@ class Site:
     def answer(self, task: Work) -> Answer:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
         try:
+            if isinstance(task, EnrolmentTask):
+                return rounded(self.enrol(task))
             if isinstance(task, ImportanceTask):
                 return rounded(self.measure_importance(task))
             return rounded(self.train(task) if isinstance(task, Task) else self.evaluate(task))
         except MemoryLost as error:
             return Failure(str(error))
+
+    def enrol(self, task: EnrolmentTask) -> Enrolment:
+        """Commit to what is in the site's folder."""
+        return enrolment_of(self.folder, self.config, task.round, self.num_samples, self.certificate)
 
     def train(self, task: Task) -> Reply:
         """Validate the received model, report what the method asks for, train for a round, remember it."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cryptography.x509 import Certificate
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
@@ -37,6 +38,7 @@ class MeritAggregator(ModelAggregator):
         signer: Signer | None = None,
         on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
         context: bytes | None = None,
+        root: Certificate | None = None,
     ) -> Federation:
         """Begin the run in folder ``run``, or go on from its last complete round.
 
@@ -47,6 +49,7 @@ class MeritAggregator(ModelAggregator):
             signer: of the ledger, where this server has a certificate.
             on_round: called with every round's ledger record.
             context: TenSEAL's, in which ciphertexts are added up.
+            root: certificate of the federation's root, where there is one.
         """
         plan = RunConfiguration.from_dict(self.plan)
         torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
@@ -60,6 +63,7 @@ class MeritAggregator(ModelAggregator):
             min_sites=min_sites,
             signer=signer,
             context=context,
+            root=root,
         )
         return self.federation
 

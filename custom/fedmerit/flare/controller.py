@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cryptography.x509 import Certificate
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_constant import AppConstants
@@ -22,13 +23,13 @@ from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.scalars import track
 from fedmerit.flare.translation import PROGRESS
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.signing import Signer
+from fedmerit.records.signing import Signer, read_certificate
 from fedmerit.training.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
 ASK_AGAIN = 5.0  # seconds after which sites that NVFlare gave up are asked again
 SERVER_LOCK = ".server.lock"
-KEY, CERTIFICATE = "server.key", "server.crt"  # in the startup kit of a provisioned server
+KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the startup kit of a provisioned server
 
 
 def progress(run: Path, rounds: int) -> dict[str, Any]:
@@ -79,7 +80,9 @@ class MeritController(ModelController):
     def _work(self, run: Path, workspace: Path) -> None:
         """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
         sites, context = self.sample_clients(), self._context(run)
-        federation = self.aggregator.open(sites, run, self.min_sites, self._signer(), self._track, context)
+        federation = self.aggregator.open(
+            sites, run, self.min_sites, self._signer(), self._track, context, self._root()
+        )
         if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
             description = describe(run.name, federation.config, federation.sites, "prod")
             encrypted = {"privacy": [HE]} if context else {}
@@ -155,6 +158,11 @@ class MeritController(ModelController):
         from fedmerit.flare.encryption import SERVER_CONTEXT, context_here
 
         return context_here(SERVER_CONTEXT, self.fl_ctx, run)
+
+    def _root(self) -> Certificate | None:
+        """Of the federation that this server was provisioned for; None in the simulator, which has none."""
+        root = Path(self.engine.get_workspace().get_startup_kit_dir()) / ROOT
+        return read_certificate(root) if root.exists() else None
 
     def _signer(self) -> Signer | None:
         """Of the certificate that this server was provisioned with; None in the simulator, which has none."""

@@ -21,6 +21,8 @@ from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.wire.messages import (
     Answer,
+    Enrolment,
+    EnrolmentTask,
     Evaluated,
     Evaluation,
     Failure,
@@ -89,6 +91,9 @@ def shareable_to_peer(reply: Shareable, network: nn.Module) -> PeerModel | None:
 
 def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
     """What the server sends one site."""
+    if isinstance(task, EnrolmentTask):
+        meta = {"enrol": True, "ledger": task.ledger}
+        return FLModel(params_type=ParamsType.FULL, params={}, current_round=task.round, total_rounds=rounds, meta=meta)
     if isinstance(task, ImportanceTask):
         return FLModel(
             params_type=ParamsType.FULL,
@@ -181,8 +186,10 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
     )
 
 
-def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | ImportanceTask:
-    """What the site makes of an evaluation, of models or of neurons."""
+def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | ImportanceTask | EnrolmentTask:
+    """What the site makes of an evaluation, of models or of neurons, and of an enrolment."""
+    if "enrol" in model.meta:
+        return EnrolmentTask(model.current_round, model.meta["ledger"])
     params, names = _tensors(model.params), list(flat.trainable(network))
     if "order" in model.meta:
         return ImportanceTask(
@@ -217,19 +224,23 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     if isinstance(answer, Importance):
         meta = {"increases": answer.increases.numpy(), "images": answer.images, "seconds": answer.seconds}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
+    if isinstance(answer, Enrolment):
+        parts = {"cases": dict(answer.cases), "slices": dict(answer.slices), "fingerprint": list(answer.fingerprint)}
+        told = {"enrolment": parts | {"certificate": answer.certificate}, "seconds": answer.seconds}
+        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=told)
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
         meta |= {"choice": answer.choice, "buffers": _arrays(answer.buffers)}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
-    parts = ("num_samples", "values", "train_loss", "seconds", "pairs")
+    named = ("num_samples", "values", "train_loss", "seconds", "pairs")
     tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
     ciphertexts = {} if answer.ciphertexts is None else {"ciphertexts": _pieces(answer.ciphertexts)}
     return FLModel(
         params_type=ParamsType.DIFF,
         params=_arrays(_named(network, answer.update)),
         current_round=answer.round,
-        meta={name: getattr(answer, name) for name in parts}
+        meta={name: getattr(answer, name) for name in named}
         | {"buffers": _arrays(answer.buffers)}
         | tested
         | ciphertexts
@@ -301,12 +312,22 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
         return Failure(f"reply cannot be read ({type(error).__name__})")
 
 
-def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Importance | Failure:
+def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Importance | Enrolment | Failure:
     """What the server makes of an evaluation, likewise."""
     try:
         meta = model.meta
         if "failure" in meta:
             return Failure(str(meta["failure"]))
+        if "enrolment" in meta:
+            told = meta["enrolment"]
+            return Enrolment(
+                round=_round(model),
+                cases=dict(told["cases"]),
+                slices=dict(told["slices"]),
+                fingerprint=tuple(told["fingerprint"]),
+                certificate=told["certificate"],
+                seconds=_number(meta["seconds"]),
+            )
         if "increases" in meta:
             return Importance(
                 round=_round(model),

@@ -4,7 +4,7 @@ A site's data are worth the validation Dice of what it trained, the more the nea
 server's. Its download grows with the reputation that remembers this and with that nearness.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -89,6 +89,11 @@ class FedAVE(Method, EvaluatesCandidates):
     def asks(self) -> tuple[str, ...]:
         """Images of the site by the loss of the model it received, bin by bin."""
         return tuple(f"loss_bin_{number}" for number in range(self.bins))
+
+    @property
+    def without_claims(self) -> "FedAVE":
+        """Without nearness, which rests on what sites say of their losses."""
+        return replace(self, distributions="none")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAVEState:
         """The state before round 0; ``model`` is (d,)."""

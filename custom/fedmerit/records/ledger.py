@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,11 @@ def digest(vector: Tensor | Ciphertexts) -> str:
     if isinstance(vector, Ciphertexts):
         return vector.digest
     return hashlib.sha256(vector.float().numpy().tobytes()).hexdigest()
+
+
+def digest_of_texts(texts: Iterable[str]) -> str:
+    """SHA-256 over lines of text, in hexadecimal."""
+    return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
 
 
 def _hash(record: Mapping[str, Any]) -> str:

@@ -30,6 +30,8 @@ LISTED: Mapping[str, str] = {
     "images": "over how many images",
     "choice": "which of its models the site takes home, where the run asks it to choose",
     "losses": "how many images have a loss in each bin of a histogram",
+    "enrolment": "before round 0: cases and slices of each split, a salted digest of each training case, the site's "
+    "certificate",
     "train_loss": "mean loss of the round",
     "seconds": "how long the round took",
     "failure": "that there is no answer, for one of the reasons in `fedmerit.wire.messages.REASONS`",
@@ -183,6 +185,22 @@ def _increases(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64
     return _bounded(np.array(value, dtype=np.float64), "increases")  # type: ignore[no-any-return]
 
 
+def _enrolment(value: Mapping[str, Any], decimals: int) -> Parts:
+    if set(value) != {"cases", "slices", "fingerprint", "certificate"}:
+        raise Withheld("enrolment: something else than counts, digests and a certificate")
+    counts = {name: {str(split): _count(one) for split, one in value[name].items()} for name in ("cases", "slices")}
+    if not all(re.fullmatch(r"[a-z_]{1,30}", split) for of_splits in counts.values() for split in of_splits):
+        raise Withheld("enrolment: a split that is no name")
+    digests = _bounded(value["fingerprint"], "enrolment")
+    if not all(isinstance(one, str) and re.fullmatch(r"[0-9a-f]{32}", one) for one in digests):
+        raise Withheld("enrolment: something else than digests")
+    certificate = value["certificate"]
+    pem = r"(-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n?)?"
+    if not isinstance(certificate, str) or len(certificate) > 10_000 or not re.fullmatch(pem, certificate):
+        raise Withheld("enrolment: a certificate that is none")
+    return counts | {"fingerprint": list(digests), "certificate": certificate}
+
+
 def _reason(value: Any, decimals: int) -> str:
     return value if value in REASONS or FAILED.fullmatch(str(value)) else OTHER_REASON
 
@@ -206,6 +224,7 @@ _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "images": _count,
     "choice": _count,
     "losses": _losses,
+    "enrolment": _enrolment,
     "train_loss": _number,
     "seconds": _number,
     "failure": _reason,

@@ -1,6 +1,7 @@
 """What can be wrong with an answer: nothing wrong gets further than here."""
 
 import math
+import re
 from collections.abc import Collection, Mapping
 
 import torch
@@ -10,8 +11,9 @@ from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.core import Method, allowed
 from fedmerit.flat import Buffers
+from fedmerit.training.data import SERVER_SPLIT, SPLITS
 from fedmerit.training.overlaps import UNITS, Overlap, Surface
-from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Importance, ImportanceTask, Reply
+from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Failure, Importance, ImportanceTask, Reply
 
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
 LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
@@ -21,6 +23,9 @@ ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
 UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
 MOST_CHOICES = 1000  # of a site about what it takes home
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
+MOST_CASES = 100_000  # of one site's training split
+FINGERPRINT = re.compile(r"[0-9a-f]{32}")  # of a case
+LONGEST_CERTIFICATE = 10_000  # characters
 
 
 def fault_of_reply(
@@ -213,6 +218,33 @@ def _fault_of_importance(answer: Importance, task: ImportanceTask, neurons: int)
         return f"importance of neurons that is not finite, or beyond {LARGEST:g}"
     if task.order == "exact" and answer.increases.abs().max() > answer.images * (1 + ROUNDING):
         return "importance of neurons beyond 1: losses lie in [0, 1]"
+    return _fault_of_seconds(answer.seconds)
+
+
+def fault_of_enrolment(answer: object, round: int) -> str | None:
+    """Why an enrolment before ``round`` cannot be used, or None."""
+    if not isinstance(answer, Enrolment):
+        return _no_answer(answer)
+    try:
+        return _fault_of_enrolment(answer, round)
+    except UNCHECKABLE as error:
+        return f"enrolment cannot be checked ({type(error).__name__})"
+
+
+def _fault_of_enrolment(answer: Enrolment, round: int) -> str | None:
+    if answer.round != round:
+        return f"enrolment of round {answer.round} in round {round}"
+    for counts in (answer.cases, answer.slices):
+        if set(counts) != {*SPLITS, SERVER_SPLIT} or not all(_is_count(one, MOST_IMAGES) for one in counts.values()):
+            return "enrolment with counts that are no counts, or of other splits"
+    if not answer.cases["training"] or answer.slices["training"] < answer.cases["training"]:
+        return "enrolment without training cases, or with fewer slices than cases"
+    if len(answer.fingerprint) != answer.cases["training"] or len(answer.fingerprint) > MOST_CASES:
+        return f"enrolment of {len(answer.fingerprint)!s:.20} digests for {answer.cases['training']!s:.20} cases"
+    if not all(isinstance(one, str) and FINGERPRINT.fullmatch(one) for one in answer.fingerprint):
+        return "enrolment with digests that are none"
+    if not isinstance(answer.certificate, str) or len(answer.certificate) > LONGEST_CERTIFICATE:
+        return "enrolment with a certificate that is none"
     return _fault_of_seconds(answer.seconds)
 
 

@@ -158,6 +158,26 @@ class Importance:
 
 
 @dataclass(frozen=True)
+class EnrolmentTask:
+    """Before round 0: commit to what the site holds."""
+
+    round: int
+    ledger: str = GENESIS  # as in `Task`
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What a site commits to. Nothing else leaves the site."""
+
+    round: int
+    cases: Mapping[str, int]  # by split
+    slices: Mapping[str, int]  # likewise; of training those that are trained on
+    fingerprint: tuple[str, ...]  # digests of its training cases' images, with the run's salt, sorted
+    certificate: str = ""  # the site's, PEM; "": it has none
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Failure:
     """In place of an answer: why a site sent none."""
 
@@ -169,12 +189,12 @@ def failed_with(error: Exception) -> Failure:
     return Failure(f"failed with {type(error).__name__}; the site's own log says more")
 
 
-Work = Task | Evaluation | ImportanceTask
-Answer = Reply | Evaluated | Importance | Failure
+Work = Task | Evaluation | ImportanceTask | EnrolmentTask
+Answer = Reply | Evaluated | Importance | Enrolment | Failure
 Answers = Mapping[str, Answer]
 
 
-def rounded(answer: Reply | Evaluated | Importance) -> Reply | Evaluated | Importance:
+def rounded(answer: Reply | Evaluated | Importance | Enrolment) -> Reply | Evaluated | Importance | Enrolment:
     """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay as they are."""
     answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
     if not isinstance(answer, Reply):
@@ -189,6 +209,8 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 def payload(message: Work | Reply) -> int:
     """Bytes of the models and statistics in a message; a bit for each neuron that may be held or not."""
+    if isinstance(message, EnrolmentTask):
+        return 0
     if isinstance(message, Evaluation):
         tensors = [message.models, *(value for buffers in message.buffers for value in buffers.values())]
     elif isinstance(message, ImportanceTask):

@@ -1,0 +1,115 @@
+"""Who earns as one: sites of one organisation, and near copies. The method sees one site in their place."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmerit.guard.rule import Rule
+
+EXACT = 0.999  # cosine of two updates of one round
+NEAR = 0.4  # of near copies: mean over rounds, what all have in common taken out; honest ones stay below 0
+TWICE = 0.5  # and at most this part of the distance of either from any third
+FEWEST = 4  # sites, to tell near ones from others
+SHARED_CASES = 0.5  # of the smaller site's training cases
+
+ORGANISATIONS = Rule(
+    "organisations",
+    "Sites whose certificates name one organisation earn as one site, divided by their images.",
+    "several identities of one legal entity",
+    "none: two hospitals of one organisation count with all their images, up to the bound of one site",
+)
+COPIES = Rule(
+    "copies",
+    f"Sites that enrolled half of each other's cases, whose updates are one (cosine over {EXACT:g}), or near share one "
+    f"contribution as long as that lasts. Near: without what all have in common, the mean cosine over rounds is over "
+    f"{NEAR:g}, and each is half as far from the other as from any third.",
+    "the same images under two names, slightly changed copies of one update",
+    "two hospitals whose updates are as near as that would be paid as one",
+)
+
+
+@dataclass(frozen=True)
+class Earners:
+    """Which sites earn as one."""
+
+    first: Tensor  # (n,) the first site of each one's group; its own place: alone
+    parts: Tensor  # (n,) of what the group earns; sums to 1 in each
+    copies: Tensor  # (n,) bool: in a group of copies
+
+    @property
+    def grouped(self) -> bool:
+        """Whether any site is not alone."""
+        return bool((self.first != torch.arange(len(self.first))).any())
+
+    @property
+    def merging(self) -> Tensor:
+        """(n, n): its product with updates has each group's mean at its first site, zeros at the others."""
+        merging = torch.zeros(len(self.first), len(self.first), dtype=torch.float64)
+        merging[self.first, torch.arange(len(self.first))] = self.parts
+        return merging
+
+
+def earners_of(present: Tensor, counts: Tensor, copied: Tensor, organisations: Tensor) -> Earners:
+    """The groups of the ``present`` (n,) sites.
+
+    Args:
+        present: bool; absent sites stay alone.
+        counts: (n,) images.
+        copied: (n, n) bool, symmetric: near copies.
+        organisations: (n,) numbers of organisations; equal ones are one.
+    """
+    n = len(present)
+    both = present[:, None] & present
+    linked = (copied | (organisations[:, None] == organisations)) & both | torch.eye(n, dtype=torch.bool)
+    for _ in range(n):
+        linked = (linked.double() @ linked.double()) > 0
+    first = linked.long().argmax(dim=1)
+    copies = (linked & copied & ~torch.eye(n, dtype=torch.bool)).any(dim=1)
+    amounts = torch.where(copies | (counts <= 0), 1.0, counts.double())
+    total = torch.zeros(n, dtype=torch.float64).index_add_(0, first, amounts)
+    return Earners(first, amounts / total[first], copies)
+
+
+def sharing_cases(fingerprints: list[frozenset[str]]) -> Tensor:
+    """(n, n) bool: which sites enrolled at least `SHARED_CASES` of the smaller one's cases both."""
+    n = len(fingerprints)
+    shared = torch.zeros(n, n, dtype=torch.bool)
+    for i, one in enumerate(fingerprints):
+        for j, other in enumerate(fingerprints):
+            least = min(len(one), len(other))
+            shared[i, j] = i != j and least > 0 and len(one & other) >= SHARED_CASES * least
+    return shared
+
+
+def near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Tensor:
+    """(n, n) bool: whose updates are one in this round, or much nearer to each other than to any third's.
+
+    A cluster of sites that are alike is none of copies: of three or more, only equal updates are told.
+
+    Args:
+        cosines: (n, n) of the round's updates.
+        remembered: (n, n) their mean over rounds.
+        present: (n,) bool.
+    """
+    pairs = present[:, None] & present & ~torch.eye(len(present), dtype=torch.bool)
+    exact = pairs & (cosines > EXACT)
+    if present.sum() < FEWEST:
+        return exact
+    left = centred(remembered, present)
+    third = left.where(pairs, -torch.inf).topk(2, dim=1)  # the nearest two of each
+    of_each = torch.where(left == third.values[:, :1], third.values[:, 1:], third.values[:, :1])
+    nearest_third = torch.maximum(of_each, of_each.T)
+    return exact | (pairs & (left > NEAR) & (1 - left < TWICE * (1 - nearest_third)))
+
+
+def centred(cosines: Tensor, present: Tensor) -> Tensor:
+    """(n, n) cosines of what the mean direction of the ``present`` (n,) leaves of each; from ``cosines`` (n, n)."""
+    known = cosines.where(present[:, None] & present, 0.0)
+    share = present.double() / present.sum()
+    to_mean = known @ share
+    squared = float(share @ to_mean)
+    left = known - torch.outer(to_mean, to_mean) / squared if squared > 0 else known
+    lengths = left.diagonal().clamp(min=0).sqrt()
+    scale = torch.outer(lengths, lengths)
+    return torch.where(scale > 0, left / scale.where(scale > 0, 1.0), 0.0)

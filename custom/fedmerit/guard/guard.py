@@ -1,0 +1,320 @@
+"""The guard: between a round's answers and the method. Pure: history and answers in, history and a ruling out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Outcome, Reports, inner_products
+from fedmerit.guard import (
+    bounded_statistics,
+    claims,
+    clipping,
+    counts,
+    earners,
+    raters,
+    signs,
+    verdicts,
+)
+from fedmerit.guard.earners import Earners, earners_of, near_copies
+from fedmerit.guard.history import History, remembered, sketch
+from fedmerit.guard.settings import Guarding
+from fedmerit.guard.signs import KINDS
+from fedmerit.vectors import norms
+
+RULES = (
+    counts.RULE,
+    raters.RULE,
+    claims.RULE,
+    clipping.RULE,
+    bounded_statistics.RULE,
+    earners.ORGANISATIONS,
+    earners.COPIES,
+    signs.LENGTH,
+    signs.STALENESS,
+    signs.DIRECTION,
+    signs.CLAIM,
+    verdicts.RULE,
+)  # in the order of docs/trust.md
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """What the n sites committed to before round 0."""
+
+    counts: Tensor  # (n,) training images, float64; 0: not known
+    organisations: Tensor  # (n,) their numbers; each its own: not known
+    shared: Tensor  # (n, n) bool: `earners.sharing_cases`
+
+    @classmethod
+    def nothing(cls, sites: int) -> "Enrolled":
+        """Where sites committed to nothing."""
+        pairs = torch.zeros(sites, sites, dtype=torch.bool)
+        return cls(torch.zeros(sites, dtype=torch.float64), torch.arange(sites), pairs)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a round brought."""
+
+    updates: Tensor  # (n, d); d = 0: not seen here
+    reports: Reports
+    last_step: Tensor | None = None  # (d,) the mean update of the round before
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What of a round's answers the method gets, and what comes of it."""
+
+    updates: Tensor  # (n, d) for the method
+    reports: Reports  # likewise: bounded, without those who are withheld, groups as their first site
+    own: Tensor  # (n, d) the bounded updates, site by site
+    own_products: Tensor  # (n, n) their Gram matrix
+    answered: Tensor  # (n,) bool: whose update came
+    earners: Earners
+    withheld: Tensor  # (n,) bool
+    counted: Tensor  # (n,) bool: has a part in the aggregation
+    quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) for results.csv
+    signs: Tensor = field(default_factory=lambda: torch.zeros(len(KINDS), 0, dtype=torch.bool))  # (kinds, n) bool
+
+    @property
+    def reports_of_parts(self) -> Reports:
+        """The reports with each site's own part of the images."""
+        parts = self.reports.num_samples[self.earners.first] * self.earners.parts
+        return replace(self.reports, num_samples=parts.where(self.counted, 0.0), present=self.counted)
+
+    def settled(self, outcome: Outcome, received: Tensor) -> Outcome:
+        """The outcome by site; ``received`` (d,) or (n, d) is what they started from.
+
+        Groups divide what their first site earned, and share its model. Who is withheld from has earned nothing and
+        keeps the model that it trained.
+        """
+        if not self.earners.grouped and not self.withheld.any():
+            return outcome
+        first, parts, nothing = self.earners.first, self.earners.parts, self.withheld
+        models = outcome.models if outcome.models.ndim == 1 else outcome.models[first]
+        if nothing.any():
+            models = models.expand(len(first), -1).clone()
+            models[nothing] = (received.expand(len(first), -1) + self.own)[nothing]
+
+        def divided(values: Tensor) -> Tensor:
+            return (values[first] * parts).where(self.counted | nothing, values).masked_fill(nothing, 0.0)
+
+        quantities = {name: values[first] for name, values in outcome.quantities.items()}
+        if "quota" in quantities:
+            quantities["quota"] = quantities["quota"].masked_fill(nothing, 0.0)
+        vectors = {name: vector if vector.ndim == 1 else vector[first] for name, vector in outcome.vectors.items()}
+        return replace(
+            outcome,
+            contribution=divided(outcome.contribution),
+            reputation=divided(outcome.reputation),
+            weights=divided(outcome.weights),
+            models=models,
+            quantities=quantities,
+            vectors=vectors,
+        )
+
+
+class Guard:
+    """The rules of one run.
+
+    Args:
+        settings: of the run.
+        enrolled: what the sites committed to.
+        merges: whether sites that earn as one may be one site to the method.
+        measures: whether others measure what FedCE's sites would claim.
+        seed: of sketches.
+    """
+
+    def __init__(
+        self, settings: Guarding, enrolled: Enrolled, merges: bool = True, measures: bool = True, seed: int = 0
+    ):
+        self.settings, self.enrolled, self.merges, self.measures, self.seed = (
+            settings, enrolled, merges, measures, seed,
+        )  # fmt: skip
+
+    def rule(self, history: History, answers: Answers) -> tuple[History, Ruling]:
+        """Bound the answers, look for signs, find verdicts and who earns as one."""
+        present, reports = answers.reports.present, answers.reports
+        products = inner_products(answers.updates, reports)
+        factors = clipping.clipping(norms(products), present)
+        updates, products = _shortened(answers.updates, products, factors)
+        if updates.shape[1]:
+            history = self._looked_at(history, answers, products, factors)
+        withheld = torch.zeros_like(present)
+        if self.settings.on_verdict != "show":
+            withheld = present & history.verdicts.against
+        if (withheld | ~present).all():  # somebody has to go on
+            withheld = torch.zeros_like(present)
+        group = self._earners(present & ~withheld, reports.num_samples, history)
+        images = counts.bounded_counts(self._counts(reports), group.first, group.parts, group.copies)
+        ruling = self._ruling(answers, updates, products, group, withheld, images, history)
+        return history, replace(
+            ruling,
+            quantities={
+                "clipped": factors.where(present, torch.nan),
+                "counted_images": images.where(present, torch.nan),
+                "signs": history.verdicts.lasted.ge(1).sum(dim=0).double(),
+                "verdict": history.verdicts.against.double(),
+                "part": ruling.earners.parts,
+            },
+            signs=history.verdicts.lasted >= verdicts.ROUNDS,
+        )
+
+    def _counts(self, reports: Reports) -> Tensor:
+        """(n,) as enrolled; as said this round, where that is not known."""
+        return self.enrolled.counts.where(self.enrolled.counts > 0, reports.num_samples)
+
+    def _looked_at(self, history: History, answers: Answers, products: Tensor, factors: Tensor) -> History:
+        """With what the updates show; ``products`` (n, n) theirs as bounded, ``factors`` (n,) of that."""
+        present, n = answers.reports.present, len(products)
+        lengths = norms(products)
+        now = sketch(answers.updates, self.seed)
+        there = present & history.sketches.any(dim=1)
+        to_own = _cosines_of_rows(now, history.sketches).where(there, torch.nan)
+        inner, squared, to_step = None, 0.0, torch.full((n,), torch.nan, dtype=torch.float64)
+        if answers.last_step is not None:
+            inner, squared = _inner(answers.updates, answers.last_step)
+            inner = inner * factors
+            scale = lengths * squared**0.5
+            to_step = torch.where(scale > 0, inner / scale.where(scale > 0, 1.0), 0.0).where(present, torch.nan)
+        direction = signs.new_directions(products, inner, squared, present & ~history.verdicts.against)
+        direction = direction.masked_fill(to_own > signs.REPLAYED, 0.0)  # nothing new
+        alone = there & history.alone  # whose model last took its own step
+        to_step = torch.where(alone, to_own, to_step)
+        if alone.any():
+            others = present & ~history.alone
+            direction = torch.where(alone, signs.beside_own_step(now, history.sketches, others), direction)
+        scale = torch.outer(lengths, lengths)
+        cosines = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0)
+        pairs = present[:, None] & present
+        nearness = remembered(history.nearness, cosines.where(pairs, torch.nan))
+        history = replace(
+            history,
+            sketches=torch.where(present[:, None], now, history.sketches),
+            nearness=nearness,
+            copied=torch.where(pairs, near_copies(cosines, nearness, present), history.copied),
+            direction=remembered(history.direction, direction.where(present, torch.nan)),
+            lasting=remembered(history.lasting, to_own),
+            bounded=factors < 1,
+            alone=present & history.alone,
+        )
+        seen = torch.stack(
+            [
+                signs.too_short(lengths, present),
+                signs.stale(to_step, to_own, history.lasting, present),
+                signs.elsewhere(history.direction, present),
+                present & history.claimed,
+            ]
+        )
+        found = history.verdicts.after(seen, present, self.settings.on_verdict == "exclude")
+        return replace(history, verdicts=found)
+
+    def _earners(self, counted: Tensor, images: Tensor, history: History) -> Earners:
+        if not self.merges:
+            n = len(counted)
+            return Earners(torch.arange(n), torch.ones(n, dtype=torch.float64), torch.zeros(n, dtype=torch.bool))
+        return earners_of(counted, images, history.copied | self.enrolled.shared, self.enrolled.organisations)
+
+    def _ruling(
+        self,
+        answers: Answers,
+        updates: Tensor,
+        products: Tensor,
+        group: Earners,
+        withheld: Tensor,
+        images: Tensor,
+        history: History,
+    ) -> Ruling:
+        reports, own, own_products, n = answers.reports, updates, products, len(products)
+        counted = reports.present & ~withheld
+        vectors = reports.vectors
+        if group.grouped:
+            merging = group.merging
+            updates = _mixed(merging, updates)
+            vectors = {name: _mixed(merging, vector) for name, vector in vectors.items()}
+            products = merging @ products @ merging.T
+        is_first = group.first == torch.arange(n)
+        present = counted & is_first
+        samples = torch.zeros_like(images).index_add_(0, group.first, images)
+        if withheld.any():
+            updates = updates.where(present[:, None], 0.0)
+            vectors = {name: vector.where(present[:, None], 0.0) for name, vector in vectors.items()}
+            products = products * torch.outer(present.double(), present.double())
+        measured = history.measured if self.measures else None
+        values = claims.held_claims(reports.values, present, measured)
+        values = {name: value.where(present, torch.nan) for name, value in values.items()}
+        reports = replace(
+            reports,
+            num_samples=samples.where(present, 0.0),
+            present=present,
+            values=values,
+            products=products,
+            vectors=vectors,
+        )
+        return Ruling(updates, reports, own, own_products, answers.reports.present, group, withheld, counted)
+
+    def after(self, history: History, ruling: Ruling, outcome: Outcome) -> History:
+        """With what the method found wrong: a site's claim, where its update is in the model as it sent it."""
+        flagged = outcome.quantities.get("flagged")
+        wrong = torch.zeros_like(history.claimed) if flagged is None else flagged.nan_to_num(0.0) > 0
+        alone = torch.bincount(ruling.earners.first, minlength=len(wrong))[ruling.earners.first] == 1
+        return replace(history, claimed=wrong & alone & ~history.bounded, alone=ruling.withheld)
+
+    def judge(self, history: History, group: Earners, scores: Tensor) -> tuple[History, Tensor, Tensor, Tensor]:
+        """What the raters found of each site.
+
+        Args:
+            history: of the guard.
+            group: who earns as one: none of them rates another.
+            scores: (n, n) float64, of the rater of each row, of the site of each column; NaN: nothing.
+
+        Returns:
+            The history; (n,) what they found; (n, n) how much the rater of each column said of the site of each row;
+            (n,) how far every rater was moved to be on one level.
+        """
+        scores = scores.masked_fill(group.first[:, None] == group.first, torch.nan)
+        rated = scores.isfinite().any(dim=1)
+        heard = rated & ~history.verdicts.against
+        voice, offsets = raters.voices(scores, heard)
+        judged = raters.judged_by(voice, offsets, scores)
+        apart = raters.standing_apart(scores, offsets, judged, heard)
+        if apart.any():
+            voice, offsets = raters.voices(scores, heard & ~apart)
+            judged = raters.judged_by(voice, offsets, scores)
+        return replace(history, apart=torch.where(rated, apart, history.apart)), judged, voice, offsets
+
+
+def _shortened(updates: Tensor, products: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """Updates (n, d) and their Gram matrix, rows times ``factors`` (n,); those of factor 1 keep their bits."""
+    if bool((factors == 1).all()):
+        return updates, products
+    updates = updates.clone()
+    for row in (factors != 1).nonzero().flatten():
+        updates[row] *= factors[row].to(updates.dtype)
+    return updates, products * torch.outer(factors, factors)
+
+
+def _mixed(merging: Tensor, rows: Tensor) -> Tensor:
+    """(n, d) the product; a row that is one row alone keeps its bits."""
+    result = torch.zeros_like(rows)
+    for place, parts in enumerate(merging):
+        for other in parts.nonzero().flatten().tolist():
+            result[place] += rows[other] if parts[other] == 1 else rows[other] * float(parts[other])
+    return result
+
+
+def _inner(updates: Tensor, step: Tensor) -> tuple[Tensor, float]:
+    """(n,) inner products of ``updates`` (n, d) and ``step`` (d,), and its squared norm, float64."""
+    inner, squared = torch.zeros(len(updates), dtype=torch.float64), 0.0
+    for rows, part in zip(torch.split(updates, 1 << 15, dim=1), torch.split(step, 1 << 15), strict=True):
+        inner += rows.double() @ part.double()
+        squared += float(part.double().square().sum())
+    return inner, squared
+
+
+def _cosines_of_rows(one: Tensor, other: Tensor) -> Tensor:
+    one, other = one.double(), other.double()
+    scale = one.norm(dim=1) * other.norm(dim=1)
+    return torch.where(scale > 0, (one * other).sum(dim=1) / scale.where(scale > 0, 1.0), 0.0)

@@ -1,0 +1,76 @@
+"""What the guard remembers of n sites from round to round: tensors alone, so that a checkpoint holds it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmerit.guard.signs import KINDS
+from fedmerit.guard.verdicts import Verdicts
+
+WIDTH = 16384  # of a sketch: cosines of two are within some 0.01 of the vectors'
+MEMORY = 0.5  # of means over rounds
+
+
+@dataclass(frozen=True)
+class History:
+    """Before a round."""
+
+    sketches: Tensor  # (n, m) float32, of each site's last update; zero rows: none yet
+    nearness: Tensor  # (n, n) cosines of updates, mean over rounds; NaN: none yet
+    copied: Tensor  # (n, n) bool: near copies
+    direction: Tensor  # (n,) cosine to the others, likewise
+    lasting: Tensor  # (n,) cosine to the site's own update before, likewise
+    verdicts: Verdicts
+    claimed: Tensor  # (n,) bool: a claim was wrong in the last round
+    bounded: Tensor  # (n,) bool: the update in the last aggregation is not the one sent
+    alone: Tensor  # (n,) bool: goes on from its own model
+    apart: Tensor  # (n,) bool: the site's last ratings stood apart
+    measured: Tensor  # (n,) error of the model without each site, as others measured it; NaN: not yet
+
+    @classmethod
+    def empty(cls, sites: int) -> "History":
+        """Before round 0."""
+        unknown = torch.full((sites,), torch.nan, dtype=torch.float64)
+        zeros = torch.zeros(sites, dtype=torch.long)
+        pairs = torch.zeros(sites, sites, dtype=torch.long)
+        return cls(
+            sketches=torch.zeros(sites, WIDTH),
+            nearness=unknown.repeat(sites, 1),
+            copied=pairs.bool(),
+            direction=unknown,
+            lasting=unknown,
+            verdicts=Verdicts.none(len(KINDS), sites),
+            claimed=zeros.bool(),
+            bounded=zeros.bool(),
+            alone=zeros.bool(),
+            apart=zeros.bool(),
+            measured=unknown,
+        )
+
+    def content(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {**vars(self), "verdicts": dict(vars(self.verdicts))}
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "History":
+        """What `content` gave."""
+        return cls(**{**content, "verdicts": Verdicts(**content["verdicts"])})
+
+
+def sketch(updates: Tensor, seed: int) -> Tensor:
+    """(n, m) of ``updates`` (n, d): entries with random signs, added up m apart; keeps cosines (count sketch)."""
+    n, d = updates.shape
+    signs = torch.randint(0, 2, (d,), generator=torch.Generator().manual_seed(seed), dtype=torch.int8) * 2 - 1
+    whole = d // WIDTH * WIDTH
+    signed = updates * signs
+    result = signed[:, :whole].view(n, -1, WIDTH).sum(dim=1)
+    result[:, : d - whole] += signed[:, whole:]
+    return result
+
+
+def remembered(memory: Tensor, now: Tensor) -> Tensor:
+    """The mean over rounds: what is not known now stays, what was not known before counts whole."""
+    return torch.where(now.isnan(), memory, torch.where(memory.isnan(), now, MEMORY * memory + (1 - MEMORY) * now))

@@ -1,0 +1,34 @@
+"""What every rule of the guard says of itself, and what rules compare a site with: the other sites."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A row of the table in docs/trust.md."""
+
+    name: str
+    does: str
+    stops: str
+    costs: str  # to honest sites
+
+
+def median_of_others(values: Tensor, known: Tensor) -> Tensor:
+    """(n,) the median of the ``known`` (n,) bool other sites' ``values`` (n,); NaN with fewer than two of them.
+
+    A site has no part in what it is held to.
+    """
+    n = len(values)
+    others = known.expand(n, n) & ~torch.eye(n, dtype=torch.bool)
+    medians = values.double().expand(n, n).where(others, torch.nan).nanquantile(0.5, dim=1)
+    return medians.where(others.sum(dim=1) >= 2, torch.nan)
+
+
+def shrinking(amounts: Tensor, known: Tensor, times: float) -> Tensor:
+    """(n,) by what to multiply ``amounts`` (n,) so that none is over ``times`` the median of the others; 1: nothing."""
+    bound = times * median_of_others(amounts, known)
+    over = known & (bound > 0) & (amounts > bound)
+    return torch.where(over, bound / amounts.where(over, 1.0), 1.0)

@@ -1,0 +1,179 @@
+"""A federation of made-up sites, played on the contract of methods: updates are vectors, Dice has a formula.
+
+Site i pulls the model towards its own optimum c_i, with noise, and has Dice 1 / (1 + ‖w - c_i‖²) of a model w. One
+site's optimum lies the other way: the honest outlier. No network is trained, so that attacks, methods and seeds can
+be crossed in minutes; what it shows has to be shown on trained models too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.core import CandidateResults, Layout, Method, OwnPart, Reports, SiteView
+from fedmerit.guard import trials
+from fedmerit.guard.guard import Answers, Guard
+from fedmerit.guard.history import History
+from fedmerit.seeds import random_seed
+from fedmerit.vectors import gram, histogram
+
+SIZE = 3000  # d
+SITES = 6
+OUTLIER = 3
+STEP = 0.04  # of the way to the optimum that a round goes
+NOISE = 2.2  # of an update, in ways to the optimum at the start
+IMAGES = 100
+
+
+@dataclass(frozen=True)
+class Player:
+    """What one name in the federation does: an honest site, unless hooks are replaced."""
+
+    site: int  # whose optimum it has
+    images: float = IMAGES
+
+    def update(self, honest: Tensor, seen: "Seen") -> Tensor:
+        """(d,) what it sends; ``honest`` (d,) is what training gives."""
+        return honest
+
+    def claim(self, values: dict[str, float]) -> dict[str, float]:
+        """What it says of itself."""
+        return values
+
+    def rate(self, dice: Tensor, members: Tensor) -> Tensor:
+        """(k,) Dice that it says candidates have; ``members`` (k, n) bool are the names that have a part in each."""
+        return dice
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a player knows."""
+
+    round: int
+    step: Tensor  # (d,) how the model it has moved last
+    last: Tensor | None  # (d,) what it sent last
+    peers: Tensor  # (n, d) honest updates of all names: a copier looks at its twin's
+    random: torch.Generator
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of it, (rounds, names) each."""
+
+    weights: Tensor
+    reputation: Tensor
+    reward: Tensor  # part of the aggregate that is downloaded; of one model for all 1, 0 where it is withheld
+    verdicts: Tensor
+    dice: Tensor  # (names,) of the final models, each at its own site
+
+
+def play(method: Method, players: Sequence[Player], seed: int, rounds: int, guard: Guard | None) -> Played:
+    """Rounds of one federation; None: without a guard."""
+    if guard is not None:
+        method = method.without_claims
+    n, draw = len(players), torch.Generator().manual_seed(random_seed(seed, "made-up sites"))
+    centre = torch.randn(SIZE, generator=draw) / SIZE**0.5
+    own = torch.randn(SITES, SIZE, generator=draw) / SIZE**0.5
+    optima = centre + 0.7 * own
+    optima[OUTLIER] = 1.3 * own[OUTLIER] - 0.25 * centre
+    models = torch.zeros(SIZE)
+    state = method.start(models, n, Layout.of(SIZE))
+    history, last_step, before, weights = History.empty(n), None, None, None
+    sent: list[Tensor | None] = [None] * n
+    trained = torch.zeros(n, SIZE)
+    steps = torch.zeros(n, SIZE)
+    rows: dict[str, list[Tensor]] = {name: [] for name in ("weights", "reputation", "reward", "verdicts")}
+
+    def dice(site: int, model: Tensor) -> float:
+        return float(1 / (1 + (model.double() - optima[site].double()).square().sum()))
+
+    for number in range(rounds):
+        held = models.expand(n, -1)
+        noise = torch.randn(n, SIZE, generator=draw) * (NOISE / SIZE**0.5)
+        honest = torch.stack([STEP * (optima[p.site] - held[i] + noise[i]) for i, p in enumerate(players)])
+        updates = torch.empty(n, SIZE)
+        values = {name: torch.full((n,), torch.nan, dtype=torch.float64) for name in method.asks}
+        for i, player in enumerate(players):
+            part = None
+            if before is not None and weights is not None and 0 < weights[i] < 1:
+                part = OwnPart(before[i], trained[i], float(weights[i]), partial(dice, player.site))
+            spread = torch.linspace(0.5, 1.5, 20, dtype=torch.float64)
+            losses = ((1 - dice(player.site, held[i])) * spread).clamp(0, 1)
+            said = method.report(SiteView(held[i], partial(torch.clone, losses), part))
+            for name, value in player.claim(dict(said)).items():
+                values[name][i] = value
+            random = torch.Generator().manual_seed(random_seed(seed, number, i, "player"))
+            updates[i] = player.update(honest[i], Seen(number, steps[i], sent[i], honest, random))
+            sent[i] = updates[i]
+        images = torch.tensor([player.images for player in players], dtype=torch.float64)
+        reports = Reports(images, torch.ones(n, dtype=torch.bool), values, products=gram(updates))
+        ruling = None
+        if guard:
+            history, ruling = guard.rule(history, Answers(updates, reports, last_step))
+            updates, reports = ruling.updates, ruling.reports
+        if isinstance(method, EvaluatesCandidates):
+            candidates = method.candidates(state, updates, reports)
+            if candidates is not None:
+                ratings, losses_of = _rated(candidates, players, optima)
+                results = CandidateResults(ratings.mean(dim=0), losses_of)
+                if guard and ruling:
+                    scores = trials.scores_of(candidates, ratings, reports.present)
+                    history, *judgement = guard.judge(history, ruling.earners, scores)
+                    results = trials.results_of(candidates, ratings, losses_of, *judgement)
+                reports = replace(reports, candidates=results)
+        state, outcome = method.round(state, updates, reports)
+        if guard and ruling:
+            history = guard.after(history, ruling, outcome)
+            if "minus_error" in method.asks and number % guard.settings.rate_every == 0:
+                there = ruling.reports.present
+                without = trials.models_without(
+                    outcome.models, held + updates, outcome.weights, ruling.reports.data_share, there
+                )
+                ratings, _ = _rated(without, players, optima, there.nonzero().flatten().tolist())
+                scores = torch.full((n, n), torch.nan, dtype=torch.float64)
+                scores[:, there] = 1 - ratings
+                history, judged, _, _ = guard.judge(history, ruling.earners, scores)
+                history = replace(history, measured=judged.clamp(0, 1).where(there, history.measured))
+            last_step = outcome.weights.float() @ updates
+            raw_models = held
+            updates = ruling.own
+            outcome = ruling.settled(outcome, raw_models)
+        before, weights, trained = held, outcome.weights, held + updates
+        models = outcome.models
+        steps = models.expand(n, -1) - held
+        quota = outcome.quantities.get("quota")
+        rows["weights"].append(outcome.weights)
+        rows["reputation"].append(outcome.reputation)
+        ones = torch.ones(n, dtype=torch.float64)
+        if quota is None:
+            quota = ones.masked_fill(ruling.withheld, 0.0) if ruling else ones
+        rows["reward"].append(quota)
+        found = history.verdicts.against.double()
+        flagged = outcome.quantities.get("flagged", torch.zeros(n)).nan_to_num(0.0)
+        rows["verdicts"].append(found if guard else flagged)
+    final = torch.tensor([dice(p.site, models.expand(n, -1)[i]) for i, p in enumerate(players)])
+    return Played(**{name: torch.stack(values) for name, values in rows.items()}, dice=final)
+
+
+def _rated(
+    candidates: Candidates, players: Sequence[Player], optima: Tensor, without: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """(n, k) the Dice that all players say candidates have, and (k, bins) their losses.
+
+    ``without``: the name that each candidate is without, where they are that.
+    """
+    models = candidates.mixtures @ candidates.models.double()
+    at = optima[[player.site for player in players]].double()
+    dice = 1 / (1 + torch.cdist(at, models).square())
+    members = candidates.shares > 0
+    if without is not None:  # what is said of such a model speaks against the site that it is without
+        members = ~torch.eye(len(players), dtype=torch.bool)[list(without)]
+    said = torch.stack([player.rate(row, members) for player, row in zip(players, dice, strict=True)])
+    losses = torch.zeros(len(models), candidates.bins, dtype=torch.float64)
+    if candidates.bins:
+        of_images = ((1 - dice[:, :, None]) * torch.linspace(0.5, 1.5, 20, dtype=torch.float64)).clamp(0, 1)
+        losses += torch.stack([histogram(row.flatten(), candidates.bins) for row in of_images.transpose(0, 1)])
+    return said.clamp(0, 1), losses

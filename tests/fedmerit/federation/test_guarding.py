@@ -1,0 +1,139 @@
+"""The guard in a run: enrolment, ratings of models without a site, verdicts, what is recorded, resuming."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from pretending import SITES, evaluated, replies, tiny_plan
+from stepping import Stepped as Federation
+
+from fedmerit.federation.recorder import Recorder
+from fedmerit.records.results import read_results
+from fedmerit.training.data import SERVER_SPLIT, SPLITS
+from fedmerit.wire.inspection import fault_of_enrolment
+from fedmerit.wire.messages import TRAIN, Answer, Enrolment, EnrolmentTask, Evaluation, Reply
+
+
+def enrolment(images: int = 10, place: int = 0, server: int = 0) -> Enrolment:
+    cases = dict.fromkeys(SPLITS, 2) | {SERVER_SPLIT: server}
+    digests = tuple(f"{place:016x}{number:016x}" for number in range(2))
+    return Enrolment(0, cases, cases | {"training": images}, digests)
+
+
+def answers(federation: Federation, change: Callable[[str, Reply], Answer] = lambda site, reply: reply):
+    """What the made-up sites of `pretending` say to whatever is asked."""
+    tasks = federation.tasks()
+    if all(isinstance(task, EnrolmentTask) for task in tasks.values()):
+        return {site: enrolment(2 if site == "Cedar" else 10, SITES.index(site)) for site in tasks}
+    if federation.work == TRAIN:
+        return {site: change(site, reply) for site, reply in replies(federation).items()}
+    return {site: evaluated(federation, site) for site in tasks}
+
+
+def play(federation: Federation, **arguments) -> None:
+    while federation.work:
+        federation.take(answers(federation, **arguments))
+
+
+def plan(method: str = "fedce", rounds: int = 4, **settings):
+    return tiny_plan(method, rounds, guard="on", rate_every=2, **settings)
+
+
+def ledger(run: Path):
+    return [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+
+
+def test_sites_commit_before_round_0_and_are_held_to_it(tmp_path):
+    federation = Federation(plan("fedavg", 2), SITES, tmp_path / "run")
+    assert all(isinstance(task, EnrolmentTask) for task in federation.tasks().values())
+    play(federation, change=lambda site, reply: replace(reply, num_samples=99) if site == "Birch" else reply)
+    first, second = ledger(tmp_path / "run")
+    assert first["guard"]["enrolled"]["Cedar"]["slices"]["training"] == 2
+    assert first["rejected"]["Birch"] == "num_samples 99, at first it was 10"
+    assert "enrolled" not in second["guard"]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"round": 3}, "of round 3"),
+        ({"cases": {"training": 2}}, "other splits"),
+        ({"slices": dict.fromkeys((*SPLITS, SERVER_SPLIT), 1)}, "fewer slices than cases"),
+        ({"fingerprint": ("a", "b")}, "digests that are none"),
+        ({"fingerprint": ()}, "0 digests for 2 cases"),
+        ({"certificate": 7}, "a certificate that is none"),
+    ],
+)
+def test_an_enrolment_that_is_none_is_refused(change, fault):
+    assert fault in (fault_of_enrolment(replace(enrolment(), **change), 0) or "")
+
+
+def test_fedces_error_is_what_the_others_measured(tmp_path):
+    federation, asked = Federation(plan(), SITES, tmp_path / "run"), []
+    while federation.work:
+        task = next(iter(federation.tasks().values()))
+        if isinstance(task, Evaluation) and federation.training:
+            asked.append((task.round, task.split, len(task.mixtures)))
+        federation.take(answers(federation))
+    assert asked == [(0, "validation", 3), (2, "validation", 3)]
+    rows = read_results(tmp_path / "run").query("round == 1 and split == ''")
+    said = rows[rows["quantity"] == "minus_error"].set_index("site")["value"]
+    measured = rows[rows["quantity"] == "measured_error"].set_index("site")["value"]
+    assert said.to_dict() == measured.to_dict()
+    assert set(said.index) == set(SITES)
+
+
+@pytest.mark.parametrize("method", ["cffl", "fedci", "fedsac", "shapfed", "scaffold", "cycle", "cgsv"])
+def test_methods_of_every_kind_go_through_a_run(tmp_path, method):
+    federation = Federation(plan(method, 3), SITES, tmp_path / "run")
+    play(federation)
+    assert federation.finished
+    assert all("guard" in record for record in ledger(tmp_path / "run"))
+
+
+def idle(site: str, reply: Reply) -> Reply:
+    return replace(reply, update=torch.zeros_like(reply.update)) if site == "Birch" else reply
+
+
+def test_a_verdict_withholds_weight_and_model_and_is_recorded(tmp_path):
+    config = plan("fedavg", 6)
+    federation = Federation(config, SITES, tmp_path / "run")
+    play(federation, change=idle)
+    last = ledger(tmp_path / "run")[-1]
+    assert last["guard"]["verdicts"] == ["Birch"]
+    assert set(last["guard"]["signs"]["Birch"]) >= {"length", "direction"}
+    assert last["weights"]["Birch"] == 0
+    assert sum(last["weights"].values()) == pytest.approx(1)
+    rows = read_results(tmp_path / "run").query("round == 5 and site == 'Birch' and split == ''")
+    values = rows.set_index("quantity")["value"]
+    assert (values["verdict"], values["contribution"], values["reputation"]) == (1, 0, 0)
+    models = federation.models.parameters
+    assert models.shape[0] == 3
+    assert torch.equal(models[0], models[2])
+    assert not torch.equal(models[0], models[1])
+
+
+def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
+    config = plan("fedce", 6)
+    whole = Federation(config, SITES, tmp_path / "whole")
+    play(whole, change=idle)
+    part = Federation(config, SITES, tmp_path / "part")
+    while part.round < 4:
+        part.take(answers(part, change=idle))
+    again = Federation(config, SITES, tmp_path / "part")
+    assert again.round == 4
+    play(again, change=idle)
+    assert torch.equal(again.models.parameters, whole.models.parameters)
+    assert ledger(tmp_path / "part")[-1]["guard"] == ledger(tmp_path / "whole")[-1]["guard"]
+
+
+def test_without_a_guard_nothing_is_asked_or_recorded_of_it(tmp_path):
+    federation = Federation(tiny_plan("fedavg", 1), SITES, tmp_path / "run")
+    assert federation.work == TRAIN
+    play(federation)
+    assert "guard" not in ledger(tmp_path / "run")[0]
+    assert isinstance(federation.recorder, Recorder)
+    assert "verdict" not in set(read_results(tmp_path / "run")["quantity"])

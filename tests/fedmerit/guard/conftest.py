@@ -1,0 +1,34 @@
+"""Rounds for the guard."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from pulling_sites import updates_of
+
+from fedmerit.core import Reports
+from fedmerit.guard.guard import Answers, Enrolled, Guard
+from fedmerit.guard.history import History
+from fedmerit.guard.settings import Guarding
+from fedmerit.vectors import gram
+
+Change = Callable[[int, torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture
+def play():
+    """Rounds through a guard: the ruling and history of each; ``change`` (round, updates) makes attackers."""
+
+    def rounds(change: Change, count: int = 8, on_verdict: str = "withhold", enrolled: Enrolled | None = None):
+        n = len(change(0, updates_of(0)))
+        guard = Guard(Guarding("on", on_verdict), enrolled or Enrolled.nothing(n))
+        history, step, given = History.empty(n), None, []
+        for number in range(count):
+            updates = change(number, updates_of(number))
+            reports = Reports(torch.full((n,), 50.0).double(), torch.ones(n).bool(), products=gram(updates))
+            history, ruling = guard.rule(history, Answers(updates, reports, step))
+            step = ruling.updates[ruling.reports.present].mean(dim=0)
+            given.append((ruling, history))
+        return given
+
+    return rounds

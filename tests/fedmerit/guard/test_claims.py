@@ -1,0 +1,27 @@
+"""What a site says of itself may lower what it earns, and no more."""
+
+import pytest
+import torch
+
+from fedmerit.guard.claims import held_claims
+from fedmerit.methods.fedave import FedAVE
+
+PRESENT = torch.ones(4, dtype=torch.bool)
+
+
+def test_a_claimed_error_gives_way_to_what_others_measured():
+    claims = {"minus_error": torch.tensor([1.0, 0.2, 0.3, 0.1]).double(), "cosine": torch.ones(4).double()}
+    measured = torch.tensor([0.2, 0.2, torch.nan, 0.3]).double()
+    held = held_claims(claims, PRESENT, measured)
+    assert held["minus_error"] is measured
+    assert held["cosine"] is claims["cosine"]
+    assert held_claims(claims, PRESENT, None)["minus_error"] is claims["minus_error"]
+
+
+def test_a_claimed_loss_counts_at_most_the_median_of_the_others():
+    claims = {"loss": torch.tensor([1.0, 0.2, 0.3, 0.1]).double()}
+    assert held_claims(claims, PRESENT, None)["loss"].tolist() == pytest.approx([0.2, 0.2, 0.2, 0.1])
+
+
+def test_fedave_without_claims_pays_for_dice_alone():
+    assert FedAVE().without_claims.distributions == "none"

@@ -1,0 +1,153 @@
+"""The guard as a whole: what it leaves alone, what it withholds, who earns as one; its rules and their page."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from pulling_sites import updates_of
+
+from fedmerit.core import Outcome, Reports
+from fedmerit.guard.guard import RULES, Answers, Enrolled, Guard
+from fedmerit.guard.history import History
+from fedmerit.guard.settings import Guarding
+from fedmerit.vectors import gram
+
+PAGE = Path(__file__).parents[3] / "docs" / "trust.md"
+
+
+def honest(round, updates):
+    return updates
+
+
+def replaced(row, value):
+    def change(round, updates):
+        updates[row] = value(round, updates)
+        return updates
+
+    return change
+
+
+def zeros(round, updates):
+    return torch.zeros_like(updates[0])
+
+
+def test_honest_answers_keep_their_bits_and_nobody_is_accused(play):
+    for number, (ruling, history) in enumerate(play(honest, 12)):
+        assert torch.equal(ruling.updates, updates_of(number))
+        assert ruling.reports.present.all()
+        assert not history.verdicts.against.any()
+        outcome = Outcome(*torch.rand(3, 6).double(), models=torch.zeros(4))
+        assert ruling.settled(outcome, torch.zeros(4)) is outcome
+
+
+def test_an_honest_outlier_shows_one_kind_of_sign_and_no_more(play):
+    ruling, history = play(honest, 12)[-1]
+    assert ruling.signs[:, 3].tolist() == [False, False, True, False]
+    assert not history.verdicts.against[3]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        zeros,
+        lambda round, updates: 0.02 * torch.randn(2000, generator=torch.Generator().manual_seed(round)),
+        lambda round, updates: updates_of(0)[5],
+    ],
+    ids=["zero", "noise", "replay"],
+)
+def test_riders_are_named_within_ten_rounds_and_only_they(play, value):
+    _, history = play(replaced(5, value), 10)[-1]
+    assert history.verdicts.against.tolist() == [False] * 5 + [True]
+
+
+def test_who_is_withheld_from_earns_nothing_and_keeps_what_it_trained(play):
+    ruling, _ = play(replaced(5, zeros), 6)[-1]
+    assert ruling.reports.present.tolist() == [True] * 5 + [False]
+    outcome = Outcome(*torch.ones(3, 6).double(), models=torch.ones(2000), quantities={"quota": torch.ones(6)})
+    received = torch.full((2000,), 5.0)
+    settled = ruling.settled(outcome, received)
+    for values in (settled.contribution, settled.reputation, settled.weights, settled.quantities["quota"]):
+        assert values.tolist() == [1.0] * 5 + [0.0]
+    assert torch.equal(settled.models[5], received + ruling.own[5])
+    assert torch.equal(settled.models[0], torch.ones(2000))
+
+
+def test_a_site_that_stops_is_paid_again_unless_it_was_excluded(play):
+    def for_a_while(round, updates):
+        return replaced(5, zeros)(round, updates) if round < 6 else updates
+
+    assert play(for_a_while, 6)[-1][1].verdicts.against[5]
+    assert not play(for_a_while, 12)[-1][1].verdicts.against[5]
+    assert play(for_a_while, 12, "exclude")[-1][1].verdicts.against[5]
+
+
+def test_a_verdict_that_is_only_shown_changes_nothing(play):
+    ruling, history = play(replaced(5, zeros), 8, "show")[-1]
+    assert history.verdicts.against[5]
+    assert ruling.reports.present.all()
+
+
+def test_long_updates_are_shortened_to_three_times_the_median(play):
+    ruling, _ = play(replaced(2, lambda round, updates: 1e6 * updates[2]), 1)[0]
+    lengths = ruling.updates.norm(dim=1)
+    others = lengths[[0, 1, 3, 4, 5]].median()
+    assert float(lengths[2]) == pytest.approx(3 * float(others), rel=1e-5)
+    assert ruling.quantities["clipped"][[0, 1, 3, 4, 5]].tolist() == [1.0] * 5
+    assert torch.allclose(ruling.reports.products, gram(ruling.updates), rtol=1e-5)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_copies_are_one_site_to_the_method_and_divide_what_it_earns(play, noise):
+    def copied(round, updates):
+        random = torch.Generator().manual_seed(round)
+        scale = noise * float(updates[5].norm()) / 2000**0.5
+        twins = [updates[5] + scale * torch.randn(2000, generator=random) for _ in range(2)]
+        return torch.cat([updates[:5], torch.stack(twins)])
+
+    ruling, _ = play(copied, 3)[-1]
+    assert ruling.reports.present.tolist() == [True] * 6 + [False]
+    assert torch.allclose(ruling.updates[5], copied(2, updates_of(2))[5:].mean(dim=0), atol=1e-6)
+    weights = torch.tensor([0.16] * 5 + [0.2, 0.0]).double()
+    settled = ruling.settled(Outcome(weights, weights, weights, torch.zeros(3)), torch.zeros(3))
+    assert settled.weights[5:].tolist() == [0.1, 0.1]
+    assert ruling.reports_of_parts.num_samples.tolist() == [50.0] * 5 + [25.0, 25.0]
+
+
+def test_an_organisation_counts_with_all_its_images_as_one_site(play):
+    enrolled = Enrolled(
+        torch.tensor([50.0, 50, 50, 50, 30, 60]).double(), torch.tensor([0, 1, 2, 3, 4, 4]), torch.zeros(6, 6).bool()
+    )
+    ruling, _ = play(honest, 1, enrolled=enrolled)[0]
+    assert ruling.reports.num_samples.tolist() == [50, 50, 50, 50, 90, 0]
+    assert ruling.earners.parts[4:].tolist() == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_sites_that_enrolled_the_same_cases_are_copies_from_the_first_round(play):
+    shared = torch.zeros(6, 6).bool()
+    shared[0, 1] = shared[1, 0] = True
+    ruling, _ = play(honest, 1, enrolled=Enrolled(torch.full((6,), 50.0).double(), torch.arange(6), shared))[0]
+    assert ruling.reports.present.tolist() == [True, False, True, True, True, True]
+
+
+def test_without_updates_counts_are_bounded_all_the_same():
+    guard = Guard(Guarding("on"), Enrolled.nothing(4), merges=False, measures=False)
+    counts = torch.tensor([50.0, 60.0, 70.0, 1e9]).double()
+    reports = Reports(counts, torch.ones(4).bool(), products=gram(torch.zeros(4, 0)))
+    _, ruling = guard.rule(History.empty(4), Answers(torch.zeros(4, 0), reports))
+    assert ruling.reports.num_samples.tolist() == [50, 60, 70, 180]
+
+
+def test_history_survives_a_checkpoint(play, tmp_path):
+    _, history = play(honest, 3)[-1]
+    torch.save(history.content(), tmp_path / "history.pt")
+    again = History.of(torch.load(tmp_path / "history.pt", weights_only=True))
+    for name, value in vars(history).items():
+        if name != "verdicts":
+            assert torch.equal(value.nan_to_num(9.0), getattr(again, name).nan_to_num(9.0)), name
+    assert torch.equal(again.verdicts.lasted, history.verdicts.lasted)
+
+
+def test_the_page_has_every_rule_in_the_words_of_its_declaration():
+    page = PAGE.read_text()
+    for rule in RULES:
+        assert f"| {rule.name} | {rule.does} | {rule.stops} | {rule.costs} |" in page

@@ -1,0 +1,49 @@
+"""What is rated: models without each site, candidates of sites, coalitions."""
+
+import pytest
+import torch
+
+from fedmerit.capabilities.candidates import Candidates
+from fedmerit.core import Reports
+from fedmerit.games import coalition_candidates, coalition_values, shapley
+from fedmerit.guard import trials
+from fedmerit.guard.raters import judged_by, voices
+
+
+def test_the_model_without_a_site_is_the_mean_of_the_others():
+    trained = torch.tensor([[1.0, 2.0], [3.0, 5.0], [9.0, 9.0], [2.0, 0.0]])
+    weights, there = torch.tensor([0.5, 0.2, 0.0, 0.3]).double(), torch.tensor([True, True, False, True])
+    model = (weights @ trained.double()).float()
+    share = torch.tensor([0.25, 0.25, 0.0, 0.5]).double()
+    found = trials.models_without(model, trained, weights, share, there)
+    models = found.mixtures @ found.models.double()
+    assert models[0].tolist() == pytest.approx([(0.2 * 3 + 0.3 * 2) / 0.5, (0.2 * 5) / 0.5], rel=1e-5)
+    assert found.shares[0].tolist() == pytest.approx([0, 1 / 3, 0, 2 / 3])
+    assert len(models) == 3
+
+
+def test_ratings_of_candidates_become_scores_of_the_sites_that_made_them():
+    candidates = Candidates(torch.zeros(3, 1), torch.eye(3), torch.tensor([[0.0, 1, 0], [0, 0, 1], [0, 0, 0]]))
+    ratings = torch.tensor([[0.5, 0.6, 0.1], [torch.nan] * 3, [0.7, 0.8, 0.2]]).double()
+    scores = trials.scores_of(candidates, ratings, torch.tensor([False, True, True]))
+    assert scores[0].tolist()[1:] == pytest.approx([0.5, 0.6])
+    assert scores[:, 0].isnan().all()
+    assert scores[1].isnan().all()
+
+
+def test_shapley_values_as_the_others_judge_are_those_of_the_games_method():
+    random = torch.Generator().manual_seed(0)
+    present = torch.tensor([True, True, False, True, True])
+    reports = Reports(torch.full((5,), 10.0).double() * present, present)
+    candidates = coalition_candidates(torch.zeros(3), torch.randn(5, 3, generator=random), reports)
+    ratings = torch.rand(5, 16, generator=random).double()
+    ratings[2] = torch.nan
+    scores = trials.scores_of(candidates, ratings, present)
+    assert torch.allclose(scores[0, present], shapley(ratings[0]))
+    scores.fill_diagonal_(torch.nan)
+    voice, offsets = voices(scores, present)
+    judged = judged_by(voice, offsets, scores)
+    results = trials.results_of(candidates, ratings, torch.zeros(16, 0), judged, voice, offsets)
+    values = coalition_values(Reports(reports.num_samples, present, candidates=results), 0.0)
+    assert torch.allclose(values[present], judged[present], atol=1e-9)
+    assert values[2].isnan()
