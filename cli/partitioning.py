@@ -17,6 +17,7 @@ class By(StrEnum):
     uniform = "uniform"
     powerlaw = "powerlaw"
     dirichlet = "dirichlet"
+    imbalanced = "imbalanced"
 
 
 class Classes(StrEnum):
@@ -41,12 +42,21 @@ def partition(
     sites: Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay as they are.")],
     out: Annotated[Path, typer.Option(help="Folder to write the new site folders into.")],
     into: Annotated[int, typer.Option(help="Number of sites: site-1, site-2, ...")],
-    by: Annotated[By, typer.Option(help="Equal shares, shares by a power law, or drawn per class of patients.")],
+    by: Annotated[
+        By, typer.Option(help="Equal shares, by a power law, drawn per class of patients, or much for a few.")
+    ],
     exponent: Annotated[
         float | None, typer.Option(help="powerlaw: site k gets a share proportional to k^A.", show_default="1.25")
     ] = None,
     alpha: Annotated[
         float | None, typer.Option(help="dirichlet: large is even, small concentrated.", show_default="0.5")
+    ] = None,
+    kappa: Annotated[
+        float | None, typer.Option(help="imbalanced: the share of each holder.", show_default="0.6")
+    ] = None,
+    holders: Annotated[
+        int | None,
+        typer.Option(help="imbalanced: the first so many sites; the others share the rest evenly.", show_default="1"),
     ] = None,
     classes: Annotated[
         Classes | None,
@@ -75,7 +85,7 @@ def partition(
     from data_prep.dealing import Scheme
     from data_prep.partition import partition as partition_sites
 
-    scheme = Scheme(by.value, into, exponent, alpha, classes and classes.value, seed)
+    scheme = Scheme(by.value, into, exponent, alpha, classes and classes.value, seed, kappa, holders)
     folders = partition_sites(
         sites,
         out,

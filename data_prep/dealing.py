@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 
-SCHEMES = ("uniform", "powerlaw", "dirichlet")
+SCHEMES = ("uniform", "powerlaw", "dirichlet", "imbalanced")
 CLASSES = ("source", "size", "intensity")
 EXPONENT = 1.25  # of 5 to 20 sites, at most 5% of the patients are elsewhere than by CGSV's released code
 ALPHA = 0.5
+KAPPA, HOLDERS = 0.6, 1
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,16 @@ class Scheme:
         by: ``uniform``: as many patients each. ``powerlaw``: site k of N gets a share proportional to
             k^``exponent``, the first the fewest (POW, Sec. 4.1, Xu et al. 2021). ``dirichlet``: for every class of
             patients the sites' shares are one draw of Dir_N(``alpha``) (DIR, Sec. 5.1, Wang et al. 2024).
+            ``imbalanced``: each of the first ``holders`` sites gets a share of ``kappa``, the others share the rest
+            evenly (imbalanced(κ, m), Sec. 5.1, Tastan et al. 2025).
         into: Number of sites, N >= 1.
         exponent: For ``powerlaw``, 0 (uniform) to 10; 1.25 where not given.
         alpha: For ``dirichlet``, 0.001 (every class at one site) to 1e6 (uniform); 0.5 where not given.
+        kappa: For ``imbalanced``, κ, 0 to 1, with something left for the others; 0.6 where not given.
+        holders: For ``imbalanced``, m, at least one and fewer than the sites; 1 where not given.
         classes: What a patient's class is: its ``source`` site, or which quarter of all patients it belongs to by
             the organ's ``size`` or ``intensity``. Where not given, the source, or the size for a Dirichlet draw
-            over a single source. ``uniform`` and ``powerlaw`` spread every class in proportion.
+            over a single source. All but ``dirichlet`` spread every class in proportion.
         seed: Moves who goes where, and the Dirichlet draws.
 
     Raises:
@@ -39,6 +44,8 @@ class Scheme:
     alpha: float | None = None
     classes: str | None = None
     seed: int = 0
+    kappa: float | None = None
+    holders: int | None = None
 
     def __post_init__(self) -> None:
         if self.by not in SCHEMES:
@@ -49,12 +56,27 @@ class Scheme:
             raise BadInput(f"into {self.into}: expected a number of sites, 1 or more")
         if self.seed < 0:
             raise BadInput(f"seed {self.seed}: expected 0 or more")
-        for name, scheme, low, high in (("exponent", "powerlaw", 0, 10), ("alpha", "dirichlet", 1e-3, 1e6)):
+        for name, scheme, low, high in (
+            ("exponent", "powerlaw", 0, 10),
+            ("alpha", "dirichlet", 1e-3, 1e6),
+            ("kappa", "imbalanced", 0, 1),
+            ("holders", "imbalanced", 1, self.into - 1),
+        ):
             value = getattr(self, name)
             if value is not None and self.by != scheme:
                 raise BadInput(f"{name} {value:g}: belongs to {scheme}, but the scheme is {self.by}; leave it out")
             if value is not None and not low <= value <= high:
                 raise BadInput(f"{name} {value:g}: expected {low:g} to {high:g}")
+        if self.by == "imbalanced" and not (self.into > self._held[1] and self._held[0] * self._held[1] < 1):
+            raise BadInput(
+                f"kappa {self._held[0]:g}, holders {self._held[1]}: expected something left for the others of "
+                f"{self.into} sites"
+            )
+
+    @property
+    def _held(self) -> tuple[float, int]:
+        """κ and m."""
+        return KAPPA if self.kappa is None else self.kappa, self.holders or HOLDERS
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -63,6 +85,8 @@ class Scheme:
             return {"exponent": float(EXPONENT if self.exponent is None else self.exponent)}
         if self.by == "dirichlet":
             return {"alpha": float(ALPHA if self.alpha is None else self.alpha)}
+        if self.by == "imbalanced":
+            return {"kappa": float(self._held[0]), "holders": self._held[1]}
         return {}
 
     def shares(self, classes: int) -> NDArray[np.float64]:
@@ -70,6 +94,10 @@ class Scheme:
         if self.by == "dirichlet":
             rng = np.random.default_rng([self.seed, *b"shares"])
             return rng.dirichlet(np.full(self.into, self.parameters["alpha"]), size=classes)
+        if self.by == "imbalanced":
+            kappa, holders = self._held
+            others = np.full(self.into, (1 - kappa * holders) / (self.into - holders))
+            return np.tile(np.where(np.arange(self.into) < holders, kappa, others), (classes, 1))
         sizes = np.arange(1, self.into + 1, dtype=np.float64) ** self.parameters.get("exponent", 0)
         return np.tile(sizes / sizes.sum(), (classes, 1))
 
