@@ -106,7 +106,7 @@ def _means(study: Study, artefact: Artefact) -> Made:
     if artefact.name == "figure6":
         table, over, title = mean_estimation.over_gaps(), "gap", "Difference of the true means"
     else:
-        table, over, title = mean_estimation.over_shares(), "share", "Share of site 1"
+        table, over, title = mean_estimation.over_ratios(), "ratio", "Samples of site 1 by those of site 2"
     lines = [name for name in map(str, table) if name != over and not name.startswith("deviation")]
     figure = mean_estimation.draw(table, over, lines, title)
     return Made(drawn=[Drawn(artefact.name, artefact.what, figure, table)])
@@ -258,9 +258,9 @@ PAPER = Paper(
         ),
         Artefact(
             "figure7",
-            "Two sites that estimate one mean: likewise, by the share of the samples that the first has",
+            "Two sites that estimate one mean: likewise, by how many times the samples of the second the first has",
             _means,
-            remark=f"The paper does not say how many samples both have together; {mean_estimation.SAMPLES} here.",
+            remark=f"The paper does not say how many samples the second site has; {mean_estimation.SAMPLES} here.",
         ),
         Artefact(
             "figure11",

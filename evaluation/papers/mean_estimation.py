@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from evaluation.display.drawing import METHOD_COLOURS, STYLE
 
 RUNS = 10_000  # as in the paper
-VARIANCE, SAMPLES = 5.0, 20  # of Figure 7: σ²; how many samples both have together is not stated
+VARIANCE, SAMPLES = 5.0, 10  # of Figure 7: σ²; how many samples site 2 has is not stated
 GAPS = tuple(np.linspace(0, 5, 21).round(2))  # θ_2 - θ_1 of Figure 6
-SHARES = tuple(np.linspace(0.5, 0.95, 10).round(2))  # of the samples that site 1 has, of Figure 7
+RATIOS = tuple(range(1, 11))  # N_1 / N_2 of Figure 7
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ def over_gaps(runs: int = RUNS, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def over_shares(runs: int = RUNS, seed: int = 0) -> pd.DataFrame:
-    """Figure 7, one true mean: ``share`` of the samples at site 1, usefulness to each, deviations of their results."""
+def over_ratios(runs: int = RUNS, seed: int = 0) -> pd.DataFrame:
+    """Figure 7, one true mean: ``ratio`` N_1 / N_2, usefulness to each site, deviations of what they end with."""
     rows = []
-    for share in SHARES:
-        samples = [float(share) * SAMPLES, float(1 - share) * SAMPLES]
+    for ratio in RATIOS:
+        samples = [float(ratio * SAMPLES), float(SAMPLES)]
         drawn = estimates(0.0, [(VARIANCE / number) ** 0.5 for number in samples], samples, runs, seed)
-        row: dict[str, float] = {"share": share}
+        row: dict[str, float] = {"ratio": ratio}
         for place in (0, 1):
             row[f"cycle, site {place + 1}"] = drawn.useful(drawn.cycle)[place]
             row[f"fedavg, site {place + 1}"] = drawn.useful(drawn.fedavg)[place]

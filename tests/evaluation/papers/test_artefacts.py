@@ -128,7 +128,7 @@ def test_an_artefact_of_comparisons_is_made(name, study):
         assert drawn.name.startswith(artefact.name)
         assert len(drawn.numbers)
         assert drawn.figure.axes
-    if artefact.name.startswith("table"):
+    if artefact.name.startswith("table") and "Method" in made.tables[0].frame:
         ours = made.tables[0]
         shown = list(dict.fromkeys(ours.frame["Method"]))
         assert shown == [label for label in artefact.needs[0].labels if label in shown]
