@@ -18,6 +18,7 @@ class By(StrEnum):
     powerlaw = "powerlaw"
     dirichlet = "dirichlet"
     banded = "banded"
+    imbalanced = "imbalanced"
 
 
 class Classes(StrEnum):
@@ -44,13 +45,23 @@ def partition(
     out: Annotated[Path, typer.Option(help="Folder to write the new site folders into.")],
     into: Annotated[int, typer.Option(help="Number of sites: site-1, site-2, ...")],
     by: Annotated[
-        By, typer.Option(help="Equal shares, by a power law, drawn per class of patients, or bands of classes.")
+        By,
+        typer.Option(
+            help="Equal shares, by a power law, drawn per class of patients, bands of classes, or much for a few."
+        ),
     ],
     exponent: Annotated[
         float | None, typer.Option(help="powerlaw: site k gets a share proportional to k^A.", show_default="1.25")
     ] = None,
     alpha: Annotated[
         float | None, typer.Option(help="dirichlet: large is even, small concentrated.", show_default="0.5")
+    ] = None,
+    kappa: Annotated[
+        float | None, typer.Option(help="imbalanced: the share of each holder.", show_default="0.6")
+    ] = None,
+    holders: Annotated[
+        int | None,
+        typer.Option(help="imbalanced: the first so many sites; the others share the rest evenly.", show_default="1"),
     ] = None,
     classes: Annotated[
         Classes | None,
@@ -82,7 +93,7 @@ def partition(
     from data_prep.dealing import Scheme
     from data_prep.partition import partition as partition_sites
 
-    scheme = Scheme(by.value, into, exponent, alpha, classes and classes.value, seed, alone)
+    scheme = Scheme(by.value, into, exponent, alpha, classes and classes.value, seed, alone, kappa, holders)
     folders = partition_sites(
         sites,
         out,

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 
-SCHEMES = ("uniform", "powerlaw", "dirichlet", "banded")
+SCHEMES = ("uniform", "powerlaw", "dirichlet", "banded", "imbalanced")
 CLASSES = ("source", "size", "intensity")
 EXPONENT = 1.25  # of 5 to 20 sites, at most 5% of the patients are elsewhere than by CGSV's released code
 ALPHA = 0.5
+KAPPA, HOLDERS = 0.6, 1
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,16 @@ class Scheme:
             k^``exponent``, the first the fewest (POW, Sec. 4.1, Xu et al. 2021). ``dirichlet``: for every class of
             patients the sites' shares are one draw of Dir_N(``alpha``) (DIR, Sec. 5.1, Wang et al. 2024). ``banded``:
             as many each, the classes in order cut into N bands: by intensity, every site sees a narrow range.
+            ``imbalanced``: each of the first ``holders`` sites gets a share of ``kappa``, the others share the rest
+            evenly (imbalanced(κ, m), Sec. 5.1, Tastan et al. 2025).
         into: Number of sites, N >= 1.
         exponent: For ``powerlaw``, 0 (uniform) to 10; 1.25 where not given.
         alpha: For ``dirichlet``, 0.001 (every class at one site) to 1e6 (uniform); 0.5 where not given.
+        kappa: For ``imbalanced``, κ, 0 to 1, with something left for the others; 0.6 where not given.
+        holders: For ``imbalanced``, m, at least one and fewer than the sites; 1 where not given.
         classes: What a patient's class is: its ``source`` site, or which quarter of all patients it belongs to by
             the organ's ``size`` or ``intensity``. Where not given, the source, or the size for a Dirichlet draw
-            over a single source. ``uniform`` and ``powerlaw`` spread every class in proportion.
+            over a single source. All but ``dirichlet`` and ``banded`` spread every class in proportion.
         seed: Moves who goes where, and the Dirichlet draws.
         alone: A class, such as a source, that the last site gets and no other: an outlier. The others share the rest.
 
@@ -43,6 +48,8 @@ class Scheme:
     classes: str | None = None
     seed: int = 0
     alone: str | None = None
+    kappa: float | None = None
+    holders: int | None = None
 
     def __post_init__(self) -> None:
         if self.by not in SCHEMES:
@@ -55,12 +62,27 @@ class Scheme:
             raise BadInput(f"seed {self.seed}: expected 0 or more")
         if self.alone is not None and self.into < 2:
             raise BadInput(f"alone {self.alone}: expected 2 sites or more, the last of which gets it")
-        for name, scheme, low, high in (("exponent", "powerlaw", 0, 10), ("alpha", "dirichlet", 1e-3, 1e6)):
+        for name, scheme, low, high in (
+            ("exponent", "powerlaw", 0, 10),
+            ("alpha", "dirichlet", 1e-3, 1e6),
+            ("kappa", "imbalanced", 0, 1),
+            ("holders", "imbalanced", 1, self.into - 1),
+        ):
             value = getattr(self, name)
             if value is not None and self.by != scheme:
                 raise BadInput(f"{name} {value:g}: belongs to {scheme}, but the scheme is {self.by}; leave it out")
             if value is not None and not low <= value <= high:
                 raise BadInput(f"{name} {value:g}: expected {low:g} to {high:g}")
+        if self.by == "imbalanced" and not (self.into > self._held[1] and self._held[0] * self._held[1] < 1):
+            raise BadInput(
+                f"kappa {self._held[0]:g}, holders {self._held[1]}: expected something left for the others of "
+                f"{self.into} sites"
+            )
+
+    @property
+    def _held(self) -> tuple[float, int]:
+        """κ and m."""
+        return KAPPA if self.kappa is None else self.kappa, self.holders or HOLDERS
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -69,6 +91,8 @@ class Scheme:
             return {"exponent": float(EXPONENT if self.exponent is None else self.exponent)}
         if self.by == "dirichlet":
             return {"alpha": float(ALPHA if self.alpha is None else self.alpha)}
+        if self.by == "imbalanced":
+            return {"kappa": float(self._held[0]), "holders": self._held[1]}
         return {}
 
     def shares_of(self, classes: Sequence[str]) -> dict[str, NDArray[np.float64]]:
@@ -95,6 +119,10 @@ class Scheme:
         if self.by == "dirichlet":
             rng = np.random.default_rng([self.seed, *b"shares"])
             return rng.dirichlet(np.full(self.into, self.parameters["alpha"]), size=classes)
+        if self.by == "imbalanced":
+            kappa, holders = self._held
+            others = np.full(self.into, (1 - kappa * holders) / (self.into - holders))
+            return np.tile(np.where(np.arange(self.into) < holders, kappa, others), (classes, 1))
         sizes = np.arange(1, self.into + 1, dtype=np.float64) ** self.parameters.get("exponent", 0)
         return np.tile(sizes / sizes.sum(), (classes, 1))
 

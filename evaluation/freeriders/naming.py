@@ -117,10 +117,9 @@ def _in_one(attack: Attack, flags: pd.DataFrame, suspicion: pd.DataFrame, rounds
     place = (attack.folder.name, rounds - 1)
     if place not in flags.index:
         return None
-    row = flags.loc[place]
-    return _Found(
-        frozenset(attack.riders), frozenset(map(str, row.index[row.to_numpy(bool)])), suspicion.loc[place].dropna()
-    )
+    named = flags.columns[flags.loc[[place]].to_numpy(bool)[0]]
+    said = suspicion.loc[[place]].iloc[0].dropna()
+    return _Found(frozenset(attack.riders), frozenset(map(str, named)), said)
 
 
 def _summary(ridden: Sequence[_Found], every: Sequence[_Found]) -> dict[str, float]:

@@ -59,11 +59,14 @@ class Paper:
     absent: Mapping[str, str] = field(default_factory=dict)  # what is not made, and why
 
 
+APART = ":last_round=own"  # as labels have it: sites of one model keep what they train in the last round
+
+
 def beside(ours: Table, published: Published, groups: Sequence[str] | None = None) -> Table:
     """Our table with the paper's columns of the same headings after it, for the methods that it has.
 
     Args:
-        ours: its first column names methods.
+        ours: its first column names methods; with `APART` they stand beside the paper's of the same name.
         published: the paper's.
         groups: of the paper's columns; None: all.
     """
@@ -72,7 +75,7 @@ def beside(ours: Table, published: Published, groups: Sequence[str] | None = Non
         for place in range(spread.shape[1]):
             if ours.is_number(place):
                 spread[spread.columns[place]] = float("nan")
-    methods = frame[published.first]
+    methods = frame[published.first].str.removesuffix(APART)
     numbers = [heading for place, heading in enumerate(ours.headings) if ours.is_number(place)]
     for group in published.groups if groups is None else groups:
         theirs = published.of(group)

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
 
 from evaluation.display import heat_maps
-from evaluation.display.table import Table
+from evaluation.display.drawing import METHOD_COLOURS, STYLE
+from evaluation.display.table import Table, file_name
 from evaluation.fairness.measures import gain_spread, mean_gain
 from evaluation.freeriders.attacked_runs import HONEST, Attack
+from evaluation.papers import mean_estimation
 from evaluation.papers.artefact import Artefact, Drawn, Made, Paper, printed
 from evaluation.papers.dealt_sites import alone_and_final, bars, deal_of, needs, site_dice_of
 from evaluation.papers.needs import Compared, WrongMasks
@@ -19,22 +23,37 @@ from evaluation.results.dice import ALONE
 from evaluation.results.views import Results
 from fedmerit.errors import BadInput
 
-UNI, POW, DIR = Deal("UNI", "uniform"), Deal("POW", "powerlaw"), Deal("DIR(0.5)", "dirichlet", alpha=0.5)
-DEALS = (UNI, DIR, POW)
+UNI, DIR = Deal("Homogeneous", "uniform"), Deal("Dirichlet (0.5)", "dirichlet", alpha=0.5)
+
+
+def imbalanced(kappa: float, holders: int) -> Deal:
+    """The first ``holders`` sites have a share ``kappa`` each, the others the rest."""
+    return Deal(f"Imbalanced ({kappa:g}, {holders})", "imbalanced", kappa=kappa, holders=holders)
+
+
+DEALS = (UNI, DIR, *(imbalanced(*one) for one in ((0.8, 1), (0.35, 2), (0.6, 1))))
+OTHERS = tuple(imbalanced(*one) for one in ((0.4, 1), (0.12, 1), (0.41, 2), (0.23, 2), (0.14, 2)))  # of Table 5
 METHODS = (ALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
 ALL = needs(METHODS, DEALS)
 SHARES = (0.2, 0.5, 1.0)  # of images with wrong masks, in the place of flipped labels
 WRONG = tuple(f"{kind}:share={share}" for kind in ("shifted", "inverted") for share in SHARES)
 FLIPPED = WrongMasks("cycle", UNI, WRONG)
+TWO_WRONG = tuple(
+    Deal(f"Two wrong ({share:g})", "uniform", into=5, noise=(("site-4", share), ("site-5", share))) for share in SHARES
+)
+TOLD_APART = (ALONE, "fedavg", "vpdl", "cycle")
+IN_PLOT = (ALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
+TAUS = tuple((opt, most) for opt in (0.1, 0.25, 0.4) for most in (0.6, 0.75, 0.9))
+BY_TAU = (ALONE, *(f"cycle:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAUS))
 
 NOT_THEIR_DATA = (
     "The paper classifies images (CIFAR-10, CIFAR-100, Fed-ISIC2019), by accuracy; here it is Dice of segmentations. "
-    "UNI is its homogeneous split, POW stands for its imbalanced ones, and classes of DIR are the patients' hospitals."
+    "Classes of its Dirichlet split are the patients' hospitals here."
 )
 
 
-def _gains(study: Study, artefact: Artefact) -> Made:
-    """Mean Dice, mean gain over training alone and its spread, by method and way of dealing."""
+def _measured(study: Study, artefact: Artefact) -> dict[str, pd.Series]:
+    """By "MVA [%], Homogeneous" and so on, what each method has, mean over seeds."""
     columns: dict[str, pd.Series] = {}
     for need in artefact.needs:
         assert isinstance(need, Compared)
@@ -47,12 +66,65 @@ def _gains(study: Study, artefact: Artefact) -> Made:
             ("CGS [points]", gain_spread(*both)),
         ):
             columns[f"{what}, {name}"] = pd.Series(values, final.index).groupby(level="method").mean()
-    there = [label for label in METHODS if any(label in column.index for column in columns.values())]
+    return columns
+
+
+def _gains(study: Study, artefact: Artefact) -> Made:
+    """Mean Dice, mean gain over training alone and its spread, by method and way of dealing."""
+    columns = _measured(study, artefact)
+    labels = list(dict.fromkeys(label for need in artefact.needs for label in need.labels))
+    there = [label for label in labels if any(label in column.index for column in columns.values())]
     frame = pd.DataFrame(
         {"Method": there} | {name: column.reindex(there).to_list() for name, column in columns.items()}
     )
     caption = "Mean Dice (MVA), mean gain over training alone (MCG) and its spread over sites (CGS), means over seeds"
     return Made([Table(artefact.name, caption, frame, decimals=2), *printed(artefact.name, artefact.published)])
+
+
+def _plot(study: Study, artefact: Artefact) -> Made:
+    """Gain and spread of every method on every deal, a point each."""
+    columns = _measured(study, artefact)
+    gains = {name.split(", ", 1)[1]: column for name, column in columns.items() if name.startswith("MCG")}
+    parts = [
+        pd.DataFrame({"MCG": gain, "CGS": columns[f"CGS [points], {deal}"]}).assign(deal=deal).reset_index()
+        for deal, gain in gains.items()
+    ]
+    points = pd.concat(parts, ignore_index=True)
+    with style.context(STYLE):
+        figure = Figure(figsize=(6.4, 4.4), dpi=160, layout="constrained")
+        panel = figure.subplots()
+        for colour, (method, own) in zip(METHOD_COLOURS, points.groupby("method", sort=False), strict=False):
+            panel.scatter(own["MCG"], own["CGS"], color=colour, s=18, label=str(method))
+        panel.set_xlabel("Mean gain over training alone (MCG) [points]")
+        panel.set_ylabel("Its spread over sites (CGS) [points]")
+        panel.legend()
+    return Made(drawn=[Drawn(artefact.name, artefact.what, figure, points)])
+
+
+def _means(study: Study, artefact: Artefact) -> Made:
+    """Figure 6 or 7: no training."""
+    if artefact.name == "figure6":
+        table, over, title = mean_estimation.over_gaps(), "gap", "Difference of the true means"
+    else:
+        table, over, title = mean_estimation.over_ratios(), "ratio", "Samples of site 1 by those of site 2"
+    lines = [name for name in map(str, table) if name != over and not name.startswith("deviation")]
+    figure = mean_estimation.draw(table, over, lines, title)
+    return Made(drawn=[Drawn(artefact.name, artefact.what, figure, table)])
+
+
+def _two_wrong(study: Study, artefact: Artefact) -> Made:
+    """Table 8: Dice of each site, where the last two have wrong masks."""
+    rows = []
+    for need in artefact.needs:
+        assert isinstance(need, Compared)
+        dice = 100 * site_dice_of(study.results(need)).groupby(level="method").mean()
+        for label, row in dice.iterrows():
+            sites = {str(site): float(value) for site, value in row.items()}
+            honest = float(np.mean(list(sites.values())[:3]))
+            rows.append({"Masks": f"{label}, {deal_of(need).name}", **sites, "Mean of the first three": honest})
+    caption = "Dice [%] of each site's final model where the last two sites have wrong masks in that share of images"
+    table = Table(artefact.name, caption, pd.DataFrame(rows), decimals=2)
+    return Made([table, *printed(artefact.name, artefact.published)])
 
 
 def _by_site(study: Study, artefact: Artefact) -> Made:
@@ -70,7 +142,7 @@ def _by_site(study: Study, artefact: Artefact) -> Made:
         frame = pd.DataFrame({"Method": there} | columns | {"Worse off than alone": lost})
         deal = deal_of(need).name
         caption = f"Gain in Dice over training alone [points], {deal}, mean over seeds; those below 0 are named"
-        tables.append(Table(f"{artefact.name}-{deal.lower().replace('(', '').replace(')', '')}", caption, frame))
+        tables.append(Table(f"{artefact.name}-{file_name(deal).lower()}", caption, frame))
     return Made(tables)
 
 
@@ -80,7 +152,7 @@ def _heat_maps(study: Study, artefact: Artefact) -> Made:
     for need in artefact.needs:
         assert isinstance(need, Compared)
         deal = deal_of(need).name
-        name = f"{artefact.name}-{deal.lower().replace('(', '').replace(')', '')}"
+        name = f"{artefact.name}-{file_name(deal).lower()}"
         drawn.append(_reputations(name, f"{artefact.what}, {deal}", study.results(need)))
     return Made(drawn=drawn)
 
@@ -150,8 +222,66 @@ PAPER = Paper(
             _gains,
             ALL,
             (published("cycle-table1-resnet"), published("cycle-table1-cnn")),
-            f"{NOT_THEIR_DATA} --into 5 and 10 are the paper's Table 2. Its upper half is of ResNet18, its lower of a "
+            f"{NOT_THEIR_DATA} --into 5 and 10 are the paper's Table 2, --into 2 its Table 3 (without those deals that "
+            "take more sites), and Table 4 is the same of CIFAR-100. Its upper half is of ResNet18, its lower of a "
             "small network; here all methods train one U-Net.",
+        ),
+        Artefact(
+            "table5",
+            "Mean Dice, mean collaboration gain and its spread of other imbalanced deals",
+            _gains,
+            needs(TOLD_APART, OTHERS),
+            (published("cycle-table5"),),
+            NOT_THEIR_DATA,
+        ),
+        Artefact(
+            "table8",
+            "Final Dice where two sites have wrong masks",
+            _two_wrong,
+            (Compared((ALONE, "cycle"), Deal("Homogeneous", "uniform", into=5)), *needs(("cycle",), TWO_WRONG)),
+            (published("cycle-table8"),),
+            "Of five sites; masks of training images moved by half their extent, in the place of flipped labels "
+            " of CIFAR-10.",
+        ),
+        Artefact(
+            "figure12",
+            "Reputation of each site with each other, where the last two have wrong masks",
+            _heat_maps,
+            needs(("cycle",), TWO_WRONG),
+            remark="Of the runs of table8.",
+        ),
+        Artefact(
+            "figure6",
+            "Two sites that estimate a mean: how often together is no worse than alone, by how far they differ",
+            _means,
+            remark="No training: 10000 draws, as in the paper, and its bounds (Theorem A.1, Lemma A.1) beside them.",
+        ),
+        Artefact(
+            "figure7",
+            "Two sites that estimate one mean: likewise, by how many times the samples of the second the first has",
+            _means,
+            remark=f"The paper does not say how many samples the second site has; {mean_estimation.SAMPLES} here.",
+        ),
+        Artefact(
+            "figure11",
+            "Final Dice of every site of other imbalanced deals",
+            bars,
+            needs(TOLD_APART, OTHERS),
+            remark=f"{NOT_THEIR_DATA} Of the runs of table5.",
+        ),
+        Artefact(
+            "figure13",
+            "Gain and its spread on ten deals",
+            _plot,
+            needs(IN_PLOT, (*DEALS, *OTHERS)),
+            remark=NOT_THEIR_DATA,
+        ),
+        Artefact(
+            "figure14",
+            "Gain and its spread by tau_opt and tau_max",
+            _gains,
+            needs(BY_TAU, (UNI,)),
+            remark="As a table; the paper draws surfaces and prints no numbers.",
         ),
         Artefact(
             "table9",
@@ -193,11 +323,9 @@ PAPER = Paper(
         ),
     ),
     {
-        "Table 2, Table 3, Table 4, Table 5, Table 6": "other data sets and splits: table1 with another --into",
-        "Table 8, Figure 12": "two free riders: `fedmerit run --behave` has several sites attack",
-        "Figure 3, Figure 10, Figure 11": "figure2 on other data",
-        "Figure 6, Figure 7": "mean estimation of two participants: no experiment with images",
-        "Figure 8, Figure 9": "figure4; Fed-ISIC2019 is no segmentation",
-        "Figure 13, Figure 14": "`fedmerit compare --methods cycle:tau_opt=0.2,...` and `fedmerit fairness` measure it",
+        "Table 2, Table 3": "table1 with --into 5, 10 and 2",
+        "Table 4, Table 6, Figure 10": "table1, table9 and figure2: they need photographs of CIFAR-100",
+        "Figure 3": "figure2 beside cffl, rffl and cgsv: table9 has its numbers",
+        "Figure 8, Figure 9": "figure4; Figure 9 needs photographs of Fed-ISIC2019, which is no segmentation",
     },
 )

@@ -11,7 +11,7 @@ import pandas as pd
 from evaluation.display import curves, dots_and_bars
 from evaluation.display.table import Table, file_name
 from evaluation.fairness.measures import pearson
-from evaluation.papers.artefact import Artefact, Drawn, Made, beside, printed
+from evaluation.papers.artefact import APART, Artefact, Drawn, Made, beside, printed
 from evaluation.papers.needs import Compared
 from evaluation.papers.study import Deal, Study
 from evaluation.results.dice import ALONE
@@ -19,6 +19,11 @@ from evaluation.results.views import Results
 from fedmerit.errors import BadInput
 
 ALPHA, FLOOR = 0.95, 1e-3  # of Eq. 4, Xu et al. 2021, and of `fedmerit.methods.cgsv`
+
+ONCE_MORE = (
+    "Of methods with one model for all, fairness is that of what each site makes of it in the last round, which is not "
+    "aggregated (last_round=own): the paper has every agent train once more at the end."
+)
 
 Groups = Callable[[str], bool]
 
@@ -189,6 +194,14 @@ def _made(study: Study, artefact: Artefact, columns: dict[str, pd.DataFrame], ca
         if chosen := [group for group in published.groups if groups(group)]:
             table = beside(table, published, chosen)
     return Made([table, *printed(artefact.name, artefact.published, groups)])
+
+
+def apart(labels: Sequence[str]) -> tuple[str, ...]:
+    """The same methods, sites of one model for all keeping what they train in the last round.
+
+    The papers have every agent train once more at the end, since of one model fairness is undefined.
+    """
+    return tuple(label + APART * (label in ("fedavg", "qfedavg", "fedce")) for label in labels)
 
 
 def agents(study: Study) -> Groups:

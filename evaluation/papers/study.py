@@ -33,6 +33,8 @@ class Deal:
     by: str
     alpha: float | None = None
     into: int | None = None  # None: as many as asked for
+    kappa: float | None = None
+    holders: int | None = None
     noise: tuple[tuple[str, float], ...] = ()  # by new site, the share of its training masks that are wrong
 
 
@@ -167,7 +169,8 @@ class Study:
         number = deal.into or self.into
         folder = self.out / "sites" / f"{file_name(deal.name)}-{number}"
         if not folder.exists():
-            partition(self.sites, folder, Scheme(deal.by, number, alpha=deal.alpha), label_noise=dict(deal.noise))
+            scheme = Scheme(deal.by, number, alpha=deal.alpha, kappa=deal.kappa, holders=deal.holders)
+            partition(self.sites, folder, scheme, label_noise=dict(deal.noise))
         return folder
 
     def options(self, sites: Path) -> dict[str, Any]:

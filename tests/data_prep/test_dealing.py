@@ -67,6 +67,21 @@ def test_sizes_follow_the_power_law(sites, exponent, total, sizes):
     assert dealt(Scheme("powerlaw", sites, exponent=exponent), total).sum(axis=0).tolist() == sizes
 
 
+@pytest.mark.parametrize(
+    ("sites", "kappa", "holders", "total", "sizes"),
+    [
+        (5, 0.8, 1, 100, [80, 5, 5, 5, 5]),
+        (5, 0.35, 2, 100, [35, 35, 10, 10, 10]),
+        (5, None, None, 50, [30, 5, 5, 5, 5]),
+        (5, 0.14, 2, 100, [14, 14, 24, 24, 24]),  # holders may get less than the others
+    ],
+)
+def test_a_few_sites_hold_a_share_each_and_the_others_the_rest(sites, kappa, holders, total, sizes):
+    scheme = Scheme("imbalanced", sites, kappa=kappa, holders=holders)
+    assert dealt(scheme, total).sum(axis=0).tolist() == sizes
+    assert scheme.shares(2).sum(axis=1) == pytest.approx([1, 1])
+
+
 @given(st.integers(1, 8), st.lists(st.integers(1, 20), min_size=1, max_size=6), st.floats(0, 3))
 def test_power_law_and_uniform_vary_sizes_alone(sites, sizes, exponent):
     total = sum(sizes)
@@ -118,6 +133,10 @@ def test_the_seed_alone_moves_the_draws():
         ({"by": "powerlaw", "alpha": 2}, "alpha 2: belongs to dirichlet, but the scheme is powerlaw"),
         ({"by": "powerlaw", "exponent": -1}, "exponent -1: expected 0 to 10"),
         ({"by": "powerlaw", "exponent": float("nan")}, "exponent nan: expected 0 to 10"),
+        ({"kappa": 0.5}, "kappa 0.5: belongs to imbalanced, but the scheme is uniform"),
+        ({"by": "imbalanced", "holders": 3}, "holders 3: expected 1 to 2"),
+        ({"by": "imbalanced", "kappa": 0.5, "holders": 2}, "kappa 0.5, holders 2: expected something left"),
+        ({"by": "imbalanced", "into": 1}, "expected something left for the others of 1 sites"),
         ({"by": "dirichlet", "alpha": 0}, r"alpha 0: expected 0.001 to 1e\+06"),
     ],
 )

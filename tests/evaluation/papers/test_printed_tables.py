@@ -66,6 +66,24 @@ def test_drops_and_shares_of_the_papers_leave_one_out():
         assert (100 * images / images.sum() - said).abs().max() < 0.02
 
 
+@pytest.mark.parametrize("name", ["cycle-table1-resnet", "cycle-table1-cnn", "cycle-table5"])
+def test_accuracies_less_gains_are_those_of_training_alone_whatever_the_method(name):
+    printed = published(name)
+    for group in printed.groups:
+        frame = printed.of(group).frame
+        alone = frame["MVA [%]"] - frame["MCG [points]"]
+        assert alone.max() - alone.min() < 0.05
+
+
+def test_means_of_the_honest_follow_from_the_participants():
+    for name, honest, mean in (
+        ("cycle-table7", 4, "Mean of the others"),
+        ("cycle-table8", 3, "Mean of the first three"),
+    ):
+        frame = published(name).of("").frame
+        assert (frame[[str(place + 1) for place in range(honest)]].mean(axis=1) - frame[mean]).abs().max() < 0.3
+
+
 def test_a_cell_is_a_number_a_deviation_or_a_mean_with_the_highest():
     cells = [["fedavg", "1.5±0.2", "", "91(92)"], ["cgsv", "-2e-1", "3", "4"]]
     printed = Published("Table 0", "x", pd.DataFrame(cells, columns=["Method", "A | one", "B | one", "A | two"]))
