@@ -16,8 +16,8 @@ from fedmerit.errors import BadInput, RunFailed
 # The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
 METHODS = (
     "standalone", "pooled", "fedavg", "fedce", "cgsv", "rffl", "dw", "eu", "rr", "cffl", "fedave", "fedsac", "qfedavg",
-    "fedci", "eci", "fedvalue", "cycle", "vpdl", "fedbn", "silobn", "fedprox", "fedavgm", "fedadam", "scaffold", "ditto",
-    "shapfed", "median", "trimmed", "krum",
+    "fedci", "eci", "fedvalue", "cycle", "vpdl", "fedbn", "silobn", "fedprox", "fedavgm", "fedadam", "scaffold",
+    "ditto", "shapfed", "median", "trimmed", "krum",
 )  # fmt: skip
 TASKS = ("prostate", "fundus", "fundus-disc")
 
