@@ -13,8 +13,8 @@ from fedmerit.federation.recorder import OBSERVED
 DRAWS = 200
 CAPTION = (
     "What each site is worth by what was observed of the run, with 95 % intervals over patients, rounds and seeds. "
-    "Sites on one grey band cannot be told apart, and the ranks beside them are all that can be said. No payment should "
-    "rest on a difference that is not told."
+    "Sites on one grey band cannot be told apart, and the ranks beside them are all that can be said. No payment "
+    "should rest on a difference that is not told."
 )
 COUNTED = ("contribution", "data_size")  # estimators that the report shows elsewhere
 

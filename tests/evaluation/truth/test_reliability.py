@@ -55,7 +55,7 @@ def test_values_without_noise_are_the_worth_and_wholly_reliable():
 
 
 def test_reliability_is_the_share_of_variance_that_is_the_sites_own():
-    """Var of worth 0.00625 (ddof 1), of seeds' means 0.1² / 4; the ceiling is the root, and what truth itself reaches."""
+    """Var of worth 0.00625 (ddof 1), of seeds' means 0.1² / 4; the ceiling is its root, and what truth reaches."""
     found, reached = [], []
     for draw in range(40):
         one = resample(trained(WORTH, seed_sd=0.1, seeds=4, patients=1, draw=draw), LOO, 2)
