@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from evaluation.display.value_ranges import value_ranges
 from evaluation.results.ranks import Ranking
 from evaluation.results.run_folders import Run
-from evaluation.values.valuing import default_estimators, units, value_runs
+from evaluation.values.valued_runs import default_estimators, units, value_runs
 from fedmerit.federation.recorder import OBSERVED
 
 DRAWS = 200

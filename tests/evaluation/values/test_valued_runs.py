@@ -13,7 +13,7 @@ from evaluation.display.value_ranges import value_ranges
 from evaluation.report.all_sites import write_report
 from evaluation.values.observed_run import ObservedRun
 from evaluation.values.replay import FOLDER, observed_after
-from evaluation.values.valuing import default_estimators, units, value_runs, value_tables
+from evaluation.values.valued_runs import default_estimators, units, value_runs, value_tables
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import OBSERVED
