@@ -34,7 +34,7 @@ def value(
     from evaluation.display.drawing import png
     from evaluation.display.pages import save_png
     from evaluation.display.value_ranges import value_ranges
-    from evaluation.values.valuing import default_estimators, units, value_runs, value_tables
+    from evaluation.values.valued_runs import default_estimators, units, value_runs, value_tables
 
     asked = [None if estimators == "all" else spec for spec in specs_of(estimators) or []]
     specs = [spec for spec in asked if spec] or default_estimators(runs, everything=estimators == "all")

@@ -1,4 +1,4 @@
-"""The command that deals prepared patients into other sites: partition."""
+"""Commands that make other site folders of prepared ones: partition, shrink."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -103,6 +103,20 @@ def partition(
         duplicate=duplicate or (),
         split_site=split_site or (),
     )
+    print_sites(out, len(folders))
+
+
+@commands.command()
+def shrink(
+    sites: Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay as they are.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the smaller site folders into.")],
+    by: Annotated[int, typer.Option(min=2, help="Times smaller a side; a divisor of both.")] = 2,
+) -> None:
+    """Copies of prepared sites at a lower resolution, such as for cheap trainings of many coalitions."""
+    from cli.printing import print_sites
+    from data_prep.shrinking import shrink as shrink_sites
+
+    folders = shrink_sites(sites, out, by)
     print_sites(out, len(folders))
 
 

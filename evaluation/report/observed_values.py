@@ -5,32 +5,31 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from evaluation.display.value_ranges import value_ranges
+from evaluation.results.ranks import Ranking
 from evaluation.results.run_folders import Run
-from evaluation.values.valuing import default_estimators, units, value_runs
+from evaluation.values.valued_runs import default_estimators, units, value_runs
 from fedmerit.federation.recorder import OBSERVED
 
 DRAWS = 200
+CAPTION = (
+    "What each site is worth by what was observed of the run, with 95 % intervals over patients, rounds and seeds. "
+    "Sites on one grey band cannot be told apart, and the ranks beside them are all that can be said. No payment "
+    "should rest on a difference that is not told."
+)
 COUNTED = ("contribution", "data_size")  # estimators that the report shows elsewhere
 
 
 def drawn_values(runs: Sequence[Run]) -> dict[str, tuple[str, Figure]]:
-    """By the file's name its caption and figure, one a method; none where its runs were not observed."""
-    drawn = {}
-    for number, label in enumerate(dict.fromkeys(run.label for run in runs)):
+    """The figure with its caption, by its name; nothing where no method's runs were all observed."""
+    rankings, of_values = dict[str, Ranking](), dict[str, str]()
+    labels = list(dict.fromkeys(run.label for run in runs))
+    for label in labels:
         folders = [run.path for run in runs if run.label == label and run.tested]
         if not folders or not all((folder / OBSERVED).exists() for folder in folders):
             continue
-        asked = [spec for spec in default_estimators(folders) if spec not in COUNTED]
-        if not asked:
-            continue
-        valued = value_runs(folders, asked, DRAWS)
-        caption = (
-            f"{label}: what each site is worth by what was observed of the run, with 95 % intervals over patients, "
-            "rounds and seeds. Sites on one grey band cannot be told apart, and the ranks beside them are all "
-            "that can be said. No payment should rest on a difference that is not told."
-        )
-        drawn["values" if not number else f"values-{number + 1}"] = (
-            caption,
-            value_ranges(valued.rankings, units(valued)),
-        )
-    return drawn
+        if asked := [spec for spec in default_estimators(folders) if spec not in COUNTED]:
+            valued = value_runs(folders, asked, DRAWS)
+            named = {spec: spec if len(labels) == 1 else f"{label}: {spec}" for spec in asked}
+            rankings |= {named[spec]: one for spec, one in valued.rankings.items()}
+            of_values |= {named[spec]: unit for spec, unit in units(valued).items()}
+    return {"values": (CAPTION, value_ranges(rankings, of_values))} if rankings else {}

@@ -23,7 +23,7 @@ from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
 from evaluation.studies.run_costs import images_of
 from evaluation.studies.study_folders import require_same, require_unchanged, scratch
 from evaluation.truth.semivalues import Coalition, text_of
-from fedmerit.configuration.observation import gives_own_models
+from fedmerit.configuration.observation import holds_models_of_sites
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -122,7 +122,7 @@ def prepare(
 
 def require_one_model(config: RunConfiguration) -> None:
     """`BadInput` where every site gets a model of its own, as the method's state shows: one left out has none."""
-    if gives_own_models(config.build_method()):
+    if holds_models_of_sites(config.build_method()):
         way = "add --set reward=global, or " if "reward" in config.parameters else ""
         raise BadInput(
             f"method {config.method} gives each site a model of its own, and sites left out of a coalition none to be "

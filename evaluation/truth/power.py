@@ -117,4 +117,6 @@ def reliability_table(of: Mapping[str, Resampled]) -> Table:
         "How good the truth is: Pearson correlation of its halves, stepped up to the whole; the ceiling is the most "
         "that a perfect estimator would agree with it, over the same sites"
     )
+    if any(len(one.seeds) < 2 for one in of.values()):
+        caption += "; of one seed alone, nothing here knows of others: all is better than it will be"
     return Table("reliability", caption, pd.DataFrame(rows), decimals=2)

@@ -231,7 +231,7 @@ def _game(rows: pd.DataFrame, counts: FloatArray, utility: Utility) -> dict[Coal
         amounts = known[:, own] @ counts[own]
         of_sites.append((filled[:, own] @ counts[own]) / np.where(amounts > 0, amounts, np.nan))
     utilities = utility.over(np.stack(of_sites))
-    nobody = np.zeros(counts.shape[1]) if utility.sign > 0 else np.nanmin(utilities, axis=0)
+    nobody = np.zeros(counts.shape[1]) if utility.sign > 0 else np.fmin.reduce(utilities, axis=0)
     game = {frozenset(str(text).split("+")): utilities[row] for row, text in enumerate(rows.index)}
     return {NOBODY: nobody, **game}
 

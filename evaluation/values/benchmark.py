@@ -21,10 +21,10 @@ from evaluation.truth import coalitions
 from evaluation.truth.power import reliability_table
 from evaluation.truth.reliability import POINTS, Resampled, by_weights, correlation, resample
 from evaluation.truth.semivalues import FloatArray, leave_one_out_weights, required, shapley_weights
-from evaluation.values.estimating import parse
+from evaluation.values.estimators import parse
 from evaluation.values.observed_run import ObservedRun
 from evaluation.values.proxy import Proxy, train_proxy
-from evaluation.values.valuing import value_runs
+from evaluation.values.valued_runs import value_runs
 from evaluation.values.worlds import make
 from evaluation.values.worlds import parse as parse_world
 from fedmerit.configuration import options
@@ -51,7 +51,7 @@ class Bench:
         out: folder of everything.
         pool: folder of prepared sites whose patients are dealt.
         worlds: specs, as of `evaluation.values.worlds`; ``asis``: the pool's sites as they are.
-        estimators: specs, as of `evaluation.values.estimating`, or of a `Proxy`.
+        estimators: specs, as of `evaluation.values.estimators`, or of a `Proxy`.
         seeds: of training.
         rounds: of training.
         settings: of training.

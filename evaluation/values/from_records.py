@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from evaluation.truth.semivalues import FloatArray
-from evaluation.values.estimating import Estimator
+from evaluation.values.estimators import Estimator
 from evaluation.values.observed_run import ObservedRun, mean_known
 from fedmerit.errors import BadInput
 
@@ -24,7 +24,7 @@ class OwnContribution(Estimator):
         if table.isna().all(axis=None):
             raise BadInput(f"{run.path}: its method {run.info['method']} says nothing of contributions")
         said = table.to_numpy(dtype=np.float64)  # (T, n)
-        counts = np.stack([run.round_counts(int(number)) for number in table.index])  # (T, D)
+        counts = run.round_counts(len(said))  # (T, D)
         known = np.isfinite(said)
         totals = known.T.astype(np.float64) @ counts
         sums = np.where(known, said, 0.0).T @ counts

@@ -119,8 +119,11 @@ class ObservedRun:
                     f"{self.path}: nothing was observed for {observer}; run with --values {observer}, or with "
                     "--keep-updates and then `fedmerit value`"
                 )
+            numbers = sorted({*map(int, rows["round"])})
+            counts = self.round_counts(len(numbers))
             self._games[observer] = [
-                self._game(number, rows[rows["round"] == number]) for number in sorted({*map(int, rows["round"])})
+                self._game(number, rows[rows["round"] == number], count)
+                for number, count in zip(numbers, counts, strict=True)
             ]
         return self._games[observer]
 
@@ -128,7 +131,7 @@ class ObservedRun:
     def _games(self) -> dict[str, list[RoundGame]]:
         return {}
 
-    def _game(self, number: int, rows: pd.DataFrame) -> RoundGame:
+    def _game(self, number: int, rows: pd.DataFrame, counts: FloatArray) -> RoundGame:
         dice = rows[rows["quantity"] == "dice"]
         cases = dice.groupby(["coalition", "site", "case"])["value"].mean().unstack(["site", "case"])
         utilities = np.full((len(cases), len(self.sites), self.count), np.nan)
@@ -136,7 +139,7 @@ class ObservedRun:
             if site in cases.columns.get_level_values("site"):
                 utilities[:, place] = self._drawn(site, cases.xs(site, axis=1, level="site").to_numpy(dtype=np.float64))
         of = {coalition_of(str(text)): utilities[row] for row, text in enumerate(cases.index)}
-        return RoundGame(number, of, self.round_counts(number))
+        return RoundGame(number, of, counts)
 
     def _drawn(self, site: str, cases: FloatArray) -> FloatArray:
         """(k, D) mean Dice of k models over the site's (k, cases), as observed and drawn; NaN where none has any."""
@@ -149,9 +152,10 @@ class ObservedRun:
         return np.asarray(sums / np.where(amounts > 0, amounts, np.nan))
 
     def round_counts(self, number: int) -> FloatArray:
-        """(D,) how often a round counts: as often as it would be drawn among all rounds with replacement, or once."""
-        random = np.random.default_rng(random_seed("rounds", self.info["seed"], number))
-        return np.concatenate([np.ones(1), random.poisson(1.0, self.draws)])
+        """(T, D) how often each of T rounds counts: once as observed, then as drawn with replacement."""
+        random = np.random.default_rng(random_seed("rounds", self.info["seed"]))
+        drawn = random.multinomial(number, np.full(number, 1 / number), size=self.draws)
+        return np.concatenate([np.ones((1, number)), drawn]).T
 
     @cached_property
     def seconds(self) -> Mapping[str, float]:

@@ -8,9 +8,35 @@ import typer.main
 
 from cli.main import app
 
-COMMANDS = ["prepare", "check", "partition", "run", "compare", "demo", "evaluate", "report", "figure", "verify"]
-COMMANDS += ["fairness", "loo", "generalise", "shapley", "attack", "freeriders", "paper", "methods", "export"]
+COMMANDS = [
+    "prepare",
+    "check",
+    "partition",
+    "shrink",
+    "run",
+    "compare",
+    "demo",
+    "evaluate",
+    "report",
+    "figure",
+    "verify",
+]
+COMMANDS += [
+    "fairness",
+    "loo",
+    "generalise",
+    "shapley",
+    "value",
+    "power",
+    "bench",
+    "attack",
+    "freeriders",
+    "paper",
+    "methods",
+    "export",
+]
 COMMANDS += ["submit", "status", "fetch", "abort", "resume", "deploy"]
+BENCH = ["values"]
 DEPLOY = ["init", "site", "server", "check"]
 
 
@@ -23,12 +49,15 @@ def test_help_lists_every_command_in_this_order(fedmerit):
     group = typer.main.get_group(app)
     assert list(group.commands) == COMMANDS
     assert list(group.commands["deploy"].commands) == DEPLOY
+    assert list(group.commands["bench"].commands) == BENCH
     result = fedmerit("--help")
     assert result.exit_code == 0
     assert re.findall(r"^│ ([a-z]+) ", result.output, re.MULTILINE) == COMMANDS
 
 
-@pytest.mark.parametrize("command", [*([name] for name in COMMANDS), *(["deploy", name] for name in DEPLOY)])
+@pytest.mark.parametrize(
+    "command", [*([name] for name in COMMANDS), *(["deploy", name] for name in DEPLOY), ["bench", "values"]]
+)
 def test_command_explains_itself(fedmerit, command):
     result = fedmerit(*command, "--help")
     assert result.exit_code == 0

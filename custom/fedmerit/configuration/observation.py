@@ -48,11 +48,13 @@ def require_observable(values: Sequence[str], keep_updates: bool, privacy: Seque
 
 
 def gives_own_models(method: Method) -> bool:
-    """Whether sites get, or keep, models of their own, as the method's state or its capabilities show."""
-    if isinstance(method, LearnsFromPeers | AllocatesNeurons):
-        return True
-    if isinstance(method, TrainsLocally) and method.keeps_own_model:
-        return True
+    """Whether sites get, or keep, models of their own."""
+    keeps = isinstance(method, TrainsLocally) and method.keeps_own_model
+    return keeps or isinstance(method, LearnsFromPeers | AllocatesNeurons) or holds_models_of_sites(method)
+
+
+def holds_models_of_sites(method: Method) -> bool:
+    """Whether the server has a model for each site, as the method's state shows."""
     sites, size = 3, 7
     state = method.start(torch.zeros(size), sites, Layout.of(size))
     return any(isinstance(value, torch.Tensor) and value.shape == (sites, size) for value in vars(state).values())

@@ -21,6 +21,8 @@ def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
             f"sites {', '.join(sites) or '(none)'}: {config.method} needs at least two; "
             "add a site, or train alone with --method standalone"
         )
+    if config.values and (joined := [name for name in sites if "+" in name]):
+        raise BadInput(f"site {joined[0]}: --values names coalitions by their sites with a + between; rename the site")
     try:
         method.start(torch.zeros(1), len(sites), Layout.of(1))
     except ValueError as error:

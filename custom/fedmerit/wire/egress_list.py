@@ -16,7 +16,8 @@ from fedmerit.training.overlaps import COUNTS, UNITS, Overlap, Surface
 from fedmerit.wire.messages import REASONS
 
 LISTED: Mapping[str, str] = {
-    "update": "what training changed, entry by entry, by parameter name; float32",
+    "update": "what training changed, entry by entry, by parameter name; float32. The server forgets it after the "
+    "round, but where the run's plan says keep_updates",
     "buffers": "BatchNorm statistics after training, or estimated on training images, by name",
     "vectors": "what the method sends beside the update, by its name and the parameter's; float32",
     "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",

@@ -1,0 +1,160 @@
+"""Runs valued: as observed, afterwards from kept updates, with intervals, tables, figure; and what is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_factory import make_sites
+
+from evaluation.display.drawing import png
+from evaluation.display.value_ranges import value_ranges
+from evaluation.report.all_sites import write_report
+from evaluation.values.observed_run import ObservedRun
+from evaluation.values.replay import FOLDER, observed_after
+from evaluation.values.valued_runs import default_estimators, units, value_runs, value_tables
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.federation.recorder import OBSERVED
+from fedmerit.records.results import read_table
+
+SITES = ("Alder", "Birch", "Cedar")
+TINY = {"architecture": "unet", "width": "2", "depth": "2"}
+OBSERVERS = ("in_run", "carried", "others_lose")
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    return make_sites(tmp_path_factory.mktemp("valued") / "sites", SITES, size=16)
+
+
+@pytest.fixture(scope="module")
+def observed(sites, tmp_path_factory):
+    """Two seeds that were observed and kept their updates: never change them."""
+    folders = [tmp_path_factory.mktemp("valued") / f"seed{seed}" for seed in range(2)]
+    for seed, run in enumerate(folders):
+        runs.create(run, method="fedavg", sites=sites, rounds=2, seed=seed, engine="local", threads=1, settings=TINY,
+                    values=OBSERVERS, keep_updates=True)  # fmt: skip
+        runs.execute(run, lambda record: None)
+    return folders
+
+
+@pytest.fixture
+def own(observed, tmp_path):
+    """A copy of the first that a test may spoil."""
+    return shutil.copytree(observed[0], tmp_path / "run")
+
+
+def test_kept_updates_give_afterwards_what_was_observed(observed, own):
+    (own / OBSERVED).unlink()
+    asked = []
+    table = observed_after(own, OBSERVERS, on_round=lambda name, done, of: asked.append((name, done, of)))
+    keys = ["split", "round", "site", "coalition", "case", "label"]
+    expected = read_table(observed[0] / OBSERVED)
+    of = [one[one["quantity"] == "dice"].set_index(keys)["value"].sort_index() for one in (expected, table)]
+    assert of[0].index.equals(of[1].index)
+    np.testing.assert_allclose(*of, atol=1e-12)
+    assert asked[:2] == [("in_run", 1, 2), ("in_run", 2, 2)]
+
+
+def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
+    (own / OBSERVED).unlink()
+    whole = observed_after(own, ["in_run"])
+    file = own / FOLDER / "in_run.csv"
+    table = read_table(file)
+    table[table["round"] == 0].to_csv(file, index=False)
+    evaluated = []
+    from evaluation.values import replay
+
+    original = replay.evaluate_models
+    monkeypatch.setattr(replay, "evaluate_models", lambda *rest: evaluated.append(rest[2].round) or original(*rest))
+    again = observed_after(own, ["in_run"])
+    assert set(evaluated) == {1}
+    pd.testing.assert_frame_equal(again[again["quantity"] == "dice"], whole[whole["quantity"] == "dice"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda run: shutil.rmtree(run / "updates"), "was run without --values in_run and kept no updates"),
+        (lambda run: (run / "updates" / "round_00001.pt").unlink(), "round_00001.pt: file not found"),
+        (lambda run: (run / "updates" / "round_00001.pt").write_bytes(b"?"), "round_00001.pt: not readable"),
+    ],
+)
+def test_without_what_it_takes_nothing_is_told(own, spoil, told):
+    (own / OBSERVED).unlink()
+    spoil(own)
+    with pytest.raises(BadInput, match=told):
+        observed_after(own, ["in_run"])
+
+
+def test_of_an_encrypted_run_the_reason_is_told(own):
+    (own / OBSERVED).unlink()
+    info = json.loads((own / "run.json").read_text())
+    (own / "run.json").write_text(json.dumps(info | {"privacy": ["he"]}))
+    with pytest.raises(BadInput, match="in_run cannot be told: updates leave encrypted"):
+        value_runs([own], ["in_run"])
+
+
+def test_every_estimator_says_something_of_every_site(observed):
+    specs = ["in_run", "carried", "others_lose", "contribution", "data_size", "label_volume", "knn_shapley",
+             "label_distance", "intensity_distance"]  # fmt: skip
+    valued = value_runs(observed, specs, draws=20)
+    assert {spec: values.shape for spec, values in valued.values.items()} == dict.fromkeys(specs, (2, 3, 21))
+    assert all(np.isfinite(values).all() for values in valued.values.values())
+    assert valued.values["data_size"][0, :, 0].tolist() == [15, 15, 15]
+    tables = {table.name: table for table in value_tables(valued)}
+    assert {"values-in-run", "value-flips", "value-costs", "who-gains"} <= set(tables)
+    assert "counted, not measured" in tables["values-data-size"].caption
+    assert "NO TWO SITES CAN BE TOLD APART" in tables["values-in-run"].caption or valued.rankings["in_run"].tells_any
+    gains = tables["who-gains"].frame.set_index("Site")
+    assert gains.mean(axis=1).to_numpy() == pytest.approx(100 * valued.values["in_run"][..., 0].mean(axis=0))
+    assert len(png(value_ranges(valued.rankings, units(valued)))) > 10_000
+
+
+def test_draws_are_of_patients_and_rounds_and_the_first_is_what_was(observed):
+    table = read_table(observed[0] / OBSERVED)
+    run = ObservedRun(observed[0], draws=300)
+    (game, _) = run.games("in_run")
+    rows = table[(table["split"] == "in_run") & (table["round"] == 0) & (table["coalition"] == "Alder+Birch")]
+    cases = rows[rows["quantity"] == "dice"].groupby("site")["value"]
+    drawn = game.utilities[frozenset({"Alder", "Birch"})]
+    np.testing.assert_allclose(drawn[:, 0], cases.mean())
+    spread = (cases.std(ddof=0) / np.sqrt(5)).to_numpy()  # of means of five patients drawn with replacement
+    np.testing.assert_allclose(drawn[:, 1:].std(axis=1), spread, rtol=0.25, atol=1e-6)
+    counts = np.stack([one.counts for one in run.games("in_run")])
+    assert counts[:, 0].tolist() == [1, 1]
+    assert (counts.sum(axis=0) == 2).all()
+    assert set(counts[0, 1:]) == {0, 1, 2}
+
+
+def test_runs_valued_together_differ_in_their_seeds_alone(observed, own):
+    with pytest.raises(BadInput, match="differ in their seeds"):
+        value_runs([observed[0], own], ["data_size"])
+    with pytest.raises(BadInput, match="--estimators 'shap': unknown"):
+        value_runs(observed, ["shap"])
+    with pytest.raises(BadInput, match="name each once"):
+        value_runs(observed, ["data_size", "data_size"])
+
+
+def test_by_default_what_was_observed_is_valued(observed, own):
+    assert default_estimators(observed) == [*OBSERVERS, "contribution", "data_size"]
+    (own / OBSERVED).unlink()
+    assert default_estimators([own]) == ["contribution", "data_size"]
+    assert default_estimators([own], everything=True) == [*OBSERVERS, "contribution", "data_size"]
+
+
+def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
+    result = fedmerit("value", *observed, "--out", tmp_path / "out", "--draws", 20)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out" / "figures" / "values.png").exists()
+    assert (tmp_path / "out" / "tables" / "values-in-run.csv").exists()
+    assert "Not told apart from" in result.output
+
+
+@pytest.mark.slow
+def test_the_report_shows_what_was_observed(observed, tmp_path):
+    page = write_report(observed, tmp_path / "report.html", images=False).read_text()
+    assert "No payment should rest on a difference that is not told" in page
+    assert (tmp_path / "figures" / "values.png").exists()

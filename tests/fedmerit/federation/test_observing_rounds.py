@@ -1,0 +1,128 @@
+"""A run that is observed: it stays the same run, what is written down is what the models do, and it goes on."""
+
+import pytest
+import torch
+from run_factory import make_sites
+from stopping import stop_at
+
+from fedmerit import flat
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.federation.observing_rounds import kept_rounds
+from fedmerit.federation.recorder import OBSERVED, Recorder
+from fedmerit.records.results import read_run, read_table
+from fedmerit.training.data import open_sites
+from fedmerit.training.networks import build_network
+from fedmerit.training.prediction import evaluate
+
+SITES = ("Alder", "Birch", "Cedar")
+TINY = {"architecture": "unet", "width": "2", "depth": "2"}  # with batch norms
+OBSERVERS = ("in_run", "carried:every=1", "others_lose")
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    return make_sites(tmp_path_factory.mktemp("observed") / "sites", SITES, size=16)
+
+
+def create(run, sites, method="fedavg", **options):
+    settings = TINY | options.pop("settings", {})
+    runs.create(run, method=method, sites=sites, rounds=2, engine="local", threads=1, settings=settings, **options)
+    return run
+
+
+@pytest.fixture(scope="module")
+def observed(sites, tmp_path_factory):
+    """A whole run with all observers that kept its updates: never change it."""
+    run = create(tmp_path_factory.mktemp("observed") / "run", sites, values=OBSERVERS, keep_updates=True)
+    runs.execute(run, lambda record: None)
+    return run
+
+
+def dice_of(table, run=None):
+    """By round, observer, who tested, coalition and case."""
+    rows = table[table["quantity"] == "dice"]
+    return rows.set_index(["round", "split", "site", "coalition", "case", "label"])["value"].sort_index()
+
+
+def test_the_run_is_the_one_that_nobody_observes(observed, sites, tmp_path, assert_same_run):
+    plain = create(tmp_path / "run", sites)
+    runs.execute(plain, lambda record: None)
+    assert_same_run(plain, observed)
+    assert not (plain / OBSERVED).exists()
+    assert not (plain / "updates").exists()
+    assert {"values", "keep_updates"}.isdisjoint(read_run(plain)["plan"])
+
+
+def test_what_is_written_is_the_dice_of_the_coalitions_models(observed, sites):
+    """Made here of the kept updates, one parameter vector and one mean of statistics at a time."""
+    config = RunConfiguration.from_dict(read_run(observed)["plan"])
+    found = dice_of(read_table(observed / OBSERVED))
+    cases = {site.name: site.cases("validation") for site in open_sites(sites)}
+    network = build_network(config.network, torch.device("cpu"))
+    for kept in kept_rounds(observed, config):
+        view, members = kept.view, [0, 2]
+        shares = view.reports.num_samples[members] / view.reports.num_samples[members].sum()
+        model = view.began.double() + shares @ view.updates[members].double()
+        flat.load(network, model.float(), flat.average_buffers([kept.buffers[row] for row in members], shares))
+        for tester in SITES:
+            expected = [one.dice for one in evaluate(network, cases[tester], ("prostate",))]
+            written = found[view.round, "in_run", tester, "Alder+Cedar"]
+            assert written.tolist() == pytest.approx(expected, abs=0.02)  # a pixel may lie on the edge
+
+
+def test_in_round_0_carried_models_are_the_mixtures(observed):
+    found = dice_of(read_table(observed / OBSERVED))
+    for coalition in ("Alder", "Alder+Birch", "Alder+Birch+Cedar"):
+        of = [found[0, name, "Birch", coalition].tolist() for name in ("in_run", "carried")]
+        assert of[0] == pytest.approx(of[1], abs=0.02)
+
+
+def test_an_interrupted_run_observes_the_same(observed, sites, tmp_path, assert_same_run):
+    run = create(tmp_path / "run", sites, values=OBSERVERS, keep_updates=True)
+    stop_at(run, Recorder, "observed", 5)  # the second observer of round 1: the first is written
+    runs.execute(run, lambda record: None)
+    assert_same_run(observed, run)
+    expected, found = (dice_of(read_table(one / OBSERVED)) for one in (observed, run))
+    assert found.to_dict() == expected.to_dict()
+
+
+@pytest.mark.slow
+def test_the_simulator_observes_the_same(observed, sites, tmp_path):
+    run = tmp_path / "run"
+    runs.create(run, method="fedavg", sites=sites, rounds=2, engine="sim", settings=TINY, values=OBSERVERS)
+    runs.execute(run, lambda record: None)
+    expected, found = (dice_of(read_table(one / OBSERVED)) for one in (observed, run))
+    assert found.to_dict() == expected.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"values": ["shap"]}, "--values 'shap': unknown; expected one of in_run, carried, others_lose"),
+        ({"values": ["in_run", "in_run:every=2"]}, "--values in_run: given twice"),
+        ({"values": ["in_run:every=-1"]}, "every=-1: expected 0 or more"),
+        ({"values": ["in_run"], "method": "standalone"}, "--values in_run: not with method standalone: its sites have"),
+        ({"keep_updates": True, "method": "cycle"}, "--keep-updates: not with method cycle"),
+        ({"values": ["in_run"], "method": "ditto"}, "models of their own"),
+    ],
+)
+def test_what_cannot_be_observed_is_refused(sites, tmp_path, options, told):
+    with pytest.raises(BadInput) as error:
+        create(tmp_path / "run", sites, **options)
+    assert told in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_encrypted_updates_are_not_looked_into(sites, tmp_path):
+    pytest.importorskip("tenseal")
+    for options in ({"values": ["in_run"]}, {"keep_updates": True}):
+        with pytest.raises(BadInput, match="not with --privacy he: updates leave encrypted"):
+            create(tmp_path / "run", sites, privacy=["he"], **options)
+
+
+def test_a_run_goes_on_with_what_it_was_begun_with(observed):
+    runs.require_same(observed, {"values": OBSERVERS, "keep_updates": True})
+    with pytest.raises(BadInput, match="was started with values"):
+        runs.require_same(observed, {"values": ["in_run"]})
