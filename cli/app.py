@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from fedmerit.configuration.recipes import RECIPES
-from fedmerit.errors import BadInput, RunFailed
+from fedmerit.errors import BadInput, RunFailed, printable
 
 # The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
 METHODS = (
@@ -32,7 +32,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except (BadInput, RunFailed) as error:
             typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-            typer.echo(str(error), err=True)
+            typer.echo(printable(str(error), "\n\t"), err=True)
             raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
 
 
@@ -118,6 +118,11 @@ def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[s
     if "contributions" in settings:
         raise BadInput("--contributions: also given by --set; give them once")
     return {**settings, "contributions": as_setting(contributions_of(run, sites))}
+
+
+def tell(text: str) -> None:
+    """A line on standard output as it is: no markup, no breaks, no control characters."""
+    console.print(printable(text), soft_wrap=True, markup=False, highlight=False)
 
 
 def require_jobs(jobs: int | None) -> None:

@@ -23,6 +23,7 @@ FLOORS = (  # from the ground up: what stands on a line may import what stands a
     {"fedmerit.training"},
     {"fedmerit.wire"},
     {"fedmerit.federation"},
+    {"fedmerit.verification"},
     {"fedmerit.attacks"},
     {"fedmerit.flare"},
     {"fedmerit.engines"},

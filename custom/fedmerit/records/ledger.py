@@ -29,7 +29,8 @@ def digest(vector: Tensor | Ciphertexts) -> str:
     return hashlib.sha256(vector.float().numpy().tobytes()).hexdigest()
 
 
-def _hash(record: Mapping[str, Any]) -> str:
+def hash_of(record: Mapping[str, Any]) -> str:
+    """SHA-256 of a record's JSON, in hexadecimal."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
@@ -53,7 +54,7 @@ class Ledger:
             fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
             file.truncate(file.seek(0, os.SEEK_END) - len(_lines(self.path)[-1]))
             chained = {**record, "previous": self.last_hash}
-            closing = {"hash": _hash(chained)}
+            closing = {"hash": hash_of(chained)}
             if self.signer:
                 closing["signature"] = self.signer.sign(closing["hash"])
             file.write(json.dumps(chained | closing).encode() + b"\n")
@@ -65,6 +66,12 @@ class Ledger:
         """The hash of the last record; `GENESIS` where there is none."""
         records = self.records
         return str(records[-1]["hash"]) if records else GENESIS
+
+    @property
+    def head(self) -> str:
+        """What others are told of the chain: the last record's hash, and its signature where there is one."""
+        records = self.records
+        return " ".join(filter(None, [records[-1]["hash"], records[-1].get("signature")])) if records else GENESIS
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -99,6 +106,12 @@ class Ledger:
         write_atomically(self.path, lambda file: file.write(b"".join(line + b"\n" for line in lines)))
 
 
+def split_head(head: str) -> tuple[str, str | None]:
+    """Hash and signature of a `Ledger.head`."""
+    said, _, signature = head.partition(" ")
+    return said, signature or None
+
+
 def _lines(path: Path) -> list[bytes]:
     """The complete lines, and last what follows them: nothing, or a record cut short by a crash."""
     return path.read_bytes().split(b"\n")
@@ -109,12 +122,15 @@ def verify(path: Path) -> int:
     return len(verified_records(path))
 
 
-def verified_records(path: Path, certificate: Certificate | None = None) -> list[dict[str, Any]]:
+def verified_records(
+    path: Path, certificate: Certificate | None = None, owner: str = "the server"
+) -> list[dict[str, Any]]:
     """The records of an intact chain.
 
     Args:
         path: the chain's file.
         certificate: where given, every record has to be signed with its key; if not, signatures are not looked at.
+        owner: of the certificate.
 
     Raises:
         BadInput: the file is missing, or a record was changed, left out, reordered, is not signed or is not JSON; its
@@ -136,10 +152,10 @@ def verified_records(path: Path, certificate: Certificate | None = None) -> list
             raise BadInput(f"{path}, line {count}: not a ledger record") from None
         if record.get("previous") != previous:
             raise BadInput(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
-        if _hash(record) != claimed or json.dumps(record | closing).encode() != line:
+        if hash_of(record) != claimed or json.dumps(record | closing).encode() != line:
             raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
         if certificate and not signed_by(certificate, claimed, closing.get("signature")):
-            how = "its signature is not the server's" if "signature" in closing else "it is not signed"
+            how = f"its signature is not {owner}'s" if "signature" in closing else "it is not signed"
             raise BadInput(f"{path}, line {count}: {how}; it was written or changed by somebody else")
         previous = claimed
         records.append(whole)

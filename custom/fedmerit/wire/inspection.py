@@ -1,6 +1,7 @@
 """What can be wrong with an answer: nothing wrong gets further than here."""
 
 import math
+import re
 from collections.abc import Collection, Mapping
 
 import torch
@@ -21,6 +22,9 @@ ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
 UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
 MOST_CHOICES = 1000  # of a site about what it takes home
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
+MOST_CASES = 5_000  # of one split
+CASE = re.compile(r"[0-9]{1,6}")  # a position in it
+DIGEST = re.compile(r"([0-9a-f]{64})?")  # SHA-256, or nothing
 
 
 def fault_of_reply(
@@ -78,7 +82,7 @@ def _fault_of_reply(
             return f"{name} {value}, expected {low:g} to {high:g}"
     if not (math.isnan(answer.train_loss) or abs(answer.train_loss) <= LARGEST):
         return f"train_loss {answer.train_loss}, expected a number up to {LARGEST:g}"
-    return _fault_of_pairs(answer.pairs, others, method) or _fault_of_seconds(answer.seconds)
+    return _fault_of_pairs(answer.pairs, others, method) or _fault_of_rest(answer)
 
 
 def _fault_of_vectors(vectors: Mapping[str, Tensor], model: Tensor, method: Method) -> str | None:
@@ -88,6 +92,13 @@ def _fault_of_vectors(vectors: Mapping[str, Tensor], model: Tensor, method: Meth
         return f"vectors {', '.join(sorted(vectors)) or '(none)'!s:.100}, expected {', '.join(expected) or '(none)'}"
     faults = (fault_of_model(vector, {}, model, {}, name) for name, vector in vectors.items())
     return next((fault for fault in faults if fault), None)
+
+
+def _fault_of_rest(answer: Reply | Evaluated) -> str | None:
+    """What is wrong with what every answer has."""
+    if not DIGEST.fullmatch(answer.log):
+        return "a word of the site's log that is no SHA-256"
+    return _fault_of_seconds(answer.seconds)
 
 
 def _fault_of_seconds(seconds: float) -> str | None:
@@ -176,7 +187,7 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
     if any(fault := _fault_of_overlaps(overlaps, labels, task.final) for overlaps in answer.overlaps):
         return fault
     if task.estimate:
-        return _fault_of_seconds(answer.seconds)
+        return _fault_of_rest(answer)
     if any(of_model != cases[0] for of_model in cases):
         return "evaluation of other cases for one model than for another"
     references = [_references(overlaps) for overlaps in answer.overlaps]
@@ -189,7 +200,7 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
         return "counts of losses that are no counts"
     if len(set(answer.losses.sum(dim=1).tolist())) > 1:
         return "losses of more images for one model than for another"
-    return _fault_of_seconds(answer.seconds)
+    return _fault_of_rest(answer)
 
 
 def fault_of_importance(answer: object, task: ImportanceTask, neurons: int) -> str | None:
@@ -222,16 +233,18 @@ def _no_answer(answer: object) -> str:
 
 def _fault_of_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...], surfaces: bool = False) -> str | None:
     """What is wrong with overlaps; ``surfaces``: whether they may tell how far those lie apart."""
+    if len(overlaps) > MOST_CASES * len(labels):
+        return f"overlaps of {len(overlaps)} cases and labels, expected at most {MOST_CASES} cases"
     for overlap in overlaps:
         counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
         if overlap.label not in labels or not all(_is_count(count, MOST_VOXELS) for count in counts):
             return "overlaps of another label, or with counts that are no counts"
-        if not (isinstance(overlap.case, str) and overlap.case.isdecimal()):
+        if not (isinstance(overlap.case, str) and CASE.fullmatch(overlap.case)):
             return "overlaps whose case is no position in the split"
         if overlap.surface is not None and not (surfaces and _is_surface(overlap.surface, overlap)):
             return "distances of surfaces that are none, that nobody asked for, or that are not of the counts"
-    pairs = {(overlap.case, overlap.label) for overlap in overlaps}
-    cases = {overlap.case for overlap in overlaps}
+    pairs = {(int(overlap.case), overlap.label) for overlap in overlaps}
+    cases = {case for case, _ in pairs}
     if len(pairs) < len(overlaps) or len(pairs) < len(cases) * len(labels):
         return "overlaps of a case twice, or of some of its labels only"
     return None

@@ -10,8 +10,8 @@ import pytest
 from federation_factory import PATIENCE, Federation, federation
 
 from fedmerit.federation.site_log import SITE_LOG
-from fedmerit.federation.verification import verify_run
 from fedmerit.flare.deploy import session
+from fedmerit.verification.verify import verify_run
 
 ROUNDS = 4
 
