@@ -1,4 +1,4 @@
-"""Keys that ``deploy init`` made, and what is done with them, or to a run, by those who want it to say something else."""
+"""Keys that ``deploy init`` made, and what is done with them, or to a run, to make it say something else."""
 
 import json
 import shutil
@@ -169,7 +169,7 @@ def test_ledger_signed_by_another_is_refused(run, keys, another, whose, words):
     forged(run, signer)
     with pytest.raises(BadInput, match=words):
         verify_run(run, trust=keys.trust)
-    with pytest.raises(BadInput, match="the server said its ledger ended|none of the server's|an admin|not signed"):
+    with pytest.raises(BadInput, match=r"the server said its ledger ended|none of the server's|an admin|not signed"):
         verify_run(run, logs(run, "site2"))
 
 
@@ -256,7 +256,7 @@ def test_server_that_told_two_sites_two_stories_is_found_and_convicted(run, keys
                 line["ledger"], line["vouched"] = told[1].split(" ")
 
     rewritten(logs(run, "site3")[0], keys.signer("site3"), retold)
-    with pytest.raises(BadInput, match="two stories of round 2: .*site1.*site3.*the server signed both: it keeps two"):
+    with pytest.raises(BadInput, match=r"two stories of round 2: .*site1.*site3.*the server signed both: it keeps two"):
         verify_run(run, logs(run), keys.trust)
     lied = logs(run, "site3")[0]
     rewritten(lied, keys.signer("site3"), lambda lines: [line.update(vouched="00") for line in lines if line["round"]])
