@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from fedmerit.configuration.recipes import RECIPES
 from fedmerit.errors import BadInput, RunFailed, printable
+from fedmerit.files import is_full
 
 # The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
 METHODS = (
@@ -34,6 +35,12 @@ class Commands(TyperGroup):
             typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
             typer.echo(printable(str(error), "\n\t"), err=True)
             raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
+        except OSError as error:
+            if not is_full(error):
+                raise
+            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+            typer.echo(printable(f"the disk is full ({error}); make room, then give the same command again"), err=True)
+            raise typer.Exit(1) from None
 
 
 class Engine(StrEnum):

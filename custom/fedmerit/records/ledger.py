@@ -15,7 +15,7 @@ from cryptography.x509 import Certificate
 from torch import Tensor
 
 from fedmerit.errors import BadInput
-from fedmerit.files import write_atomically
+from fedmerit.files import room_for, write_atomically
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.signing import Signer, signed_by
 
@@ -50,7 +50,7 @@ class Ledger:
 
         What a crash cut short at the file's end is dropped.
         """
-        with self.path.open("ab") as file:
+        with room_for(self.path), self.path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
             file.truncate(file.seek(0, os.SEEK_END) - len(_lines(self.path)[-1]))
             chained = {**record, "previous": self.last_hash}
