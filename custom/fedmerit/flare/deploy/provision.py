@@ -24,6 +24,7 @@ from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import PROJECT_FILE, read_project, with_sites, write_project
 
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
+STATE = "state"  # NVFlare's name for the folder of a project's keys
 PACKAGES = ("fedmerit", "nvflare", "torch", "monai")
 
 
@@ -57,10 +58,20 @@ def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out, or add a site to it with --add")
+    return begin_again(out, project)
+
+
+def begin_again(out: Path, project: Mapping[str, Any]) -> list[Kit]:
+    """Provision a project in ``out`` as `init` does, with the keys and certificates that were made there before."""
     with owner_alone(out):
         kits = provision(out, project)
         write_project(out, project)
     return kits
+
+
+def state_of(out: Path, project: Mapping[str, Any]) -> Path:
+    """The folder in which NVFlare's provisioning keeps the keys that it makes of a project in ``out``."""
+    return out / str(project["name"]) / STATE
 
 
 def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
