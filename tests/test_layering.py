@@ -27,7 +27,7 @@ FLOORS = (  # from the ground up: what stands on a line may import what stands a
     {"fedmerit.attacks"},
     {"fedmerit.flare"},
     {"fedmerit.engines"},
-    {"data_prep.raw", "data_prep.folders", "data_prep.dealing"},
+    {"data_prep.raw", "data_prep.folders", "data_prep.dealing", "data_prep.csv_cells", "data_prep.figure_text"},
     {"data_prep.images"},
     {"data_prep.readers"},
     {"data_prep.synthetic"},
