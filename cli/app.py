@@ -11,7 +11,8 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from fedmerit.configuration.recipes import RECIPES
-from fedmerit.errors import BadInput, RunFailed
+from fedmerit.errors import BadInput, RunFailed, printable
+from fedmerit.files import is_full
 
 if TYPE_CHECKING:
     from evaluation.studies.cluster import Workers
@@ -36,8 +37,14 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except (BadInput, RunFailed) as error:
             typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-            typer.echo(str(error), err=True)
+            typer.echo(printable(str(error), "\n\t"), err=True)
             raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
+        except OSError as error:
+            if not is_full(error):
+                raise
+            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+            typer.echo(printable(f"the disk is full ({error}); make room, then give the same command again"), err=True)
+            raise typer.Exit(1) from None
 
 
 class Engine(StrEnum):
@@ -184,6 +191,11 @@ def parse_whole(text: str, option: str, least: int) -> list[int]:
     if not all(part.isascii() and part.isdigit() and int(part) >= least for part in parts):
         raise BadInput(f"{option} {text}: expected whole numbers from {least} on, such as 10,30")
     return [int(part) for part in parts]
+
+
+def tell(text: str) -> None:
+    """A line on standard output as it is: no markup, no breaks, no control characters."""
+    console.print(printable(text), soft_wrap=True, markup=False, highlight=False)
 
 
 def require_jobs(jobs: int | None) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cli.app import ServerSites, console, last_round
+from cli.app import ServerSites, console, last_round, tell
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def status(
             done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record)}"
             console.print(done, soft_wrap=True, markup=False)
     for text in session.why_refused(jobs[0]) if job else []:
-        console.print(text, soft_wrap=True, markup=False)
+        tell(text)
 
 
 @commands.command()

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from cli.app import console, last_round
 from evaluation.studies.cluster import OnEnd
 from fedmerit.engines import runs
+from fedmerit.errors import printable
 from fedmerit.records.results import read_run
 
 
@@ -42,7 +43,7 @@ def counting(what: str, total: int) -> Iterator[OnEnd]:
 def exit_if_failed(failed: Mapping[Any, str], advice: str = "") -> None:
     """Say what failed and why, then ``advice``, on standard error; exit with 1. Nothing where nothing failed."""
     for what, error in failed.items():
-        typer.echo(f"failed: {what}: {error}", err=True)
+        typer.echo(printable(f"failed: {what}: {error}", "\n\t"), err=True)
     if failed:
         if advice:
             typer.echo(advice, err=True)
@@ -69,7 +70,7 @@ class RunBars:
         self._bars.update(self._of[folder], completed=record["round"] + 1, last=last_round(record))
         head = f"{name}, round {record['round']}" if name else f"round {record['round']}"
         for site, reason in record["rejected"].items():
-            self._bars.console.print(f"{head}: {site} rejected: {reason}", markup=False)
+            self._bars.console.print(printable(f"{head}: {site} rejected: {reason}"), markup=False)
         for site in record["flagged"]:
             self._bars.console.print(f"{head}: {site} flagged: its cosine is not the server's")
 

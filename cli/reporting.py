@@ -1,5 +1,6 @@
 """Commands on finished runs: evaluate, report, figure, verify."""
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.app import Truth, console
+from cli.app import Truth, console, tell
 from fedmerit.errors import BadInput
 
 commands = typer.Typer()
@@ -121,22 +122,36 @@ def verify(
     ] = None,
     certificate: Annotated[
         Path | None,
-        typer.Option(help="The server's certificate, or the rootCA.pem of a startup kit: who must have signed."),
+        typer.Option(help="The rootCA.pem of a startup kit, or the server's certificate: who must have signed."),
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="The server's name.", show_default="as the kit of --certificate has it")
+    ] = None,
+    at: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"], help="A day on which the run was there: certificates have to be valid then, not now."
+        ),
     ] = None,
 ) -> None:
-    """Recompute the hash chain of a run's ledger, check its signatures, compare it with sites' own logs."""
-    from fedmerit.federation.verification import verify_run
+    """Recompute the hash chain of a run's ledger; check signatures, results, models, and sites' own logs against it."""
+    from fedmerit.records.certificates import Trust
+    from fedmerit.verification.verify import verify_run
 
-    found = verify_run(run, site_log or (), certificate)
-    console.print(f"{run}: {found.records} records, the chain is whole", soft_wrap=True)
-    if found.signer:
-        console.print(f"signed by {found.signer}", soft_wrap=True)
-    else:
-        console.print("not signed: the run was made without a server certificate", soft_wrap=True)
+    if certificate is None and (server or at):
+        raise BadInput("--server, --at: say more of --certificate; give that too")
+    trust = Trust(certificate, server, at and at.replace(tzinfo=UTC)) if certificate else None
+    found = verify_run(run, site_log or (), trust)
+    tell(f"{run}: {found.records} records, the chain is whole")
+    tell(f"signed by {found.signer}" if found.signer else "not signed: the run was made without a server certificate")
     for path, (site, updates) in zip(site_log or (), found.updates.items(), strict=True):
-        console.print(f"{path}: the log of {site} is whole and agrees: {updates} updates in both", soft_wrap=True)
+        answers = found.answers.get(site, 0)
+        told = f"{updates} updates in both, {answers} of its measurements in results.csv"
+        tell(f"{path}: the log of {site} is whole and agrees: {told}")
     for given in found.peer_models:
         told = f"{given.giver} gave {given.receiver} a model in {given.models} rounds, by the logs of both"
         rounds = ", ".join(map(str, given.lost))
         lost = f"; in rounds {rounds} what left did not arrive, by the log of {given.receiver}" if rounds else ""
-        console.print(told + lost, soft_wrap=True)
+        tell(told + lost)
+    for sentence in found.not_shown:
+        tell(f"not shown: {sentence}")

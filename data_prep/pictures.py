@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from data_prep.figure_text import draw_as_written
 from fedmerit.files import write_atomically
 from fedmerit.training.data import Case, SiteFolder, open_sites
 
@@ -31,6 +32,7 @@ def draw(sites: Path, out: Path) -> None:
     """
     opened = open_sites(sites)
     for name, figure in (("montage", montage(opened)), ("intensities", intensities(opened))):
+        draw_as_written(figure)
         write_atomically(out / f"{name}.png", partial(figure.savefig, format="png", metadata={"Software": None}))
 
 

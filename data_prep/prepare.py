@@ -13,6 +13,7 @@ from data_prep.preparing.lists import split_site, write_lists
 from data_prep.preparing.patients import read_patients, with_patients
 from data_prep.raw import RawSite
 from fedmerit.errors import BadInput
+from fedmerit.training.data import require_name
 
 
 def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: Report | None = None) -> list[Path]:
@@ -49,6 +50,8 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: Report | 
                     _generate(asked, raw)
                     new.append(raw)
                 sites = layout.find_sites(raw)
+                for site in sites:
+                    require_name(site.name, raw)
                 if asked.patient_table is not None:
                     sites = with_patients(sites, patients, asked.patient_table)
                 _write_sites(asked, sites, raw, folder, jobs, progress)

@@ -1,6 +1,16 @@
 """What a user is told: input that cannot be used, and runs that did not come to their end."""
 
 
+def printable(text: str, allowed: str = "") -> str:
+    """``text`` with all control characters but those ``allowed`` written out: others may have chosen it.
+
+    A terminal that is shown them as they are can be told to hide or rewrite what it shows.
+    """
+    return "".join(
+        one if one.isprintable() or one in allowed else one.encode("unicode_escape").decode() for one in text
+    )
+
+
 class BadInput(ValueError):
     """A file, site or parameter is unusable; the message names it, says what was expected and what to do."""
 
@@ -11,3 +21,16 @@ class RunFailed(RuntimeError):
 
 class MemoryLost(BadInput):
     """A site no longer has what it remembered of the round before; the server sends it everything in the next."""
+
+
+class Refused(BadInput):
+    """The server asked a site for what it does not give.
+
+    Args:
+        reason: that the server is told.
+        what: it asked for; the site's own log has both.
+    """
+
+    def __init__(self, reason: str, what: str):
+        super().__init__(f"{reason}: {what}")
+        self.reason = reason

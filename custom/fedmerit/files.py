@@ -1,5 +1,6 @@
 """Files that are either whole or absent."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -10,7 +11,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, RunFailed
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+LOCK = ".lock"  # of a run folder
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, or its owner's share of it, is full; torch says so in other words."""
+    return any(isinstance(one, OSError) and one.errno in FULL for one in (error, error.__context__))
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """`RunFailed` naming ``path`` where the disk is full."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if not is_full(error):
+            raise
+        raise RunFailed(
+            f"{path}: cannot be written, the disk is full; make room, then go on with --resume, or the same command"
+        ) from error
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -18,7 +40,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with room_for(path), temporary.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -28,7 +50,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 @contextmanager
-def held(folder: Path, name: str = ".lock") -> Iterator[int]:
+def held(folder: Path, name: str = LOCK) -> Iterator[int]:
     """A folder for this process alone: a lock that ends with whoever holds its file descriptor, which is given.
 
     Raises:

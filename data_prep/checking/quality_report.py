@@ -11,6 +11,7 @@ import pandas as pd
 
 from data_prep.checking.examination import Examination
 from data_prep.checking.findings import Finding, Severity
+from data_prep.csv_cells import no_formulas
 from fedmerit.files import write_json, write_text
 
 COLUMNS = ("severity", "kind", "site", "split", "position", "detail", "meaning")
@@ -102,5 +103,5 @@ def write_private(findings: Sequence[Finding], file: Path) -> None:
 
 def _csv(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> str:
     text = io.StringIO()
-    pd.DataFrame(rows, columns=list(columns)).to_csv(text, index=False)
+    no_formulas(pd.DataFrame(rows, columns=list(columns))).to_csv(text, index=False)
     return text.getvalue()

@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from data_prep.figure_text import draw_as_written
+
 STYLE = "data_prep.figures"  # a style sheet, for `matplotlib.style.context`
 with style.context(STYLE):
     SITES = list(matplotlib.rcParams["axes.prop_cycle"])  # colour and line of each site in turn
@@ -37,6 +39,7 @@ def method_style(number: int) -> dict[str, Any]:
 def png(figure: Figure) -> bytes:
     """The figure as PNG, by its own dots per inch."""
     file = io.BytesIO()
+    draw_as_written(figure)
     figure.savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
 
@@ -44,6 +47,7 @@ def png(figure: Figure) -> bytes:
 def svg(figure: Figure) -> bytes:
     """The figure as SVG, the same bytes each time."""
     file = io.BytesIO()
+    draw_as_written(figure)
     with style.context(STYLE):
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()

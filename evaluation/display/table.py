@@ -15,6 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from data_prep.csv_cells import no_formulas
 from fedmerit.files import write_text
 from fedmerit.training.overlaps import TOLERANCE
 
@@ -160,7 +161,7 @@ def csv_text(table: Table) -> str:
     for part, name in ((table.spread, "std over seeds"), (table.low, "low"), (table.high, "high")):
         if part is not None:
             frames.append(part.iloc[:, numbers].dropna(axis=1, how="all").add_suffix(f", {name}"))
-    return str(pd.concat(frames, axis=1).to_csv(index=False, lineterminator="\n"))
+    return str(no_formulas(pd.concat(frames, axis=1)).to_csv(index=False, lineterminator="\n"))
 
 
 def latex_text(table: Table) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from data_prep.csv_cells import no_formulas
 from evaluation.display.table import write_tables
 from evaluation.fairness.measurement import Fairness, measure
 from evaluation.results.bootstrap import DRAWS, Resampling
@@ -75,7 +76,7 @@ def study(
 def write(found: Fairness, notes: Sequence[str], out: Path) -> None:
     """Write ``fairness.csv`` (every measure, with what it lacks), each table as CSV and LaTeX, and ``notes.txt``."""
     table = found.measured.rename(columns={"measure": "figure"})  # as the file has always called it
-    write_text(out / "fairness.csv", table.to_csv(index=False, lineterminator="\n"))
+    write_text(out / "fairness.csv", no_formulas(table).to_csv(index=False, lineterminator="\n"))
     write_tables(found.tables, out)
     write_text(out / "notes.txt", "".join(f"{note}\n" for note in notes))
 

@@ -1,5 +1,7 @@
 """What commands share."""
 
+import errno
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -15,8 +17,19 @@ def test_help_names_the_methods_and_tasks_that_there_are():
     assert tuple(run.TASKS) == TASKS
 
 
-@pytest.mark.parametrize(("error", "code"), [(BadInput("no site"), 2), (RunFailed("no reply"), 1)])
-def test_errors_end_as_a_message_and_an_exit_code(error, code):
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (BadInput("no site"), 2, "no site"),
+        (RunFailed("no reply,\nlogs: here"), 1, "no reply,\nlogs: here"),
+        (RunFailed("a\x1b[2J"), 1, r"a\x1b[2J"),
+        (FULL, 1, f"the disk is full ({FULL}); make room, then give the same command again"),
+    ],
+)
+def test_errors_end_as_a_message_and_an_exit_code(error, code, told):
     app = typer.Typer(cls=Commands)
     group = typer.Typer()
     app.add_typer(group, name="group")
@@ -29,7 +42,7 @@ def test_errors_end_as_a_message_and_an_exit_code(error, code):
     def other() -> None: ...
 
     result = CliRunner().invoke(app, ["group", "fail"])
-    assert (result.exit_code, result.stderr, result.stdout) == (code, f"error: {error}\n", "")
+    assert (result.exit_code, result.stderr, result.stdout) == (code, f"error: {told}\n", "")
 
 
 def test_options_with_a_value():

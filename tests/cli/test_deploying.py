@@ -58,6 +58,33 @@ def found(kit, what, **options):
 # init
 
 
+def open_to_others(root):
+    """Files and folders that others may read, write or run."""
+    return [str(path) for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077]
+
+
+def test_every_file_is_for_its_owner_alone(provisioned):
+    files = [path for path in provisioned.rglob("*") if path.is_file()]
+    keys = [path for path in files if b"PRIVATE KEY" in path.read_bytes()]
+    assert {path.name for path in keys} == {"cert.json", "server.key", "client.key"}
+    assert len(keys) == 1 + 5
+    assert not open_to_others(provisioned)
+    assert {oct(path.stat().st_mode & 0o777) for path in keys} == {"0o600"}
+    assert {oct(path.stat().st_mode & 0o777) for path in provisioned.rglob("*") if path.is_dir()} == {"0o700"}
+
+
+def test_adding_a_site_closes_what_an_earlier_version_left_open(fedmerit, federation):
+    (federation / "fedmerit/state/cert.json").chmod(0o644)
+    (federation / "fedmerit/state").chmod(0o755)
+    before = os.umask(0o022)
+    os.umask(before)
+    result = fedmerit("deploy", "init", "--out", federation, "--sites", "site9", "--add")
+    assert result.exit_code == 0, result.output
+    assert not open_to_others(federation)
+    after = os.umask(before)
+    assert after == before
+
+
 def test_project_file_is_nvflares(provisioned):
     project = yaml.safe_load((provisioned / PROJECT_FILE).read_text())
     told = [(one["name"], one["type"], one["org"], one.get("role")) for one in project["participants"]]

@@ -30,3 +30,7 @@ class EvaluatesCandidates:
         `Reports.candidates` has the results then.
         """
         raise NotImplementedError
+
+    def most_candidates(self, sites: int) -> int:
+        """At most so many in a round, with ``sites`` of them: a site lets no more be evaluated."""
+        return sites

@@ -62,7 +62,7 @@ def run_local(
             return sites[peer].give_model(name, round)
 
         key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
-        site = Site(folder, config, run / "sites" / name, devices.get(name, "auto"), ask_peer, key)
+        site = Site(folder, config, run / "sites" / name, devices.get(name, "auto"), ask_peer, key, names)
         sites[name] = attacking(site, attacks.get(name))
     if isinstance(federation.method, PoolsImages):
         sites = dict(zip(sites, pooled(list(sites.values())), strict=True))

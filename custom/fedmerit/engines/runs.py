@@ -20,7 +20,7 @@ from fedmerit.engines.local import run_local
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.requirements import require_patience, require_sites, require_sites_apart
-from fedmerit.files import held, write_json
+from fedmerit.files import LOCK, held, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.results import read_run
@@ -78,8 +78,7 @@ def create(
     in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
     if in_the_way:
         raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
-    if run.exists() and any(run.iterdir()):
-        raise BadInput(f"{run}: exists already; continue it with --resume, or choose another --out")
+    _require_empty(run)
     if engine not in ENGINES:
         raise BadInput(f"engine {engine!r}: unknown; expected one of {', '.join(ENGINES)}")
     if threads is not None and threads < 1:
@@ -104,24 +103,30 @@ def create(
         pick_device(device_of(folder.name, device), folder.name)
     _require_server_set(config, folders, server_sites)
     _require_processes(config, engine, threads, names)
-    write_json(
-        run / "run.json",
-        describe(run.name, config, names, engine)
-        | {
-            "only": only and sorted(only),
-            "threads": threads,
-            "device": device,
-            "behaviours": specs,
-            "privacy": filters,
-            "track": trackers,
-            "min_sites": min_sites,
-            "round_timeout": round_timeout,
-            "image_size": list(first.image_size),
-            "sites_folder": str(Path(sites).resolve()),
-            "server_sites": server_sites and str(Path(server_sites).resolve()),
-            "settings": {name: str(value) for name, value in (settings or {}).items()},
-        },
-    )
+    description = describe(run.name, config, names, engine) | {
+        "only": only and sorted(only),
+        "threads": threads,
+        "device": device,
+        "behaviours": specs,
+        "privacy": filters,
+        "track": trackers,
+        "min_sites": min_sites,
+        "round_timeout": round_timeout,
+        "image_size": list(first.image_size),
+        "sites_folder": str(Path(sites).resolve()),
+        "server_sites": server_sites and str(Path(server_sites).resolve()),
+        "settings": {name: str(value) for name, value in (settings or {}).items()},
+    }
+    run.mkdir(parents=True, exist_ok=True)
+    with held(run):  # of two that begin at once, one is the run
+        _require_empty(run)
+        write_json(run / "run.json", description)
+
+
+def _require_empty(run: Path) -> None:
+    """`BadInput` where a run folder holds something already."""
+    if run.exists() and any(path.name != LOCK for path in run.iterdir()):
+        raise BadInput(f"{run}: exists already; continue it with --resume, or choose another --out")
 
 
 def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping[str, str] | None) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from fedmerit.errors import RunFailed
+from fedmerit.errors import RunFailed, printable
 from fedmerit.wire.messages import EVALUATE, TRAIN, Answer, Task, Work
 
 NO_REPLY = "no reply"
@@ -56,7 +56,7 @@ class Exchange:
 
     def refuse(self, name: str, reason: str) -> None:
         """Note that a message under a name cannot be used; of several, the first reason."""
-        self._refused.setdefault(name[:LONGEST_NAME], reason[:LONGEST_REASON])
+        self._refused.setdefault(printable(name[:LONGEST_NAME]), printable(reason[:LONGEST_REASON]))
 
     def heard(self, site: str) -> bool:
         """Whether ``site`` sent anything, usable or not."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
 from fedmerit.files import write_json
+from fedmerit.records.closing import close
 from fedmerit.records.ledger import Ledger, digest
 from fedmerit.records.results import ResultsFile, Row
 from fedmerit.records.signing import Signer
@@ -50,8 +51,9 @@ class Recorder:
         self.config, self.sites, self.name = config, sites, run.name
         self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl", signer)
         self.values = ResultsFile(run / OBSERVED)
-        self.matrix = run / CROSS_SITE
         self._sent: set[str] | None = None  # digests of the updates in the ledger, once it was read
+        self.matrix, self.run = run / CROSS_SITE, run
+        self.site_logs: dict[str, str] = {}  # by site, what stands for its log, as it said last
         if signer:
             signer.publish(run)
 
@@ -61,6 +63,14 @@ class Recorder:
         self._sent = None
         self.results.truncate(results_size)
         self.values.truncate(observed_size)
+
+    def close(self) -> None:
+        """Write down what the run leaves behind: results, run.json, models, and how far the logs of the sites are."""
+        close(self.run, self.ledger.last_hash, self.site_logs, self.ledger.signer)
+
+    def _hear(self, answers: Sequence[Reply | Evaluated | None]) -> None:
+        said = {site: answer.log for site, answer in zip(self.sites, answers, strict=True) if answer and answer.log}
+        self.site_logs |= said
 
     def training_round(
         self,
@@ -84,6 +94,7 @@ class Recorder:
             more: entries of the ledger's record beside these.
         """
         replies, received, rejected = admitted.replies, admitted.received, admitted.rejected
+        self._hear(replies)
         sent = {site: (updates[row], reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True))}
         digests = {  # none where models stay at the sites
             site: digest(reply.ciphertexts or update)
@@ -102,6 +113,7 @@ class Recorder:
 
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
         """Write down the validation Dice of each site's final model, as that of the round that it would begin."""
+        self._hear(validated)
         rows = []
         for site, one in zip(self.sites, validated, strict=True):
             if one:
@@ -110,6 +122,7 @@ class Recorder:
 
     def finished(self, round: int, split: str, tests: Sequence[Evaluated | None]) -> None:
         """Write down Dice of what sites were given, trained alone and take home, and what that is."""
+        self._hear(tests)
         rows = []
         for site, test in zip(self.sites, tests, strict=True):
             if test:
@@ -120,6 +133,7 @@ class Recorder:
 
     def best_test(self, round: int, tests: Sequence[Evaluated | None]) -> None:
         """Write down the test Dice of the models that ``round`` began with, which validation patients liked best."""
+        self._hear(tests)
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
@@ -135,6 +149,7 @@ class Recorder:
             received: bytes sent to each site for it.
             own_alone: whether each site tested its own final model and no other; then there is no union.
         """
+        self._hear(tests)
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
@@ -236,6 +251,7 @@ class Recorder:
         flagged = outcome.quantities.get("flagged", torch.zeros(len(replies)))
         return {
             "round": round,
+            "of": self.config.rounds,
             "participants": list(present),
             "rejected": dict(rejected),
             "flagged": [site for site, (row, _) in present.items() if flagged[row]],

@@ -237,7 +237,7 @@ class Federation:
     @property
     def _told(self) -> str:
         """The server's word on all rounds before, for the sites' logs."""
-        return self.recorder.ledger.last_hash
+        return self.recorder.ledger.head
 
     def _fault_of_reply(self, site: str, answer: object) -> str | None:
         """Why the reply of ``site`` cannot be used, or None."""
@@ -434,6 +434,7 @@ class Federation:
         self.recorder.final_test(last, tested, payload(task), models.own_alone)
         if self.config.training.finish == "own":
             yield from self._finish()
+        self.recorder.close()
         self.round += 1
         self._checkpoint()
         self.best.forget()

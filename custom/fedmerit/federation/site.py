@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedmerit.capabilities.local_training import Penalty, Trained, TrainingView,
 from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView, from_site_to_site
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import OwnPart, SiteView
-from fedmerit.errors import BadInput, MemoryLost
+from fedmerit.errors import BadInput, MemoryLost, Refused
 from fedmerit.federation.enrolling import enrolment_of
 from fedmerit.federation.evaluating import evaluate_models, measure_importance
 from fedmerit.federation.finishing import Finisher, Model
@@ -25,7 +25,9 @@ from fedmerit.federation.requirements import require_fit
 from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.site_models import EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.flat import Buffers
-from fedmerit.records.ciphertexts import SiteKey
+from fedmerit.games import MOST_COALITION_SITES
+from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
+from fedmerit.records.signing import Signer
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import SERVER_SPLIT, Case, Samples, SiteFolder
 from fedmerit.training.learning import build_loss, fixed_batches, learning_rate, steps_of, train
@@ -36,6 +38,7 @@ from fedmerit.training.patches import samples_of
 from fedmerit.training.place import pick_device
 from fedmerit.training.prediction import evaluate, image_losses
 from fedmerit.training.statistics import estimate_statistics
+from fedmerit.wire.evaluation_budget import question_of, require_within
 from fedmerit.wire.messages import (
     Answer,
     Enrolment,
@@ -48,6 +51,7 @@ from fedmerit.wire.messages import (
     PeerModel,
     Reply,
     Task,
+    WithModels,
     Work,
     rounded,
 )
@@ -65,6 +69,8 @@ class Site:
         device: "cpu", "cuda", "cuda:1", or "auto": the first GPU where there is one.
         ask_peer: how to get another site's model, of methods whose models stay at the sites.
         key: with which its updates leave encrypted, and models come; None: both are in the clear.
+        participants: names of the sites of the run; (): not known here.
+        signer: of its log; None: it is not signed.
         certificate: PEM, of the site; "": it has none.
 
     Raises:
@@ -79,6 +85,8 @@ class Site:
         device: str = "auto",
         ask_peer: AskPeer = lambda peer, round: None,
         key: SiteKey | None = None,
+        participants: Sequence[str] = (),
+        signer: Signer | None = None,
         certificate: str = "",
     ):
         require_fit(config, folder)
@@ -86,7 +94,8 @@ class Site:
         self.device = pick_device(device, folder.name)
         self.method = config.build_method()
         self.memory = MemoryFolder(memory)
-        self.log = SiteLog(memory, folder.name)
+        self.log = SiteLog(memory, folder.name, signer)
+        self.participants = participants
         self.models = self._models(ask_peer, key)
         finishes = config.training.finish == "own"
         self._finisher = Finisher(config, folder, memory, lambda: self.network) if finishes else None
@@ -115,14 +124,19 @@ class Site:
 
     def answer(self, task: Work) -> Answer:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
+        if isinstance(task, EnrolmentTask):
+            return rounded(self.enrol(task))
         try:
-            if isinstance(task, EnrolmentTask):
-                return rounded(self.enrol(task))
             if isinstance(task, ImportanceTask):
                 return rounded(self.measure_importance(task))
-            return rounded(self.train(task) if isinstance(task, Task) else self.evaluate(task))
+            answer = self.train(task) if isinstance(task, Task) else self.evaluate(task)
+            return rounded(replace(answer, log=self.log.last))
         except MemoryLost as error:
             return Failure(str(error))
+        except Refused as error:
+            log.warning("round %d: the server %s", task.round, error)
+            self.log.refused(task, str(error))
+            return Failure(error.reason)
 
     def enrol(self, task: EnrolmentTask) -> Enrolment:
         """Commit to what is in the site's folder."""
@@ -133,13 +147,14 @@ class Site:
         started = time.perf_counter()
         received = self.models.receive(task)
         task, model, memory = received.task, received.model, received.memory
+        question = self._allowed(task, self.models.seen(received))
         overlaps = self._validate(model, task.buffers)
         values = self._report(task, model, memory, overlaps)
         learned = self.learn(task, model, memory)
         after = self._validate(learned.trained, learned.buffers) if self.config.training.validate_trained else ()
         self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)
-        self.log.trained(task, self.models.seen(received), leaving.ciphertexts or leaving.update)
+        self.log.trained(task, self.models.seen(received), leaving.ciphertexts or leaving.update, question, overlaps)
         return Reply(
             round=task.round,
             update=leaving.update,
@@ -247,13 +262,29 @@ class Site:
             self.memory.remember(task.round, replace(memory, trained=memory.received + update))
             self.log.trained(task, memory.received, update)
 
+    def _allowed(self, task: WithModels, models: Tensor | Ciphertexts) -> str:
+        """What tells the question of ``task`` from others; `Refused` where the run does not need it answered."""
+        question = question_of(task, models)
+        sites = len(self.participants) or MOST_COALITION_SITES
+        require_within(task, question, self.config, sites, self.log.records)
+        return question
+
     def give_model(self, receiver: str, round: int) -> PeerModel | None:
-        """This site's model for a peer to learn from in a round, where it shares it."""
+        """This site's model for a peer to learn from in a round, where it shares it: never for one of no part in it."""
+        if self.participants and receiver not in self.participants:
+            log.warning("round %d: %.80s asked for the model and is none of the run's sites", round, receiver)
+            return None
         return self.models.give(receiver, round)
 
     def evaluate(self, task: Evaluation) -> Evaluated:
-        """Dice, and where asked for losses, of some models on one split."""
-        self.log.evaluated(task, task.ciphertexts or task.models)
+        """Dice, and where asked for losses, of some models on one split; `Refused` beyond what the run needs."""
+        models = task.ciphertexts or task.models
+        question = self._allowed(task, models)
+        answer = self._evaluate_models(task)
+        self.log.evaluated(task, models, question, answer)
+        return answer
+
+    def _evaluate_models(self, task: Evaluation) -> Evaluated:
         if task.estimate:
             return self._estimate(task)
         final = self.models.final(task)
@@ -296,8 +327,9 @@ class Site:
 
     def measure_importance(self, task: ImportanceTask) -> Importance:
         """What each neuron of a model is worth on one split."""
+        question = self._allowed(task, task.model)
         importance = measure_importance(self.network, self._cases(task.split), task)
-        self.log.evaluated(task, task.model)
+        self.log.measured(task, question)
         return importance
 
     def _cases(self, split: str) -> tuple[Case, ...]:

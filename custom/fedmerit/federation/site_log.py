@@ -1,21 +1,29 @@
 """site_log.jsonl: what a site got, sent, and was told, in a hash chain of its own, so that it can prove it later.
 
-A record per task, repeated ones included. ``ledger`` is the server's word that came with the task: the hash of its
-ledger's last record, and so of everything in the ledger before this round. Where models go from site to site, there is
-a record of every model that the site gives, and one of every peer that gives it its model or does not answer.
+A record per task, repeated ones included, signed with the site's key where it has one. ``ledger`` is the server's word
+that came with the task: the hash of its ledger's last record, and so of everything in the ledger before this round;
+``vouched`` is its signature of that. Where models go from site to site, there is a record of every model that the site
+gives, and one of every peer that gives it its model or does not answer.
 """
 
 import hashlib
+import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import Ledger, digest
-from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluation, ImportanceTask, PeerModel, Task
+from fedmerit.records.ledger import Ledger, digest, split_head
+from fedmerit.records.signing import Signer
+from fedmerit.training.overlaps import COUNTS, Overlap
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, ImportanceTask, PeerModel, Task
 
 SITE_LOG = "site_log.jsonl"
 GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models
+REFUSED = "refused"  # that of records of what the server asked for and did not get
+Counts = tuple[str, str, int, int, int]  # case, label, and how many voxels as in `COUNTS`
 
 
 class SiteLog:
@@ -24,21 +32,53 @@ class SiteLog:
     Args:
         folder: the site's own.
         site: its name.
+        signer: of its records, its certificate put beside them; None: they are not signed.
     """
 
-    def __init__(self, folder: Path, site: str):
-        self.site, self._chain = site, Ledger(folder / SITE_LOG)
+    def __init__(self, folder: Path, site: str, signer: Signer | None = None):
+        self.site, self._chain = site, Ledger(folder / SITE_LOG, signer)
 
-    def trained(self, task: Task, received: Tensor | Ciphertexts, update: Tensor | Ciphertexts) -> None:
+    @property
+    def last(self) -> str:
+        """The hash of the last record: it stands for all of them."""
+        return self._chain.last_hash
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """All of them."""
+        return self._chain.records
+
+    def trained(
+        self,
+        task: Task,
+        received: Tensor | Ciphertexts,
+        update: Tensor | Ciphertexts,
+        question: str = "",
+        overlaps: tuple[Overlap, ...] | None = None,
+    ) -> None:
         """Write down a round's training: digests of the model (d,) it began with and of the update (d,) that leaves.
 
         Under encryption, of the ciphertexts: those of the model as they came, those of the update as they leave.
+        ``overlaps`` are what the site says of the model it began with, ``question`` tells that model from others; None:
+        both stand in an earlier record.
         """
-        self._append(TRAIN, task.round, received=digest(received), update=digest(update), ledger=task.ledger)
+        said = {} if overlaps is None else {"question": question, "overlaps": [digest_of_overlaps(overlaps)]}
+        self._append(TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **said)
 
-    def evaluated(self, task: Evaluation | ImportanceTask, models: Tensor | Ciphertexts) -> None:
-        """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated, or their neurons."""
-        self._append(EVALUATE, task.round, received=digest(models), split=task.split, ledger=task.ledger)
+    def evaluated(self, task: Evaluation, models: Tensor | Ciphertexts, question: str, answer: Evaluated) -> None:
+        """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` tells tasks apart."""
+        said = [digest_of_overlaps(overlaps) for overlaps in answer.overlaps]
+        asked = {"split": task.split, "models": task.count, "question": question}
+        self._append(EVALUATE, task.round, task.ledger, received=digest(models), **asked, overlaps=said)
+
+    def measured(self, task: ImportanceTask, question: str) -> None:
+        """Write down that neurons were."""
+        asked = {"split": task.split, "models": 1, "question": question}
+        self._append(EVALUATE, task.round, task.ledger, received=digest(task.model), **asked)
+
+    def refused(self, task: Task | Evaluation | ImportanceTask, reason: str) -> None:
+        """Write down that the server asked for what it does not get."""
+        self._append(REFUSED, task.round, task.ledger, reason=reason)
 
     def gave_model(self, round: int, peer: str, model: str) -> None:
         """Write down that the model with this `digest_of_peer` leaves for ``peer``, to learn from in ``round``."""
@@ -46,11 +86,28 @@ class SiteLog:
 
     def got_model(self, task: Task, peer: str, model: str | None) -> None:
         """Write down the `digest_of_peer` of what came of ``peer`` for a round's training; None: no answer did."""
-        self._append(GOT, task.round, peer=peer, model=model, ledger=task.ledger)
+        self._append(GOT, task.round, task.ledger, peer=peer, model=model)
 
-    def _append(self, work: str, round: int, **more: str | None) -> None:
-        self._chain.path.parent.mkdir(parents=True, exist_ok=True)
-        self._chain.append({"site": self.site, "round": round, "work": work, **more})
+    def _append(self, work: str, round: int, head: str | None = None, **more: Any) -> None:
+        if not (folder := self._chain.path.parent).exists() or not self._chain.path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            if self._chain.signer:
+                self._chain.signer.publish(folder)
+        told = {}
+        if head is not None:
+            ledger, signature = split_head(head)
+            told = {"ledger": ledger} | ({"vouched": signature} if signature else {})
+        self._chain.append({"site": self.site, "round": round, "work": work, **more, **told})
+
+
+def digest_of_overlaps(overlaps: Iterable[Overlap]) -> str:
+    """Of their counts, in whatever order."""
+    return digest_of_counts((one.case, one.label, *(getattr(one, name) for name in COUNTS)) for one in overlaps)
+
+
+def digest_of_counts(counts: Iterable[Counts]) -> str:
+    """SHA-256 of what `digest_of_overlaps` takes, in hexadecimal."""
+    return hashlib.sha256(json.dumps(sorted(counts)).encode()).hexdigest()
 
 
 def digest_of_peer(model: PeerModel) -> str:

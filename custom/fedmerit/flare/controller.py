@@ -22,8 +22,9 @@ from fedmerit.files import held, write_json
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.scalars import track
 from fedmerit.flare.translation import PROGRESS
+from fedmerit.records.certificates import read_certificate
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.signing import Signer, read_certificate
+from fedmerit.records.signing import Signer
 from fedmerit.training.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError

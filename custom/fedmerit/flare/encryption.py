@@ -44,6 +44,8 @@ def contexts(folder: Path) -> tuple[bytes, bytes]:
     if not (of_sites.exists() and of_server.exists()):
         maker = HEBuilder(DEGREE, list(PRIMES), SCALE_BITS)
         maker.initialize(None, None)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
         write_atomically(of_sites, lambda file: file.write(maker.get_serialized_context(is_client=True)))
         of_sites.chmod(0o600)
         write_atomically(of_server, lambda file: file.write(maker.get_serialized_context()))

@@ -36,11 +36,12 @@ from fedmerit.flare.translation import (
 )
 from fedmerit.flare.turns import turn
 from fedmerit.records.ciphertexts import SiteKey
+from fedmerit.records.signing import Signer
 from fedmerit.training.networks import build_network
 from fedmerit.training.place import attack_of, device_of, follow_manifest, run_folder, site_folder
 from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, failed_with
 
-CERTIFICATE = "client.crt"  # in the startup kit of a provisioned site
+KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup kit of a provisioned site
 ERRORS = "errors.log"  # in the site's own folder of the run
 READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
     TRAIN: model_to_task,
@@ -93,9 +94,11 @@ class MeritExecutor(Executor):
             from fedmerit.flare.encryption import SITES_CONTEXT, context_here
 
             key = SiteKey(context_here(SITES_CONTEXT, fl_ctx, own.parents[1]))
-        certificate = Path(engine.get_workspace().get_startup_kit_dir()) / CERTIFICATE
-        pem = certificate.read_text() if certificate.exists() else ""
-        site = Site(site_folder(name), plan, own, device_of(name), ask_peer, key, pem)
+        participants = [client.name for client in engine.get_clients() or ()]
+        kit = Path(engine.get_workspace().get_startup_kit_dir())
+        signer = Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None  # the simulator has none
+        pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
+        site = Site(site_folder(name), plan, own, device_of(name), ask_peer, key, participants, signer, pem)
         return attacking(site, attack_of(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

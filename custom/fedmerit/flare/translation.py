@@ -231,9 +231,9 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
-        meta |= {"choice": answer.choice, "buffers": _arrays(answer.buffers)}
+        meta |= {"choice": answer.choice, "buffers": _arrays(answer.buffers), "log": answer.log}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
-    named = ("num_samples", "values", "train_loss", "seconds", "pairs")
+    named = ("num_samples", "values", "train_loss", "seconds", "pairs", "log")
     tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
     ciphertexts = {} if answer.ciphertexts is None else {"ciphertexts": _pieces(answer.ciphertexts)}
     return FLModel(
@@ -307,6 +307,7 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             pairs={str(name): _numbers(values) for name, values in meta["pairs"].items()},
             vectors=_vectors(meta.get("vectors", {}), list(parts)),
             ciphertexts=_ciphertexts(meta.get("ciphertexts")),
+            log=meta.get("log", ""),
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
@@ -342,6 +343,7 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Import
             choice=meta.get("choice", 0),
             buffers=_tensors(meta.get("buffers", {})),
             seconds=_number(meta["seconds"]),
+            log=meta.get("log", ""),
         )
     except UNREADABLE as error:
         return Failure(f"evaluation cannot be read ({type(error).__name__})")

@@ -55,6 +55,10 @@ class ECI(Method, EvaluatesCandidates):
         """The server's model plus the aggregated updates of every coalition of the present sites."""
         return coalition_candidates(state.server, updates, reports)
 
+    def most_candidates(self, sites: int) -> int:
+        """One of each coalition."""
+        return 1 << sites
+
     def round(self, state: ECIState, updates: Tensor, reports: Reports) -> tuple[ECIState, Outcome]:
         """``updates`` (n, d): u = Σ p_i Δ_i; the floor(d CI_i / max CI) largest entries of u to site i."""
         present, weights = reports.present, reports.data_share

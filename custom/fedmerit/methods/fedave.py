@@ -113,6 +113,10 @@ class FedAVE(Method, EvaluatesCandidates):
             bins=self.bins,
         )
 
+    def most_candidates(self, sites: int) -> int:
+        """Two of each."""
+        return 2 * sites
+
     def round(self, state: FedAVEState, updates: Tensor, reports: Reports) -> tuple[FedAVEState, Outcome]:
         """``updates`` (n, d): the aggregate (Eqs. 6-7), reputations (Eqs. 8-9), quotas (Eq. 10) and rewards."""
         assert reports.candidates is not None

@@ -51,6 +51,10 @@ class FedCI(Method, EvaluatesCandidates):
         """The aggregates of all coalitions of the present sites."""
         return coalition_candidates(state.model, updates, reports)
 
+    def most_candidates(self, sites: int) -> int:
+        """One of each coalition."""
+        return 1 << sites
+
     def round(self, state: FedCIState, updates: Tensor, reports: Reports) -> tuple[FedCIState, Outcome]:
         """``updates`` (n, d): this round's Shapley values, added to the index, weigh the aggregate."""
         present = reports.present

@@ -15,7 +15,7 @@ from cryptography.x509 import Certificate
 from torch import Tensor
 
 from fedmerit.errors import BadInput
-from fedmerit.files import write_atomically
+from fedmerit.files import room_for, write_atomically
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.signing import Signer, signed_by
 
@@ -34,7 +34,8 @@ def digest_of_texts(texts: Iterable[str]) -> str:
     return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
 
 
-def _hash(record: Mapping[str, Any]) -> str:
+def hash_of(record: Mapping[str, Any]) -> str:
+    """SHA-256 of a record's JSON, in hexadecimal."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
@@ -54,11 +55,11 @@ class Ledger:
 
         What a crash cut short at the file's end is dropped.
         """
-        with self.path.open("ab") as file:
+        with room_for(self.path), self.path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
             file.truncate(file.seek(0, os.SEEK_END) - len(_lines(self.path)[-1]))
             chained = {**record, "previous": self.last_hash}
-            closing = {"hash": _hash(chained)}
+            closing = {"hash": hash_of(chained)}
             if self.signer:
                 closing["signature"] = self.signer.sign(closing["hash"])
             file.write(json.dumps(chained | closing).encode() + b"\n")
@@ -75,6 +76,12 @@ class Ledger:
     def last(self) -> dict[str, Any] | None:
         """The last complete record; the others are not parsed."""
         return next(self._read(max(len(_lines(self.path)) - 2, 0)), None) if self.path.exists() else None
+
+    @property
+    def head(self) -> str:
+        """What others are told of the chain: the last record's hash, and its signature where there is one."""
+        last = self.last
+        return " ".join(filter(None, [last["hash"], last.get("signature")])) if last else GENESIS
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -109,6 +116,12 @@ class Ledger:
         write_atomically(self.path, lambda file: file.write(b"".join(line + b"\n" for line in lines)))
 
 
+def split_head(head: str) -> tuple[str, str | None]:
+    """Hash and signature of a `Ledger.head`."""
+    said, _, signature = head.partition(" ")
+    return said, signature or None
+
+
 def _lines(path: Path) -> list[bytes]:
     """The complete lines, and last what follows them: nothing, or a record cut short by a crash."""
     return path.read_bytes().split(b"\n")
@@ -119,12 +132,15 @@ def verify(path: Path) -> int:
     return len(verified_records(path))
 
 
-def verified_records(path: Path, certificate: Certificate | None = None) -> list[dict[str, Any]]:
+def verified_records(
+    path: Path, certificate: Certificate | None = None, owner: str = "the server"
+) -> list[dict[str, Any]]:
     """The records of an intact chain.
 
     Args:
         path: the chain's file.
         certificate: where given, every record has to be signed with its key; if not, signatures are not looked at.
+        owner: of the certificate.
 
     Raises:
         BadInput: the file is missing, or a record was changed, left out, reordered, is not signed or is not JSON; its
@@ -146,10 +162,10 @@ def verified_records(path: Path, certificate: Certificate | None = None) -> list
             raise BadInput(f"{path}, line {count}: not a ledger record") from None
         if record.get("previous") != previous:
             raise BadInput(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
-        if _hash(record) != claimed or json.dumps(record | closing).encode() != line:
+        if hash_of(record) != claimed or json.dumps(record | closing).encode() != line:
             raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
         if certificate and not signed_by(certificate, claimed, closing.get("signature")):
-            how = "its signature is not the server's" if "signature" in closing else "it is not signed"
+            how = f"its signature is not {owner}'s" if "signature" in closing else "it is not signed"
             raise BadInput(f"{path}, line {count}: {how}; it was written or changed by somebody else")
         previous = claimed
         records.append(whole)

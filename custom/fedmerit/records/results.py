@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_atomically
+from fedmerit.files import read_json, room_for, write_atomically
 
 QUANTITIES: Mapping[str, str] = {
     "dice": "Dice of one case and label, 0 to 1; empty where reference and prediction are both empty",
@@ -109,7 +109,7 @@ class ResultsFile:
             if row.quantity not in QUANTITIES:
                 raise ValueError(f"quantity {row.quantity!r} is not named in fedmerit.records.results.QUANTITIES")
             writer.writerow(asdict(row))
-        with self.path.open("a") as file:
+        with room_for(self.path), self.path.open("a") as file:
             file.write(text.getvalue())
             file.flush()
             os.fsync(file.fileno())

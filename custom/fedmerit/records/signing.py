@@ -1,6 +1,5 @@
-"""Signatures of a ledger's records with the key of the server's certificate, and what they are checked with."""
+"""Signatures of a chain's records with the key of a participant's certificate."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -8,16 +7,17 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509 import Certificate, load_pem_x509_certificate
+from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
+from fedmerit.records.certificates import read_certificate
 
-CERTIFICATE = "certificate.pem"  # beside the ledger
+CERTIFICATE = "certificate.pem"  # beside the chain
 
 
 class Signer:
-    """The key and the certificate of whoever keeps a ledger: RSA, as NVFlare's provisioning makes them.
+    """The key and the certificate of whoever keeps a chain: RSA, as NVFlare's provisioning makes them.
 
     Args:
         key: PEM file of the private key, without password.
@@ -31,7 +31,9 @@ class Signer:
         try:
             self._key = load_pem_private_key(key.read_bytes(), password=None)
         except (OSError, ValueError, TypeError) as error:
-            raise BadInput(f"{key}: not readable as a private key ({error}); expected the server's PEM file") from None
+            raise BadInput(
+                f"{key}: not readable as a private key ({error}); expected the PEM file of a startup kit"
+            ) from None
         self.certificate = read_certificate(certificate)
         if not isinstance(self._key, RSAPrivateKey) or self._key.public_key() != self.certificate.public_key():
             raise BadInput(f"{key}: not the RSA key of {certificate}; expected both from one startup kit")
@@ -47,16 +49,6 @@ class Signer:
         write_atomically(folder / CERTIFICATE, lambda file: file.write(pem))
 
 
-def read_certificate(path: Path) -> Certificate:
-    """The certificate in a PEM file; `BadInput` naming the file where there is none."""
-    try:
-        return load_pem_x509_certificate(path.read_bytes())
-    except FileNotFoundError:
-        raise BadInput(f"{path}: file not found; expected a certificate in PEM form") from None
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: not readable as a certificate in PEM form ({error})") from None
-
-
 def signed_by(certificate: Certificate, text: str, signature: object) -> bool:
     """Whether ``signature``, as `Signer.sign` gave it, is of ``text`` and of that certificate's key."""
     key = certificate.public_key()
@@ -68,23 +60,3 @@ def signed_by(certificate: Certificate, text: str, signature: object) -> bool:
     except (ValueError, InvalidSignature):
         return False
     return True
-
-
-def require_vouched(certificate: Certificate, trusted: Path) -> None:
-    """`BadInput` where ``certificate`` is neither that in the file ``trusted`` nor issued by it."""
-    anchor = read_certificate(trusted)
-    if certificate == anchor:
-        return
-    try:
-        certificate.verify_directly_issued_by(anchor)
-    except (ValueError, TypeError, InvalidSignature):
-        raise BadInput(
-            f"{trusted}: neither the certificate that signed the ledger ({subject(certificate)}) nor its issuer; "
-            "expected the server's certificate, or the rootCA.pem of your startup kit"
-        ) from None
-
-
-def subject(certificate: Certificate) -> str:
-    """Whose certificate it is and until when it is valid, for people."""
-    until = certificate.not_valid_after_utc.astimezone(UTC)
-    return f"{certificate.subject.rfc4514_string()}, valid until {datetime.strftime(until, '%Y-%m-%d')}"

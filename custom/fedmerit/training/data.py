@@ -23,6 +23,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 
 SPLITS = ("training", "validation", "testing")
+LONGEST_NAME = 100  # characters of a site's
+FORMULA = "=+-@"  # what a spreadsheet computes begins with one of these
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
 
 
@@ -59,6 +61,15 @@ class Case:
         return load_array(self.label_file)
 
 
+def require_name(name: str, where: Path) -> None:
+    """`BadInput` where a site's name is none: tables and terminals that show it must not compute or obey it."""
+    if not (isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()) or name[0] in FORMULA:
+        raise BadInput(
+            f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_NAME} printable characters that do not "
+            "begin with = + - or @; rename it"
+        )
+
+
 class SiteFolder:
     """One prepared site.
 
@@ -83,6 +94,7 @@ class SiteFolder:
             self.splits = {
                 split: tuple(self._case(entry) for entry in lists[split]) for split in (*SPLITS, SERVER_SPLIT)
             }
+            require_name(self.name, self.path / "site.json")
         except (KeyError, IndexError, TypeError) as error:
             raise BadInput(
                 f"{self.path}: site.json or datalist.json lacks {error}; run `fedmerit prepare` again"

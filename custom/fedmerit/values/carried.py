@@ -27,6 +27,10 @@ class Carried(Observer):
 
     about: ClassVar[str] = "models of coalitions, carried along the run from its updates"
 
+    def most_models(self, sites: int) -> int:
+        """All coalitions, or so many."""
+        return self.most if sites > 30 else min(self.most, 2**sites)
+
     def start(self, model: Tensor, num_sites: int) -> State:
         """The first model, no updates, no images."""
         return {

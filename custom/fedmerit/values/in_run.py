@@ -23,6 +23,10 @@ class InRun(Observer):
 
     about: ClassVar[str] = "each round's model, with the mean update of every coalition"
 
+    def most_models(self, sites: int) -> int:
+        """All coalitions, or so many."""
+        return self.most if sites > 30 else min(self.most, 2**sites)
+
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
         """As the module says."""
         if not view.due(self.every):

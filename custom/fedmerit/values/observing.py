@@ -47,6 +47,10 @@ class Observer(Checked):
 
     about: ClassVar[str]  # one line: what is evaluated
 
+    def most_models(self, sites: int) -> int:
+        """How many models it has evaluated in a round at most, of a run of so many sites: a site's budget."""
+        raise NotImplementedError
+
     def start(self, model: Tensor, num_sites: int) -> State:
         """What is remembered before round 0; ``model`` is (d,)."""
         return {}

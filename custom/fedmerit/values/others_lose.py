@@ -23,6 +23,10 @@ class OthersLose(Observer):
 
     about: ClassVar[str] = "each round's new model, and that without each site"
 
+    def most_models(self, sites: int) -> int:
+        """Without each, and with all."""
+        return sites + 1
+
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
         """As the module says."""
         if not view.due(self.every):

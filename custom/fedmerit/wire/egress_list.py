@@ -13,6 +13,7 @@ import numpy as np
 from fedmerit.core import DECIMALS, RANGES
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.training.overlaps import COUNTS, UNITS, Overlap, Surface
+from fedmerit.wire.inspection import CASE, DIGEST
 from fedmerit.wire.messages import REASONS
 
 LISTED: Mapping[str, str] = {
@@ -35,6 +36,7 @@ LISTED: Mapping[str, str] = {
     "certificate",
     "train_loss": "mean loss of the round",
     "seconds": "how long the round took",
+    "log": "the SHA-256 that stands for the site's own log so far",
     "failure": "that there is no answer, for one of the reasons in `fedmerit.wire.messages.REASONS`",
     "model": "to each peer that the site shares with, where models stay at the sites: its whole model and statistics",
 }
@@ -159,7 +161,7 @@ def _overlap(one: Mapping[str, Any], decimals: int) -> Parts:
     surface = one.get("surface")
     parts = {part.name: one[part.name] for part in fields(Overlap) if part.name != "surface"}
     overlap = Overlap(**parts, surface=None if surface is None else _surface(surface, decimals))
-    if not (isinstance(overlap.case, str) and overlap.case.isdecimal() and len(overlap.case) < 7):
+    if not (isinstance(overlap.case, str) and CASE.fullmatch(overlap.case)):
         raise Withheld("overlaps: a case that is no position in the split")
     if not (isinstance(overlap.label, str) and NAME.fullmatch(overlap.label)):
         raise Withheld("overlaps: a label that is no name")
@@ -206,6 +208,12 @@ def _reason(value: Any, decimals: int) -> str:
     return value if value in REASONS or FAILED.fullmatch(str(value)) else OTHER_REASON
 
 
+def _log(value: Any, decimals: int) -> str:
+    if not (isinstance(value, str) and DIGEST.fullmatch(value)):
+        raise Withheld("log: something else than a SHA-256")
+    return value
+
+
 def _bounded(value: Any, what: str) -> Any:
     if len(value) > MOST_ENTRIES:
         raise Withheld(f"{what}: more than {MOST_ENTRIES} entries")
@@ -228,6 +236,7 @@ _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "enrolment": _enrolment,
     "train_loss": _number,
     "seconds": _number,
+    "log": _log,
     "failure": _reason,
 }
 assert set(_CHECKS) == set(LISTED) - {"update", "model"}

@@ -23,9 +23,12 @@ ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
 UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
 MOST_CHOICES = 1000  # of a site about what it takes home
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
-MOST_CASES = 100_000  # of one site's training split
+MOST_TRAINING_CASES = 100_000  # of one site
 FINGERPRINT = re.compile(r"[0-9a-f]{32}")  # of a case
 LONGEST_CERTIFICATE = 10_000  # characters
+MOST_CASES = 5_000  # of one split
+CASE = re.compile(r"[0-9]{1,6}")  # a position in it
+DIGEST = re.compile(r"([0-9a-f]{64})?")  # SHA-256, or nothing
 
 
 def fault_of_reply(
@@ -83,7 +86,7 @@ def _fault_of_reply(
             return f"{name} {value}, expected {low:g} to {high:g}"
     if not (math.isnan(answer.train_loss) or abs(answer.train_loss) <= LARGEST):
         return f"train_loss {answer.train_loss}, expected a number up to {LARGEST:g}"
-    return _fault_of_pairs(answer.pairs, others, method) or _fault_of_seconds(answer.seconds)
+    return _fault_of_pairs(answer.pairs, others, method) or _fault_of_rest(answer)
 
 
 def _fault_of_vectors(vectors: Mapping[str, Tensor], model: Tensor, method: Method) -> str | None:
@@ -93,6 +96,13 @@ def _fault_of_vectors(vectors: Mapping[str, Tensor], model: Tensor, method: Meth
         return f"vectors {', '.join(sorted(vectors)) or '(none)'!s:.100}, expected {', '.join(expected) or '(none)'}"
     faults = (fault_of_model(vector, {}, model, {}, name) for name, vector in vectors.items())
     return next((fault for fault in faults if fault), None)
+
+
+def _fault_of_rest(answer: Reply | Evaluated) -> str | None:
+    """What is wrong with what every answer has."""
+    if not DIGEST.fullmatch(answer.log):
+        return "a word of the site's log that is no SHA-256"
+    return _fault_of_seconds(answer.seconds)
 
 
 def _fault_of_seconds(seconds: float) -> str | None:
@@ -181,7 +191,7 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
     if any(fault := _fault_of_overlaps(overlaps, labels, task.final) for overlaps in answer.overlaps):
         return fault
     if task.estimate:
-        return _fault_of_seconds(answer.seconds)
+        return _fault_of_rest(answer)
     if any(of_model != cases[0] for of_model in cases):
         return "evaluation of other cases for one model than for another"
     references = [_references(overlaps) for overlaps in answer.overlaps]
@@ -194,7 +204,7 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
         return "counts of losses that are no counts"
     if len(set(answer.losses.sum(dim=1).tolist())) > 1:
         return "losses of more images for one model than for another"
-    return _fault_of_seconds(answer.seconds)
+    return _fault_of_rest(answer)
 
 
 def fault_of_importance(answer: object, task: ImportanceTask, neurons: int) -> str | None:
@@ -239,7 +249,7 @@ def _fault_of_enrolment(answer: Enrolment, round: int) -> str | None:
             return "enrolment with counts that are no counts, or of other splits"
     if not answer.cases["training"] or answer.slices["training"] < answer.cases["training"]:
         return "enrolment without training cases, or with fewer slices than cases"
-    if len(answer.fingerprint) != answer.cases["training"] or len(answer.fingerprint) > MOST_CASES:
+    if len(answer.fingerprint) != answer.cases["training"] or len(answer.fingerprint) > MOST_TRAINING_CASES:
         return f"enrolment of {len(answer.fingerprint)!s:.20} digests for {answer.cases['training']!s:.20} cases"
     if not all(isinstance(one, str) and FINGERPRINT.fullmatch(one) for one in answer.fingerprint):
         return "enrolment with digests that are none"
@@ -254,16 +264,18 @@ def _no_answer(answer: object) -> str:
 
 def _fault_of_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...], surfaces: bool = False) -> str | None:
     """What is wrong with overlaps; ``surfaces``: whether they may tell how far those lie apart."""
+    if len(overlaps) > MOST_CASES * len(labels):
+        return f"overlaps of {len(overlaps)} cases and labels, expected at most {MOST_CASES} cases"
     for overlap in overlaps:
         counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
         if overlap.label not in labels or not all(_is_count(count, MOST_VOXELS) for count in counts):
             return "overlaps of another label, or with counts that are no counts"
-        if not (isinstance(overlap.case, str) and overlap.case.isdecimal()):
+        if not (isinstance(overlap.case, str) and CASE.fullmatch(overlap.case)):
             return "overlaps whose case is no position in the split"
         if overlap.surface is not None and not (surfaces and _is_surface(overlap.surface, overlap)):
             return "distances of surfaces that are none, that nobody asked for, or that are not of the counts"
-    pairs = {(overlap.case, overlap.label) for overlap in overlaps}
-    cases = {overlap.case for overlap in overlaps}
+    pairs = {(int(overlap.case), overlap.label) for overlap in overlaps}
+    cases = {case for case, _ in pairs}
     if len(pairs) < len(overlaps) or len(pairs) < len(cases) * len(labels):
         return "overlaps of a case twice, or of some of its labels only"
     return None

@@ -19,7 +19,14 @@ LOST_MEMORY = (
     "the server sends the whole model in the next round"
 )
 OTHER_MEMORY = "the model of the round before, as it lies on disk, is not the one that this sparse update belongs to"
-REASONS = (LOST_MEMORY, OTHER_MEMORY)  # why a site has no answer; or `failed_with`: no text of its own leaves it
+OVER_BUDGET = "asked to evaluate more models than the run's method needs in a round; the site's own log says how many"
+NOT_FOR_OTHERS = "asked to evaluate images that this run evaluates for nobody; the site's own log says which"
+REASONS = (
+    LOST_MEMORY,
+    OTHER_MEMORY,
+    OVER_BUDGET,
+    NOT_FOR_OTHERS,
+)  # why a site has no answer; or `failed_with`: no text of its own leaves it
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,8 @@ class SparseUpdate:
         return cls(places.to(torch.int32), model[places])
 
     def apply(self, previous: Tensor) -> Tensor:
-        """The model (d,), from ``previous`` (d,); `MemoryLost` where that is too short to be the one before."""
-        if len(self.indices) and int(self.indices.max()) >= len(previous):
+        """The model (d,), from ``previous`` (d,); `MemoryLost` where an index lies outside of that."""
+        if len(self.indices) and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < len(previous):
             raise MemoryLost(OTHER_MEMORY)
         model = previous.clone()
         model[self.indices.long()] = self.values
@@ -67,7 +74,7 @@ class Task:
     neurons: Tensor | None = None  # (H,) bool, those it holds: the others are zero and stay so; None: all
     peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
     others: Mapping[str, float] = field(default_factory=dict)  # whom to ask for a model, with `PeerModel.weight`
-    ledger: str = GENESIS  # hash of the ledger's last record: the server's word on all rounds before
+    ledger: str = GENESIS  # `Ledger.head` of the server's: its word on all rounds before
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, sent beside the model, by name
     ciphertexts: Ciphertexts | None = (
         None  # under encryption: what the rounds so far added to the model all sites began with
@@ -92,6 +99,7 @@ class Reply:
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) float32 each, beside the update, by name
     ciphertexts: Ciphertexts | None = None  # under encryption: update and statistics, in the place of those above
+    log: str = ""  # hash of the last record of the site's own log
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,7 @@ class Evaluated:
     seconds: float = 0.0
     choice: int = 0  # what the site takes home, of `fedmerit.federation.finishing`
     buffers: Buffers = field(default_factory=dict)  # where they were to be estimated
+    log: str = ""  # as in `Reply`
 
 
 @dataclass(frozen=True)
@@ -189,7 +198,8 @@ def failed_with(error: Exception) -> Failure:
     return Failure(f"failed with {type(error).__name__}; the site's own log says more")
 
 
-Work = Task | Evaluation | ImportanceTask | EnrolmentTask
+WithModels = Task | Evaluation | ImportanceTask  # what has a site evaluate models
+Work = WithModels | EnrolmentTask
 Answer = Reply | Evaluated | Importance | Enrolment | Failure
 Answers = Mapping[str, Answer]
 

@@ -25,6 +25,17 @@ def test_csv_holds_the_unrounded_numbers_and_the_deviations() -> None:
     assert text == 'Method,Alder,"Alder, std over seeds"\na,87.654321,1.5\n'
 
 
+def test_csv_holds_no_formula() -> None:
+    """A spreadsheet computes what begins so."""
+    frame = pd.DataFrame({"Site": ['=HYPERLINK("x")', "+1+cmd|' /C calc'!A0", "@A1", "-2", "\t=1"], "=A1": [-1.5] * 5})
+    text = csv_text(Table("t", "", frame))
+    cells = [line.partition(",")[0].strip('"') for line in text.splitlines()]
+    assert all(cell.startswith("'") for cell in (cells[1], cells[2], cells[3], cells[5]))
+    assert cells[4] == "-2"  # a number
+    assert text.splitlines()[0] == "Site,'=A1"
+    assert ",-1.5" in text
+
+
 def test_cells() -> None:
     frame = pd.DataFrame({"Method": ["a"], "Dice [%]": [87.65], "Weight": [0.12345], "Cases": [3], "Gone": [math.nan]})
     table = Table("t", "", frame)

@@ -87,7 +87,7 @@ def test_wrong_masks_leave_validation_and_tests_alone(open_site, folders):
     network = initial_network(site.config.network, 0)
     models, each = flat.get_parameters(network)[None], torch.eye(1, dtype=torch.float64)
     for split in ("validation", "testing"):
-        said = site.answer(Evaluation(0, split, models, each, (flat.get_buffers(network),), each))
+        said = site.answer(Evaluation(site.config.rounds, split, models, each, (flat.get_buffers(network),), each))
         voxels = [one.true_positives + one.false_negatives for one in said.overlaps[0]]
         assert voxels == [int(case.label.sum()) for case in folders["prostate"].cases(split)]
 

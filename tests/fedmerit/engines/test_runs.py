@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gate import Gate
 from stopping import stop_at
 
 from fedmerit.engines import runs
+from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import ModelsInTheClear
@@ -30,6 +32,33 @@ def stopped_at(
     runs.create(run, method="fedce", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
     stop_at(run, owner, name, count, instead)
     return run
+
+
+def test_of_two_runs_begun_at_once_one_is_the_run(tmp_path, sites, monkeypatch):
+    """Both have found the folder free before either writes into it."""
+    both, describe = threading.Barrier(2), runs.describe
+
+    def wait_and_describe(*arguments):
+        both.wait(60)
+        return describe(*arguments)
+
+    monkeypatch.setattr(runs, "describe", wait_and_describe)
+    run, refused = tmp_path / "run", []
+
+    def create(seed):
+        try:
+            runs.create(run, method="fedavg", sites=sites, rounds=1, seed=seed, engine="local")
+        except BadInput as error:
+            refused.append((seed, str(error)))
+
+    threads = [threading.Thread(target=create, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    ((loser, why),) = refused
+    assert "exists already" in why or "another process is at work" in why
+    assert json.loads((run / "run.json").read_text())["seed"] == 3 - loser
 
 
 @pytest.fixture

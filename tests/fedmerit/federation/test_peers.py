@@ -20,7 +20,6 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.peers import ModelExchange, givers, gives
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
-from fedmerit.federation.verification import verify_run
 from fedmerit.flare.executor import ERRORS
 from fedmerit.flare.translation import (
     answer_to_model,
@@ -39,6 +38,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.training.data import SiteFolder
 from fedmerit.training.networks import build_network, initial_network
 from fedmerit.training.overlaps import Overlap
+from fedmerit.verification.verify import verify_run
 from fedmerit.wire.egress_list import LARGEST_MB, Withheld
 from fedmerit.wire.inspection import fault_of_reply
 from fedmerit.wire.messages import Evaluation, Failure, PeerModel, Reply, Task, payload

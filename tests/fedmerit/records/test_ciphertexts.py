@@ -17,7 +17,6 @@ from fedmerit.configuration.filters import require_privacy
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import SITE_LOG
-from fedmerit.federation.verification import verify_run
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
 from fedmerit.methods.registry import METHODS, build_method
@@ -26,6 +25,7 @@ from fedmerit.records.ledger import Ledger, digest
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training.networks import initial_network, load_network
 from fedmerit.vectors import aggregate
+from fedmerit.verification.verify import verify_run
 from fedmerit.wire.egress_list import Withheld
 from fedmerit.wire.messages import TRAIN, Failure, Reply, payload
 

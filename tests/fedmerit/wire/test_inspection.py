@@ -229,6 +229,28 @@ def test_overlaps_that_are_none_reject_the_reply(tmp_path, sat_out, overlap):
     assert rows(sat_out) == rows(run)
 
 
+@pytest.mark.parametrize(
+    ("overlaps", "words"),
+    [
+        (tuple(Overlap(str(case), "prostate", 5, 2, 1) for case in range(20_000)), "overlaps of 20000 cases"),
+        ((Overlap("9" * 200_000, "prostate", 5, 2, 1),), "no position in the split"),
+        ((Overlap("\N{ARABIC-INDIC DIGIT ONE}", "prostate", 5, 2, 1),), "no position in the split"),
+        (tuple(Overlap(case, "prostate", 5, 2, 1) for case in ("0", "00", "000")), "overlaps of a case twice"),
+    ],
+    ids=["20,000 overlaps", "200,000 digits", "digits of another script", "one case under three names"],
+)
+def test_more_overlaps_than_a_split_has_or_longer_cases(overlaps, words):
+    one = Evaluated(FINAL.round, (overlaps,), torch.zeros(1, 0))
+    assert words in str(fault_of_evaluated(one, FINAL, ("prostate",)))
+
+
+@pytest.mark.parametrize("log", ["a" * 63, "A" * 64, "g" * 64, "a" * 65, 7, None])
+def test_word_of_a_log_that_is_no_digest(log):
+    one = Evaluated(FINAL.round, ((),), torch.zeros(1, 0), log=log)
+    assert fault_of_evaluated(one, FINAL, ("prostate",))
+    assert fault_of_evaluated(replace(one, log="a" * 64), FINAL, ("prostate",)) is None
+
+
 NAN, INF = float("nan"), float("inf")
 FINAL = Evaluation(4, "testing", torch.zeros(1, 5), torch.eye(1).double(), ({},), torch.eye(1).double())
 

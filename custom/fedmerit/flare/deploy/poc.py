@@ -21,7 +21,7 @@ from fedmerit.files import read_json
 from fedmerit.flare.deploy import kits, session
 from fedmerit.flare.deploy.processes import guarded, start
 from fedmerit.flare.deploy.project import make_project
-from fedmerit.flare.deploy.provision import init
+from fedmerit.flare.deploy.provision import STATE, begin_again, init, state_of
 from fedmerit.flare.recipe import export_job
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.ledger import Ledger
@@ -67,7 +67,7 @@ def run_poc(
     follow = Ledger(run / "ledger.jsonl").follower(on_round)
     if not is_finished(run, config.rounds):
         workspace = run / "nvflare"
-        shutil.rmtree(workspace, ignore_errors=True)  # of a process that was killed; new certificates, new ports
+        _clear(workspace)
         own_sites = Path(server_sites) if server_sites else None
         info, job_folder = read_json(run / "run.json"), workspace / "job"
         more = {name: info.get(name, []) for name in ("privacy", "track")}
@@ -118,7 +118,8 @@ def make_federation(
     names, port = {folder.name: ORG for folder in folders}, free_port()
     encryption = None if keys is None else {"keys": str(keys.resolve())}
     project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port), encryption=encryption)
-    paths = {kit.name: kit.path for kit in init(workspace, project)}
+    make = begin_again if state_of(workspace, project).exists() else init
+    paths = {kit.name: kit.path for kit in make(workspace, project)}
     where: dict[str, Any] = {"run": str(run.resolve())} if run else {}
     specs = attacks or {}
     kits.prepare_server(paths[HOST], server_sites, device=device_of(SERVER, devices), **where)
@@ -128,6 +129,14 @@ def make_federation(
         )
         kits.prepare_site(paths[folder.name], folder.path, device_of(folder.name, devices), **where, **own)
     return paths[ADMIN], [paths[HOST], *(paths[folder.name] for folder in folders)]
+
+
+def _clear(workspace: Path) -> None:
+    """Forget the federation of a process that was killed, but for its keys: what they signed stays theirs."""
+    for path in (*workspace.glob("*/*"), *workspace.glob("*")):
+        if path.name == STATE or any(path.glob(STATE)):
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def free_port() -> int:

@@ -3,7 +3,10 @@
 ``nvflare provision -p project.yml -w .`` in the same folder does the same.
 """
 
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +24,7 @@ from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import PROJECT_FILE, read_project, with_sites, write_project
 
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
+STATE = "state"  # NVFlare's name for the folder of a project's keys
 PACKAGES = ("fedmerit", "nvflare", "torch", "monai")
 
 
@@ -54,9 +58,20 @@ def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out, or add a site to it with --add")
-    kits = provision(out, project)
-    write_project(out, project)
+    return begin_again(out, project)
+
+
+def begin_again(out: Path, project: Mapping[str, Any]) -> list[Kit]:
+    """Provision a project in ``out`` as `init` does, with the keys and certificates that were made there before."""
+    with owner_alone(out):
+        kits = provision(out, project)
+        write_project(out, project)
     return kits
+
+
+def state_of(out: Path, project: Mapping[str, Any]) -> Path:
+    """The folder in which NVFlare's provisioning keeps the keys that it makes of a project in ``out``."""
+    return out / str(project["name"]) / STATE
 
 
 def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
@@ -70,9 +85,26 @@ def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
     if known := sorted({one["name"] for one in project["participants"]} & set(sites)):
         raise BadInput(f"{out / PROJECT_FILE}: holds {', '.join(known)} already")
     project = with_sites(project, sites)
-    kits = provision(out, project)
-    write_project(out, project)
+    with owner_alone(out):
+        kits = provision(out, project)
+        write_project(out, project)
     return [kit for kit in kits if kit.name in sites]
+
+
+@contextmanager
+def owner_alone(out: Path) -> Iterator[None]:
+    """What is written below ``out`` in here is for its owner alone, and so is what was there.
+
+    The keys in it make and prove who is who; NVFlare's provisioning leaves the authority's readable by everyone.
+    """
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+        for path in (out, *out.rglob("*")):
+            if path.exists() and not path.is_symlink():
+                path.chmod(path.stat().st_mode & stat.S_IRWXU)
 
 
 def provision(out: Path, project: Mapping[str, Any]) -> list[Kit]:

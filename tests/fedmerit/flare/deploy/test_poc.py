@@ -5,9 +5,12 @@ import subprocess
 import pytest
 from federation_factory import PATIENCE
 
+from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy.processes import running
+from fedmerit.records.certificates import Trust
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_run
+from fedmerit.verification.verify import verify_run
 
 pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
 
@@ -33,3 +36,8 @@ def test_poc_run_ends_with_its_command_and_goes_on(scripts, options, trained, as
         subprocess.run([command[0], "run", "--out", run, "--resume"], check=True, stdout=output, stderr=output)
     assert_same_model(run / "models/global.pt", trained() / "models/global.pt")
     assert verify(run / "ledger.jsonl") == 3
+    names = sorted(path.name for path in (run / "sites").iterdir())
+    root = run / f"nvflare/fedmerit/prod_00/{names[0]}/startup/rootCA.pem"
+    found = verify_run(run, [run / "sites" / name / SITE_LOG for name in names], Trust(root))
+    assert found.not_shown == ()
+    assert set(found.answers.values()) == {3 + 2}

@@ -10,8 +10,9 @@ import pytest
 from federation_factory import PATIENCE, Federation, federation
 
 from fedmerit.federation.site_log import SITE_LOG
-from fedmerit.federation.verification import verify_run
 from fedmerit.flare.deploy import session
+from fedmerit.records.certificates import Trust
+from fedmerit.verification.verify import verify_run
 
 ROUNDS = 4
 
@@ -70,9 +71,10 @@ class Run:
         assert self.hospitals.wait(self.job) == session.COMPLETED, self.hospitals.log()
         run = self.hospitals.fetch(self.job, out)
         for site in self.hospitals.names:
-            found = verify_run(run, [self.log_of(site)], self.hospitals.kits[site] / "startup/rootCA.pem")
+            found = verify_run(run, [self.log_of(site)], Trust(self.hospitals.kits[site] / "startup/rootCA.pem"))
             assert list(found.updates) == [site]
             assert found.signer
+            assert not any("signed" in sentence for sentence in found.not_shown)
         return run
 
 

@@ -18,10 +18,12 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.memory import Memory
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
-from fedmerit.federation.verification import verify_run
+from fedmerit.records.certificates import Trust, read_certificate
+from fedmerit.records.closing import CLOSING, close
 from fedmerit.records.ledger import GENESIS, Ledger, verified_records
-from fedmerit.records.signing import CERTIFICATE, Signer, read_certificate
+from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.data import open_sites
+from fedmerit.verification.verify import verify_run
 from fedmerit.wire.messages import PeerModel
 
 ROUNDS = 3
@@ -33,7 +35,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
     issue(folder, "root")
     issue(folder, "server", "root")
-    issue(folder, "stranger")
+    issue(folder, "authority")
+    issue(folder, "stranger", "authority")
     return folder
 
 
@@ -67,14 +70,16 @@ def lines_of(path: Path) -> list[dict]:
 
 def test_signed_run_and_its_sites_agree(signed, keys):
     for site in ("site1", "site2", "site3"):
-        found = verify_run(signed, [log_of(signed, site)], keys / "root.crt")
+        found = verify_run(signed, [log_of(signed, site)], Trust(keys / "root.crt", "server"))
         assert (found.records, found.updates, found.peer_models) == (ROUNDS, {site: ROUNDS}, ())
         assert found.signer.startswith("CN=server, valid until")
-    assert verify_run(signed).signer == verify_run(signed, trusted=keys / "server.crt").signer
+    assert verify_run(signed).signer == verify_run(signed, trust=Trust(keys / "server.crt")).signer
 
 
 def test_command_says_who_signed_and_what_agrees(fedmerit, signed, keys):
-    result = fedmerit("verify", signed, "--site-log", log_of(signed), "--certificate", keys / "root.crt")
+    result = fedmerit(
+        "verify", signed, "--site-log", log_of(signed), "--certificate", keys / "root.crt", "--server", "server"
+    )
     assert result.exit_code == 0, result.output
     for words in (f"{ROUNDS} records", "signed by CN=server", "the log of site2", f"{ROUNDS} updates in both"):
         assert words in result.stdout
@@ -107,10 +112,10 @@ def test_log_holds_what_the_site_got_sent_and_was_told(signed):
 # One byte anywhere, and lines
 
 
-def is_found(run: Path, path: Path, content: bytes, log: Path | None, trusted: Path | None = None) -> bool:
+def is_found(run: Path, path: Path, content: bytes, log: Path | None, trust: Trust | None = None) -> bool:
     path.write_bytes(content)
     try:
-        verify_run(run, [log] if log else [], trusted)
+        verify_run(run, [log] if log else [], trust)
     except BadInput as error:
         return str(path) in str(error)
     return False
@@ -162,15 +167,24 @@ def forged(request, run, keys) -> Path:
 
 def test_ledger_written_anew_is_not_the_servers(forged, keys):
     with pytest.raises(BadInput, match=r"line 1: it is not signed|line 1: its signature is not the server's"):
-        verify_run(forged, trusted=keys / "root.crt")
+        verify_run(forged, trust=Trust(keys / "root.crt", "server"))
 
 
 def test_ledger_written_anew_with_a_certificate_to_fit_is_not_what_sites_were_told(forged, keys):
-    shutil.copy(keys / "stranger.crt", forged / CERTIFICATE)
-    assert verify_run(forged).records == ROUNDS  # in itself it is whole
-    with pytest.raises(BadInput, match=r"it is not signed|neither the certificate that signed the ledger"):
-        verify_run(forged, trusted=keys / "root.crt")
-    with pytest.raises(BadInput, match=r"site_log\.jsonl, line 3: the server said its ledger ended with"):
+    signed_anew = "signature" in lines_of(forged / "ledger.jsonl")[0]
+    if signed_anew:
+        shutil.copy(keys / "stranger.crt", forged / CERTIFICATE)
+    else:
+        (forged / CERTIFICATE).unlink()
+    closed_anew(forged, Signer(keys / "stranger.key", keys / "stranger.crt") if signed_anew else None)
+    with pytest.raises(BadInput, match=r"results\.csv: weight of site2 in round 1 is 0\.\d+, the ledger has 0\.9"):
+        verify_run(forged)  # in itself the ledger is whole
+    with pytest.raises(BadInput, match=r"it is not signed|signed by 'stranger'; expected server"):
+        verify_run(forged, trust=Trust(keys / "root.crt", "server"))
+    with pytest.raises(
+        BadInput,
+        match=r"line 2: what it has for the server's signature is none|line 3: the server said its ledger ended",
+    ):
         verify_run(forged, [log_of(forged)])
 
 
@@ -182,14 +196,20 @@ def test_ledger_signed_in_part_is_found(run, keys):
         verify_run(run)
 
 
-def rewritten(path: Path, change: Callable[[list[dict]], object]) -> None:
+def rewritten(path: Path, change: Callable[[list[dict]], object], signer: Signer | None = None) -> None:
     """A chain written anew after ``change``, as somebody would who owns it."""
     lines = lines_of(path)
     change(lines)
     path.unlink()
-    chain = Ledger(path)
+    chain = Ledger(path, signer)
     for line in lines:
         chain.append({k: v for k, v in line.items() if k not in ("previous", "hash", "signature")})
+
+
+def closed_anew(run: Path, signer: Signer | None = None) -> None:
+    """As if ledger, results, models and the sites' logs had been as they are when the run ended."""
+    logs = {log.parent.name: Ledger(log).last_hash for log in run.glob(f"sites/*/{SITE_LOG}")}
+    close(run, Ledger(run / "ledger.jsonl").last_hash, logs, signer)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +237,9 @@ def test_log_that_disagrees_is_found_and_what_differs_is_named(run, change, word
         verify_run(run, [log_of(run)])
 
 
-def test_round_trained_twice_agrees_where_either_time_is_in_the_ledger(run):
+def test_round_trained_twice_agrees_where_either_time_is_in_the_ledger(run, keys):
     rewritten(log_of(run), lambda log: log.insert(1, {**log[1], "update": "0" * 64}))
+    closed_anew(run, Signer(keys / "server.key", keys / "server.crt"))
     assert verify_run(run, [log_of(run)]).updates == {"site2": ROUNDS}
 
 
@@ -228,7 +249,11 @@ def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
     with pytest.raises(BadInput, match=r"holds 2 records, but .*checkpoint\.pt stands at 3 complete rounds"):
         verify_run(run)
     (run / "checkpoint.pt").unlink()
-    assert verify_run(run).records == 2
+    for there, words in ((CLOSING, "holds 2 of 3 rounds, and"), ("models", r"closing\.json: file not found")):
+        with pytest.raises(BadInput, match=words):
+            verify_run(run)
+        shutil.rmtree(run / there) if (run / there).is_dir() else (run / there).unlink()
+    assert "2 of 3 rounds are there; unfinished, or cut short" in " ".join(verify_run(run).not_shown)
     with pytest.raises(BadInput, match=r"line 4: the server said .* lacks that record"):
         verify_run(run, [log_of(run)])
 
@@ -268,7 +293,7 @@ def test_log_cut_short_by_a_crash_goes_on(signed, tmp_path, sites):
     config = tiny_plan("cgsv", rounds=ROUNDS)
     folder = next(folder for folder in open_sites(sites) if folder.name == "site2")
     federation = Federation(config, ["site1", "site2", "site3"], run)
-    site, told = Site(folder, config, log.parent, "cpu"), federation.recorder.ledger.last_hash
+    site, told = Site(folder, config, log.parent, "cpu"), federation.recorder.ledger.head
     site.answer(federation.models.own_model(1, ROUNDS, "validation", told))
     site.answer(federation.models.final_test(ROUNDS, told))
     assert len(log.read_text().splitlines()) == 5
@@ -323,7 +348,8 @@ def test_command_compares_the_logs_of_several_sites(fedmerit, exchanging):
     assert result.exit_code == 0, result.output
     for words in ("the log of site1", "the log of site3", "site1 gave site3 a model in", "site3 gave site1 a model in"):
         assert words in result.stdout
-    assert "site2" not in result.stdout
+    assert "site2 gave" not in result.stdout
+    assert "the logs of site2 are missing" in result.stdout
     rewritten(log_of(exchanging, "site3"), lambda log: log.remove(got_model(log)))
     result = fedmerit("verify", exchanging, *options)
     assert result.exit_code == 2
@@ -355,7 +381,11 @@ GOT = r"site_log\.jsonl, line \d+: site2 got model \w{64} of site1 in round 1, b
         ),
         ("site2", lambda log: got_model(log).pop("model"), "not a record of a site's log"),
         ("site1", lambda log: got_model(log, "lend", "site2").pop("peer"), "not a record of a site's log"),
-        ("site2", lambda log: got_model(log).update(ledger="0" * 64), "the server said its ledger ended with 0+"),
+        (
+            "site2",
+            lambda log: got_model(log).update(ledger="0" * 64),
+            "two stories of round 1: .*, with 0{64}; neither",
+        ),
     ],
 )
 def test_two_logs_that_disagree_on_what_was_given_are_found(exchanging, site, change, words):
@@ -377,6 +407,7 @@ def test_one_byte_of_what_was_given_or_received_is_found(exchanging, work):
 
 def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, exchanging):
     rewritten(log_of(exchanging), lambda log: got_model(log).update(model=None))
+    closed_anew(exchanging)
     found = verify_run(exchanging, logs_of(exchanging, "site1", "site2"))
     models = {(one.giver, one.receiver): (one.models, one.lost) for one in found.peer_models}
     assert models["site1", "site2"][1] == (1,)
@@ -391,6 +422,7 @@ def test_round_asked_for_twice_agrees(exchanging):
     before = verify_run(exchanging, logs_of(exchanging)).peer_models
     rewritten(log_of(exchanging, "site1"), lambda log: log.append(got_model(log, "lend", "site2")))
     rewritten(log_of(exchanging), lambda log: log.insert(0, got_model(log) | {"model": None}))
+    closed_anew(exchanging)
     assert verify_run(exchanging, logs_of(exchanging)).peer_models == before
 
 

@@ -1,0 +1,61 @@
+"""closing.json: what a run left behind when it was over, signed like its ledger.
+
+Digests of the run's files and models, the ledger's head, and the last word of every site's own log.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, sha256, write_json
+from fedmerit.records.ledger import hash_of
+from fedmerit.records.signing import Signer
+
+CLOSING = "closing.json"
+FILES = ("results.csv", "run.json")
+MODELS = "models"
+
+
+@dataclass(frozen=True)
+class Closing:
+    """The closing record of a run."""
+
+    ledger: str  # hash of the last record
+    files: Mapping[str, str]  # SHA-256 by path in the run folder
+    site_logs: Mapping[str, str]  # by site, the hash of its log's last record, as the site said it
+    signature: str | None = None  # of `digest`
+
+    @property
+    def digest(self) -> str:
+        """Of all but the signature."""
+        return hash_of({name: value for name, value in asdict(self).items() if name != "signature"})
+
+
+def close(run: Path, head: str, site_logs: Mapping[str, str], signer: Signer | None = None) -> None:
+    """Write the closing record of a run folder; ``head`` is the hash of its ledger's last record."""
+    files = {path.relative_to(run).as_posix(): sha256(path) for path in covered(run)}
+    closing = Closing(head, files, dict(sorted(site_logs.items())))
+    write_json(run / CLOSING, asdict(closing) | {"signature": signer.sign(closing.digest) if signer else None})
+
+
+def covered(run: Path) -> Iterable[Path]:
+    """The files of a run folder that its closing record covers, in order."""
+    here = [run / name for name in FILES if (run / name).exists()]
+    models = (path for path in (run / MODELS).rglob("*") if path.is_file() and not path.name.endswith(".tmp"))
+    return [*here, *sorted(models)]
+
+
+def read_closing(run: Path) -> Closing | None:
+    """That of a run folder, None where there is none; `BadInput` naming it where it is no such record."""
+    path = run / CLOSING
+    if not path.exists():
+        return None
+    try:
+        closing = Closing(**read_json(path))
+        texts: list[object] = [closing.ledger, *closing.files.values(), *closing.site_logs.values()]
+    except (TypeError, AttributeError):
+        raise BadInput(f"{path}: not a closing record") from None
+    if not all(isinstance(text, str) for text in texts):
+        raise BadInput(f"{path}: not a closing record")
+    return closing

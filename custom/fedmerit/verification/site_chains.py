@@ -1,0 +1,60 @@
+"""The log of one site, whole in itself and signed by nobody else."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.x509 import Certificate
+
+from fedmerit.errors import BadInput
+from fedmerit.federation.site_log import GAVE, GOT
+from fedmerit.records.certificates import Trust, read_certificate, require_owner
+from fedmerit.records.ledger import verified_records
+from fedmerit.records.signing import CERTIFICATE
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Log:
+    """A site's log."""
+
+    path: Path
+    site: str
+    entries: Sequence[Record]
+    certificate: Certificate | None  # that its entries are signed with; None: they are not
+
+    def of(self, work: str, peer: str) -> list[tuple[int, Record]]:
+        """The records of peers' models, ``work`` is `GAVE` or `GOT`, that name ``peer``; with their lines."""
+        return [
+            (line, entry)
+            for line, entry in enumerate(self.entries, start=1)
+            if entry.get("work") == work and entry["peer"] == peer
+        ]
+
+
+def read_log(path: Path, trust: Trust | None = None) -> Log:
+    """A site's log.
+
+    Raises:
+        BadInput: its chain is not whole, it is of several sites, or signed by another than the site.
+    """
+    entries = verified_records(path)
+    names = {entry.get("site") for entry in entries}
+    if len(names) != 1:
+        raise BadInput(f"{path}: holds the log of {len(names)} sites, expected that of one")
+    site, certificate = str(names.pop()), None
+    if (path.parent / CERTIFICATE).exists() or any("signature" in entry for entry in entries):
+        certificate = read_certificate(path.parent / CERTIFICATE)
+        if trust and trust.is_authority:
+            trust.require(certificate, site, str(path))
+        else:
+            require_owner(certificate, site, str(path))
+        verified_records(path, certificate, site)
+    for line, entry in enumerate(entries, start=1):
+        if not {"round", "work"} <= set(entry) or (
+            entry["work"] in (GAVE, GOT) and not {"peer", "model"} <= set(entry)
+        ):
+            raise BadInput(f"{path}, line {line}: not a record of a site's log")
+    return Log(path, site, entries, certificate)

@@ -1,0 +1,179 @@
+"""Whether what a run left behind is whole, the server's own, and what its sites wrote down."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from pathlib import Path
+
+from cryptography.x509 import Certificate
+
+from fedmerit.errors import BadInput
+from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finished
+from fedmerit.files import read_json
+from fedmerit.records.certificates import Trust, name_of, read_certificate, require_owner, subject
+from fedmerit.records.closing import CLOSING, MODELS
+from fedmerit.records.ledger import GENESIS, verified_records
+from fedmerit.records.signing import CERTIFICATE
+from fedmerit.verification.given_models import PeerModels, peer_models_of
+from fedmerit.verification.left_behind import require_last_words, require_left_behind
+from fedmerit.verification.result_tables import compare_answers, compare_tables
+from fedmerit.verification.sent_updates import compare_updates
+from fedmerit.verification.site_chains import Log, Record, read_log
+from fedmerit.verification.told_heads import require_one_story, require_told
+
+SIGNING = ("poc", "prod")  # engines whose servers have a certificate, and so sign
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found to be whole, and what was not looked at."""
+
+    records: int  # of the ledger
+    signer: str | None  # whose certificate signed them; None: they are not signed
+    updates: Mapping[str, int] = field(default_factory=dict)  # by site whose log agrees: how many stand in both
+    answers: Mapping[str, int] = field(default_factory=dict)  # likewise, of its measurements in results.csv
+    peer_models: tuple[PeerModels, ...] = ()  # between those whose logs were given
+    not_shown: tuple[str, ...] = ()  # in sentences
+
+
+def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = None) -> Verified:
+    """Check the ledger of a run folder, its results and models; the logs of sites against it, and each other.
+
+    Args:
+        run: the run folder.
+        site_logs: of some of its sites.
+        trust: whose signatures count; the records have to be signed then. Without it they are checked with the
+            certificate in the run folder, where they are signed.
+
+    Raises:
+        BadInput: something was changed, left out or reordered, is not signed or by another, or two of them disagree;
+            file and line are named, and what differs.
+    """
+    ledger = run / "ledger.jsonl"
+    records = verified_records(ledger)
+    certificate = _certificate(run, records, trust)
+    if certificate:
+        verified_records(ledger, certificate)
+    logs = _logs(site_logs, trust)
+    require_one_story(logs, certificate)
+    _require_rounds(run, ledger, records)
+    updates, answers = {}, {}
+    for log in logs:
+        require_told(ledger, records, log, certificate)
+        updates[log.site] = compare_updates(ledger, records, log)
+    head = records[-1]["hash"] if records else GENESIS
+    closing = require_left_behind(run, head, certificate)
+    if (run / "results.csv").exists():
+        compare_tables(run, records)
+        for log in logs:
+            taken = [record["round"] for record in records if log.site in record["participants"]]
+            answers[log.site] = compare_answers(run, _rounds(records), log, taken)
+    sites = {site for record in records for site in (*record["participants"], *record["weights"])}
+    between = [peer_models_of(giver, receiver) for giver, receiver in permutations(logs, 2)]
+    if closing:
+        require_last_words(closing, logs)
+    return Verified(
+        records=len(records),
+        signer=subject(certificate) if certificate else None,
+        updates=updates,
+        answers=answers,
+        peer_models=tuple(one for one in between if one.models or one.lost),
+        not_shown=tuple(_not_shown(records, certificate, trust, closing is not None, logs, sites)),
+    )
+
+
+def _not_shown(
+    records: Sequence[Record],
+    certificate: Certificate | None,
+    trust: Trust | None,
+    closed: bool,
+    logs: Sequence[Log],
+    sites: Collection[str],
+) -> Iterator[str]:
+    """What this much evidence leaves open."""
+    rounds = _rounds(records)
+    if certificate and not trust:
+        yield "whose the certificate in the run folder is: --certificate takes the rootCA.pem of your startup kit"
+    if certificate and trust and not trust.is_authority:
+        yield "whose the certificates beside the sites' logs are: --certificate takes the rootCA.pem of a startup kit"
+    if records and "of" not in records[-1]:
+        yield "that results and models are those of the run: an earlier version of FedMerit made it, unclosed"
+    elif len(records) < rounds:
+        yield f"that there was no more: {len(records)} of {rounds} rounds are there; unfinished, or cut short"
+    elif not closed:
+        yield "that results and models are those of the run: it is not closed yet"
+    if lacking := sorted(set(sites) - {log.site for log in logs}):
+        yield (
+            f"that the server told all sites the same, and took what they sent: the logs of {', '.join(lacking)} are "
+            "missing (--site-log)"
+        )
+    if unsigned := [log.site for log in logs if not log.certificate]:
+        yield f"that the logs of {', '.join(unsigned)} are theirs: they are not signed"
+
+
+def _certificate(run: Path, records: Sequence[Record], trust: Trust | None) -> Certificate | None:
+    """What the records have to be signed with; None where they are not signed and need not be."""
+    ledger = run / "ledger.jsonl"
+    if not any("signature" in record for record in records):
+        if trust and records:
+            raise BadInput(
+                f"{ledger}, line 1: it is not signed; expected a signature of the server, as {trust.path} has it"
+            )
+        if (run / CERTIFICATE).exists() and records:
+            raise BadInput(f"{ledger}, line 1: it is not signed, and {run / CERTIFICATE} says that the server signs")
+        if records and _engine(run) in SIGNING:
+            raise BadInput(
+                f"{ledger}, line 1: it is not signed, and {run / 'run.json'} says that the run's server had a "
+                "certificate to sign with"
+            )
+        return None
+    certificate = read_certificate(run / CERTIFICATE)
+    if trust:
+        trust.require(certificate, trust.server_name, str(ledger))
+    else:
+        require_owner(certificate, name_of(certificate), str(ledger))
+    return certificate
+
+
+def _engine(run: Path) -> str | None:
+    info = read_json(run / "run.json") if (run / "run.json").exists() else {}
+    return info.get("engine") if isinstance(info, dict) else None
+
+
+def _logs(paths: Sequence[Path], trust: Trust | None) -> list[Log]:
+    logs: dict[str, Log] = {}
+    for path in paths:
+        log = read_log(path, trust)
+        if log.site in logs:
+            raise BadInput(f"{path}: is a second log of {log.site}; give one of each site")
+        logs[log.site] = log
+    return list(logs.values())
+
+
+def _require_rounds(run: Path, ledger: Path, records: Sequence[Record]) -> None:
+    """`BadInput` where records are not those of rounds 0, 1, ..., or fewer or more than the run came to."""
+    expected = complete_rounds(run)
+    if expected is not None and len(records) != expected:
+        raise BadInput(
+            f"{ledger}: holds {len(records)} records, but {run / CHECKPOINT} stands at {expected} complete rounds; "
+            "records were removed or put in at its end"
+        )
+    for line, record in enumerate(records, start=1):
+        if record.get("round") != line - 1:
+            raise BadInput(f"{ledger}, line {line}: is of round {record.get('round')}, expected {line - 1}")
+    if not records or "of" not in records[-1]:  # of an earlier version
+        return
+    rounds, closed = _rounds(records), (run / CLOSING).exists()
+    if closed and len(records) < rounds:
+        raise BadInput(f"{ledger}: holds {len(records)} of {rounds} rounds, and {run / CLOSING} ends the run")
+    if closed:
+        return
+    if is_finished(run, rounds):
+        raise BadInput(f"{run / CLOSING}: file not found; {run / CHECKPOINT} says that the run came to its end")
+    if expected is None and any((run / MODELS).glob("*.pt")):
+        raise BadInput(f"{run / CLOSING}: file not found; {run / MODELS} holds final models")
+
+
+def _rounds(records: Sequence[Record]) -> int:
+    """How many rounds the run has, as its records say; of an earlier version, those that are there."""
+    return int(records[-1].get("of", len(records))) if records else 0

@@ -1,0 +1,102 @@
+"""How many models a site evaluates for the server in a round, by split: what the run's method needs, and no more.
+
+Every evaluation tells the server something of the images that it is done on: a model that was trained with an image
+does better on it. The training images are evaluated for nobody. What was asked before costs nothing: it was answered.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fedmerit.capabilities.allocation import AllocatesNeurons
+from fedmerit.capabilities.candidates import EvaluatesCandidates
+from fedmerit.configuration.observation import parse
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.errors import Refused
+from fedmerit.records.ciphertexts import Ciphertexts
+from fedmerit.records.ledger import digest
+from fedmerit.training.data import SERVER_SPLIT
+from fedmerit.wire.messages import NOT_FOR_OTHERS, OVER_BUDGET, TRAIN, Evaluation, ImportanceTask, Task, WithModels
+
+REPEATS = 3  # what a crash cut short is asked again, of models that may differ where noise or a GPU has a part in them
+FINISH = 3  # models that a site compares at the end, all but one its own
+
+
+def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> int:
+    """How many models the run needs evaluated on a split in a round; ``sites`` is how many take part."""
+    if not 0 <= round <= config.rounds:
+        return 0
+    method, over = config.build_method(), round == config.rounds
+    rated = sites if config.guard.guard == "on" and "minus_error" in method.asks and not over else 0
+    finish = FINISH if over and config.training.finish == "own" else 0
+    if split == SERVER_SPLIT:
+        candidates = method.most_candidates(sites) if isinstance(method, EvaluatesCandidates) and not over else 0
+        return candidates + rated + (1 if isinstance(method, AllocatesNeurons) else 0)
+    if split == "validation":
+        observed = 0 if over else sum(parse(spec).most_models(sites) for spec in config.values)
+        return 1 + rated + observed + finish  # what it begins a round with, or ends the run with, and models to rate
+    if split == "testing":
+        return 2 * sites + finish if over else 0  # the final models, and those of the best round
+    return 0
+
+
+def require_within(
+    task: WithModels, question: str, config: RunConfiguration, sites: int, done: Iterable[Mapping[str, Any]]
+) -> None:
+    """`Refused` where a task asks for more than the run needs.
+
+    Args:
+        task: the server's.
+        question: tells what it asks for from anything else.
+        config: the run.
+        sites: how many take part.
+        done: the site's log.
+    """
+    split = "validation" if isinstance(task, Task) else task.split
+    if isinstance(task, Evaluation) and task.estimate:
+        if config.training.statistics != "recalibrated":
+            raise Refused(NOT_FOR_OTHERS, "BatchNorm statistics on training images; statistics=recalibrated is not set")
+        needed, models = int(0 <= task.round < config.rounds), 1
+    else:
+        trained_out = isinstance(task, Task) and task.round >= config.rounds
+        needed = 0 if trained_out else allowance(config, split, task.round, sites)
+        models = task.count if isinstance(task, Evaluation) else 1
+    if not needed:
+        raise Refused(NOT_FOR_OTHERS, f"{models} models on the {split} split in round {task.round}")
+    asked: dict[str, int] = {}
+    for record in done:
+        if record.get("round") == task.round and (of := _question(record, split)):
+            asked[of] = int(record.get("models", 1)) or 1
+    if question in asked:
+        return
+    if sum(asked.values()) + models > REPEATS * needed:
+        raise Refused(
+            OVER_BUDGET,
+            f"{models} models on the {split} split in round {task.round}, after {sum(asked.values())}; "
+            f"{config.method} with {sites} sites needs {needed}",
+        )
+
+
+def question_of(task: WithModels, models: Tensor | Ciphertexts) -> str:
+    """SHA-256 of all that an answer depends on: ``models``, as the site's log has them, and what goes with them."""
+    whole = hashlib.sha256(f"{digest(models)} {type(task).__name__}".encode())
+    tensors: list[Tensor] = []
+    if isinstance(task, Evaluation):
+        whole.update(f"{task.split} {task.bins} {task.finish} {task.estimate}".encode())
+        tensors += [task.mixtures, task.shares]
+    elif isinstance(task, ImportanceTask):
+        whole.update(f"{task.split} {task.order} {task.images}".encode())
+    for buffers in task.buffers if isinstance(task, Evaluation) else (task.buffers,):
+        tensors += [buffers[name] for name in sorted(buffers)]
+    for tensor in tensors:
+        whole.update(f"{tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
+    return whole.hexdigest()
+
+
+def _question(record: Mapping[str, Any], split: str) -> str | None:
+    """That of a log's record, where it stands for models evaluated on ``split``; records of old have none."""
+    of = "validation" if record.get("work") == TRAIN else record.get("split")
+    question = record.get("question")
+    return str(question) if question and of == split else None

@@ -1,0 +1,46 @@
+"""Files that are whole or absent, on a disk that may be full."""
+
+import errno
+from functools import partial
+
+import pytest
+import torch
+
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import held, write_atomically, write_text
+
+
+class Full:
+    """A file on a disk that has room for a thousand bytes."""
+
+    def __init__(self):
+        self.size = 0
+
+    def write(self, content):
+        self.size += len(content)
+        if self.size > 1000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return len(content)
+
+
+@pytest.mark.parametrize("save", [lambda file: file.write(bytes(2000)), partial(torch.save, torch.zeros(10_000))])
+def test_full_disk_is_told_with_the_file_and_leaves_what_was_there(tmp_path, save):
+    path = tmp_path / "file"
+    write_text(path, "before")
+    with pytest.raises(RunFailed, match=r"file: cannot be written, the disk is full; make room"):
+        write_atomically(path, lambda file: save(Full()))
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+    assert path.read_text() == "before"
+
+
+def test_other_errors_stay_what_they_are(tmp_path):
+    def fail(file):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        write_atomically(tmp_path / "file", fail)
+
+
+def test_folder_is_held_by_one(tmp_path):
+    with held(tmp_path), pytest.raises(BadInput, match="another process is at work"), held(tmp_path):
+        pass

@@ -1,0 +1,399 @@
+"""Keys that ``deploy init`` made, and what is done with them, or to a run, to make it say something else."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+from pretending import tiny_plan
+from stepping import Stepped as Federation
+
+from fedmerit.errors import BadInput
+from fedmerit.federation.site import Site
+from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.files import write_json
+from fedmerit.flare.deploy.project import make_project
+from fedmerit.flare.deploy.provision import init
+from fedmerit.records.certificates import Trust
+from fedmerit.records.closing import CLOSING, close
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.signing import CERTIFICATE, Signer
+from fedmerit.training.data import open_sites
+from fedmerit.verification.verify import verify_run
+
+SITES, SERVER, ADMIN, ROUNDS = ("site1", "site2", "site3"), "fl.example.org", "admin@example.org", 3
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What one ``deploy init`` wrote."""
+
+    kits: Path
+
+    def signer(self, name: str) -> Signer:
+        base = "server" if name == SERVER else "client"
+        return Signer(self.kits / name / f"startup/{base}.key", self.kits / name / f"startup/{base}.crt")
+
+    @property
+    def root(self) -> Path:
+        return self.kits / "site1/startup/rootCA.pem"
+
+    @property
+    def trust(self) -> Trust:
+        return Trust(self.root)
+
+
+def provisioned(out: Path) -> Keys:
+    kits = init(out, make_project(dict.fromkeys(SITES, "org"), SERVER, "org", {ADMIN: "project_admin"}))
+    return Keys(kits[0].path.parent)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory) -> Keys:
+    return provisioned(tmp_path_factory.mktemp("federation") / "out")
+
+
+@pytest.fixture(scope="module")
+def another(tmp_path_factory) -> Keys:
+    """A federation of the same names."""
+    return provisioned(tmp_path_factory.mktemp("another") / "out")
+
+
+@pytest.fixture(scope="module")
+def signed(keys, sites, tmp_path_factory) -> Path:
+    """A whole run, ledger and logs signed by their owners, on two rounds of generated images. Never change it."""
+    run = tmp_path_factory.mktemp("signed") / "run"
+    config = tiny_plan("fedavg", rounds=ROUNDS)
+    write_json(run / "run.json", {"engine": "prod", "rounds": ROUNDS})
+    federation = Federation(config, SITES, run, signer=keys.signer(SERVER))
+    own = {
+        folder.name: Site(
+            folder, config, run / "sites" / folder.name, "cpu", participants=SITES, signer=keys.signer(folder.name)
+        )
+        for folder in open_sites(sites)
+    }
+    while federation.work:
+        federation.take({name: own[name].answer(task) for name, task in federation.tasks().items()})
+    return run
+
+
+@pytest.fixture
+def run(signed, tmp_path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(signed, tmp_path / "run"))
+
+
+def logs(run: Path, *sites: str) -> list[Path]:
+    return [run / "sites" / site / SITE_LOG for site in sites or SITES]
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def rewritten(path: Path, signer: Signer | None, change: Callable[[list[dict]], object] = lambda lines: None) -> None:
+    lines = lines_of(path)
+    change(lines)
+    path.unlink()
+    chain = Ledger(path, signer)
+    for line in lines:
+        chain.append({k: v for k, v in line.items() if k not in ("previous", "hash", "signature")})
+
+
+def weigh(lines: list[dict]) -> None:
+    lines[1]["weights"]["site2"] = 0.9
+
+
+def weighed_results(run: Path) -> None:
+    """results.csv to fit."""
+    path = run / "results.csv"
+    path.write_text(
+        "".join(
+            ",".join([*line.split(",")[:-1], "0.9\n"]) if ",1,site2,,,,,weight," in line else line
+            for line in path.read_text().splitlines(keepends=True)
+        )
+    )
+
+
+def forged(run: Path, signer: Signer | None, change: Callable[[list[dict]], object] = weigh) -> None:
+    """A run that says something else, whole in itself: ledger, results, closing record and certificate."""
+    rewritten(run / "ledger.jsonl", signer, change)
+    if change is weigh:
+        weighed_results(run)
+    (run / CERTIFICATE).unlink()
+    if signer:
+        signer.publish(run)
+    head = Ledger(run / "ledger.jsonl").last_hash
+    close(run, head, {log.parent.name: Ledger(log).last_hash for log in logs(run)}, signer)
+
+
+def test_run_and_all_logs_agree_and_nothing_is_left_open(signed, keys):
+    found = verify_run(signed, logs(signed), keys.trust)
+    assert found.not_shown == ()
+    assert found.updates == dict.fromkeys(SITES, ROUNDS)
+    assert found.answers == dict.fromkeys(SITES, ROUNDS + 2)  # every round's, and the final validation and test
+    assert found.signer.startswith(f"O=org,CN={SERVER}")
+
+
+def test_every_record_of_a_log_is_vouched_for_by_the_server_and_signed_by_the_site(signed):
+    for log in logs(signed):
+        for entry in lines_of(log):
+            assert "signature" in entry
+            assert ("vouched" in entry) == (entry["round"] > 0)
+
+
+def test_what_is_missing_is_said(fedmerit, signed, keys):
+    told = " ".join(fedmerit("verify", signed, "--certificate", keys.root).stdout.split())
+    assert "not shown: that the server told all sites the same" in told
+    assert "the logs of site1, site2, site3 are missing (--site-log)" in told
+    assert "--certificate takes the rootCA.pem" in " ".join(verify_run(signed).not_shown)
+
+
+@pytest.mark.parametrize(
+    ("whose", "words"),
+    [
+        ("site2", "signed by 'site2'; expected fl.example.org"),
+        (ADMIN, "an admin with the role 'project_admin'"),
+        ("another", "neither the certificate that signed .*ledger.jsonl .* nor its issuer"),
+        (None, "line 1: it is not signed"),
+    ],
+)
+def test_ledger_signed_by_another_is_refused(run, keys, another, whose, words):
+    signer = another.signer(SERVER) if whose == "another" else keys.signer(whose) if whose else None
+    forged(run, signer)
+    with pytest.raises(BadInput, match=words):
+        verify_run(run, trust=keys.trust)
+    with pytest.raises(BadInput, match=r"the server said its ledger ended|none of the server's|an admin|not signed"):
+        verify_run(run, logs(run, "site2"))
+
+
+def test_signatures_removed_are_missed_without_anybodys_certificate(run):
+    forged(run, None)
+    with pytest.raises(BadInput, match=r"run\.json says that the run's server had a certificate"):
+        verify_run(run)
+
+
+@pytest.fixture(scope="module")
+def expired(keys, tmp_path_factory) -> Signer:
+    """The server's, a day after its end, by NVFlare's own certificate code."""
+    state = json.loads((keys.kits.parent / "state/cert.json").read_text())
+    authority = load_pem_private_key(state["root_pri_key"].encode(), None)
+    issuer = load_pem_x509_certificate(state["root_cert"].encode()).subject.rfc4514_string().removeprefix("CN=")
+    private, public = generate_keys()
+    ended = datetime.now(UTC) - timedelta(days=1)
+    certificate = generate_cert(
+        Identity(SERVER, "org"),
+        Identity(issuer),
+        authority,
+        public,
+        not_valid_before=ended - timedelta(days=9),
+        not_valid_after=ended,
+    )
+    folder = tmp_path_factory.mktemp("expired")
+    (folder / "server.key").write_bytes(serialize_pri_key(private))
+    (folder / "server.crt").write_bytes(serialize_cert(certificate))
+    return Signer(folder / "server.key", folder / "server.crt")
+
+
+def test_expired_certificate_is_refused_but_for_a_day_on_which_it_was_valid(fedmerit, run, keys, expired):
+    forged(run, expired, lambda lines: None)
+    with pytest.raises(BadInput, match=r"valid from .* UTC and not on .*--at"):
+        verify_run(run, trust=keys.trust)
+    before = datetime.now(UTC) - timedelta(days=3)
+    with pytest.raises(BadInput, match="CN=fedmerit, valid from"):  # the authority's own was not yet
+        verify_run(run, trust=Trust(keys.root, at=before))
+    shutil.copytree(run, run.parent / "given")
+    day = f"{before:%Y-%m-%d}"
+    result = fedmerit("verify", run, "--certificate", run / CERTIFICATE, "--at", day)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_root_out_of_a_kit_needs_the_servers_name(signed, keys, tmp_path):
+    alone = Path(shutil.copy(keys.root, tmp_path / "rootCA.pem"))
+    with pytest.raises(BadInput, match="give its name with --server"):
+        verify_run(signed, trust=Trust(alone))
+    assert verify_run(signed, trust=Trust(alone, SERVER)).records == ROUNDS
+    for kit, own in ((keys.kits / SERVER, "server.crt"), (keys.kits / ADMIN, "rootCA.pem")):
+        assert verify_run(signed, trust=Trust(kit / "startup" / own)).records == ROUNDS
+
+
+# By the server itself
+
+
+def test_truncated_ledger_is_found(run, keys):
+    (run / "checkpoint.pt").unlink()
+    (run / CLOSING).unlink()
+    shutil.rmtree(run / "models")
+    path = run / "ledger.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    assert "2 of 3 rounds are there" in " ".join(verify_run(run, trust=keys.trust).not_shown)
+    with pytest.raises(BadInput, match="lacks that record, or is older than the log"):
+        verify_run(run, logs(run, "site1"), keys.trust)
+
+
+def test_rollback_is_found(run, keys):
+    """A run that went on from an earlier round, to another end, with all its owner's keys."""
+    forged(run, keys.signer(SERVER))
+    assert verify_run(run, trust=keys.trust).records == ROUNDS
+    with pytest.raises(BadInput, match=r"line 3: the server said its ledger ended with \w+; .*line 2, has"):
+        verify_run(run, logs(run, "site1"), keys.trust)
+
+
+def test_server_that_told_two_sites_two_stories_is_found_and_convicted(run, keys):
+    other = Path(shutil.copytree(run, run.parent / "other"))
+    forged(other, keys.signer(SERVER))
+    told = [record["hash"] + " " + record["signature"] for record in lines_of(other / "ledger.jsonl")]
+
+    def retold(lines: list[dict]) -> None:
+        for line in lines:
+            if line["round"] == 2:
+                line["ledger"], line["vouched"] = told[1].split(" ")
+
+    rewritten(logs(run, "site3")[0], keys.signer("site3"), retold)
+    with pytest.raises(BadInput, match=r"two stories of round 2: .*site1.*site3.*the server signed both: it keeps two"):
+        verify_run(run, logs(run), keys.trust)
+    lied = logs(run, "site3")[0]
+    rewritten(lied, keys.signer("site3"), lambda lines: [line.update(vouched="00") for line in lines if line["round"]])
+    with pytest.raises(BadInput, match="the server signed one of them alone"):
+        verify_run(run, logs(run), keys.trust)
+
+
+# Of sites' logs
+
+
+def test_log_signed_by_another_site_is_refused(run, keys):
+    path = logs(run, "site2")[0]
+    rewritten(path, keys.signer("site1"))
+    with pytest.raises(BadInput, match="line 1: its signature is not site2's"):
+        verify_run(run, [path], keys.trust)
+    keys.signer("site1").publish(path.parent)
+    with pytest.raises(BadInput, match="signed by 'site1'; expected site2"):
+        verify_run(run, [path], keys.trust)
+
+
+def test_log_without_its_signatures_is_refused_or_said_to_be_nobodys(run, keys):
+    path = logs(run, "site2")[0]
+    rewritten(path, None)
+    with pytest.raises(BadInput, match="line 1: it is not signed"):
+        verify_run(run, [path], keys.trust)
+    (path.parent / CERTIFICATE).unlink()
+    found = verify_run(run, [path], keys.trust)
+    assert "that the logs of site2 are theirs: they are not signed" in found.not_shown
+
+
+def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
+    path = logs(run, "site2")[0]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
+    with pytest.raises(BadInput, match="lacks the record that site2 ended the run with"):
+        verify_run(run, [path], keys.trust)
+
+
+# Results and models
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("results.csv", lambda content: content.replace(b"true_positives,", b"true_positives,1", 1)),
+        ("run.json", lambda content: content + b" "),
+        ("models/global.pt", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+    ],
+)
+def test_edited_file_is_found(run, keys, file, change):
+    (run / file).write_bytes(change((run / file).read_bytes()))
+    with pytest.raises(BadInput, match=f"{file}: was changed after the run"):
+        verify_run(run, trust=keys.trust)
+
+
+def test_model_removed_or_put_there_is_found(run, keys):
+    shutil.move(run / "models/global.pt", run / "models/other.pt")
+    with pytest.raises(BadInput, match=r"global\.pt: is missing"):
+        verify_run(run, trust=keys.trust)
+    shutil.copy(run / "models/other.pt", run / "models/global.pt")
+    with pytest.raises(BadInput, match=r"other\.pt: was put there after the run"):
+        verify_run(run, trust=keys.trust)
+
+
+def test_closing_record_removed_or_changed_is_found(run, keys):
+    content = json.loads((run / CLOSING).read_text())
+    write_json(run / CLOSING, content | {"site_logs": {}})
+    with pytest.raises(BadInput, match=r"closing\.json: its signature is not the server's"):
+        verify_run(run, trust=keys.trust)
+    write_json(run / CLOSING, content | {"signature": None})
+    with pytest.raises(BadInput, match=r"closing\.json: it is not signed"):
+        verify_run(run, trust=keys.trust)
+    (run / CLOSING).unlink()
+    with pytest.raises(BadInput, match=r"closing\.json: file not found"):
+        verify_run(run, trust=keys.trust)
+
+
+def closed_anew(run: Path, signer: Signer) -> None:
+    """By the server, whose results are others now."""
+    last = {log.parent.name: Ledger(log).last_hash for log in logs(run)}
+    close(run, Ledger(run / "ledger.jsonl").last_hash, last, signer)
+
+
+@pytest.mark.parametrize("quantity", ["weight", "contribution"])
+def test_server_that_edits_a_table_and_closes_anew_contradicts_its_ledger(run, keys, quantity):
+    lines = (run / "results.csv").read_text().splitlines(keepends=True)
+    place = next(i for i, line in enumerate(lines) if f",{quantity}," in line)
+    lines[place] = lines[place].rsplit(",", 1)[0] + ",0.77\n"
+    (run / "results.csv").write_text("".join(lines))
+    closed_anew(run, keys.signer(SERVER))
+    with pytest.raises(BadInput, match=f"{quantity} of site1 in round 0 is 0.77, the ledger has"):
+        verify_run(run, trust=keys.trust)
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ("validation", "mean validation dice of site1 in round 0"),
+        ("testing", "testing measurements of site1 in round 2"),
+    ],
+)
+def test_server_that_edits_dice_and_closes_anew_contradicts_ledger_or_site(run, keys, split, words):
+    path = run / "results.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    start = next(i for i, line in enumerate(lines) if f",site1,,{split}," in line and ",dice," in line)
+    cell = ",".join(lines[start].split(",")[:-2])
+    new = {"dice": 1.0, "true_positives": 50, "false_positives": 0, "false_negatives": 0}
+    for i, line in enumerate(lines):
+        if line.startswith(cell + ","):
+            quantity = line.split(",")[-2]
+            lines[i] = f"{cell},{quantity},{new[quantity]}\n" if quantity in new else line
+    path.write_text("".join(lines))
+    closed_anew(run, keys.signer(SERVER))
+    with pytest.raises(BadInput, match=words):
+        verify_run(run, logs(run, "site1"), keys.trust)
+
+
+def test_dice_that_is_not_of_its_voxels_is_found(run, keys):
+    path = run / "results.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    place = next(i for i, line in enumerate(lines) if ",testing," in line and ",dice," in line)
+    lines[place] = lines[place].rsplit(",", 1)[0] + ",0.999\n"
+    path.write_text("".join(lines))
+    closed_anew(run, keys.signer(SERVER))
+    with pytest.raises(BadInput, match=r"its voxels give"):
+        verify_run(run, trust=keys.trust)
+
+
+# Runs of before
+
+
+def test_run_of_an_earlier_version_is_verified_as_far_as_it_goes(run, keys):
+    def of_before(lines: list[dict]) -> None:
+        for line in lines:
+            line.pop("of")
+
+    rewritten(run / "ledger.jsonl", keys.signer(SERVER), of_before)
+    (run / CLOSING).unlink()
+    found = verify_run(run, trust=keys.trust)
+    assert found.records == ROUNDS
+    assert "an earlier version of FedMerit made it" in " ".join(found.not_shown)
