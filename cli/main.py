@@ -16,6 +16,7 @@ from cli import (
     reporting,
     reproducing,
     running,
+    using_models,
     valuing,
 )
 from cli.app import Commands
@@ -32,6 +33,7 @@ for file in (
     partitioning,
     running,
     reporting,
+    using_models,
     measuring_fairness,
     valuing,
     attacking,

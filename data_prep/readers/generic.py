@@ -12,10 +12,10 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.images.geometry import axial
 from data_prep.images.photographs import HALF, load
-from data_prep.images.preprocessing import normalise_mri, normalise_photo
 from data_prep.images.volumes import Volume, read_itk, read_nifti
 from data_prep.raw import (
     Decoded,
@@ -71,7 +71,7 @@ def _read_folder(folder: Path) -> RawSite:
     ]
     for part, files in found.items():
         for path in visible(folder / part) if (folder / part).is_dir() else ():
-            stem, suffix = _split(path)
+            stem, suffix = name_and_suffix(path)
             if suffix in (*NIFTI, *ITK, *PHOTOGRAPHS):
                 remember(files, MASK.sub("", stem) if part == "masks" else stem, path)
             elif suffix not in DETACHED or not path.with_suffix(".mhd").exists():
@@ -142,10 +142,10 @@ def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[Raw
         for path in files:
             if not _is_file(path):
                 raise BadInput(f"{listing}: names {path}, which is no file; correct the list or add the file")
-            if _split(path)[1] not in (*NIFTI, *ITK, *PHOTOGRAPHS):
+            if name_and_suffix(path)[1] not in (*NIFTI, *ITK, *PHOTOGRAPHS):
                 known = ", ".join((*NIFTI, *ITK, *PHOTOGRAPHS))
                 raise BadInput(f"{listing}: names {path}, which is of no format that is read; expected one of {known}")
-        case = _split(files[0])[0]
+        case = name_and_suffix(files[0])[0]
         remember(images, case, files[0])
         cases.append(RawCase(case, f"{site}-{patient or case}", *files))
     return tuple(sorted(cases, key=lambda case: case.name))
@@ -158,7 +158,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _split(path: Path) -> tuple[str, str]:
+def name_and_suffix(path: Path) -> tuple[str, str]:
+    """Of a file: ``("scan", ".nii.gz")``; no suffix where the name has none."""
     match = FILE.fullmatch(path.name)
     return (match["stem"], match["suffix"].lower()) if match else (path.name, "")
 
@@ -178,36 +179,42 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1) -> Decoded:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask holds fractions or
             a value that the map does not name.
     """
-    if all(_split(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
+    if all(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
         return _photograph(case, labels, channels)
-    if any(_split(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
+    if any(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
         raise BadInput(f"{case.label}: one of it and {case.image.name} is a volume, the other a photograph")
     return _volume(case, labels, channels)
 
 
 def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    if channels not in (1, 3):
-        raise BadInput(f"{case.image}: a photograph has 1 or 3 channels, not {channels}")
-    image = np.atleast_3d(load(case.image, "L" if channels == 1 else "RGB"))
+    image = read_photograph(case.image, channels)
     index, remarks = load(case.label, None), []
     if index.ndim == 3:
         if (index != index[..., :1]).any():
             raise BadInput(f"{case.label}: a mask in colours; expected grey levels or a palette")
         index = index[..., 0]
-    require_same_shape(case, image[..., 0], index)
-    if _split(case.label)[1] in JPEG:
+    require_same_shape(case, image[0, 0], index)
+    if name_and_suffix(case.label)[1] in JPEG:
         index = np.where(index > HALF, 255, 0).astype(np.uint8)
         remarks.append("JPEG mask: levels above 127 taken as 255, others as 0")
     masks = masks_of(case.label, index, labels)
     return Decoded(
-        image.transpose(2, 0, 1)[None].astype(np.float32),
+        image,
         np.stack(masks).astype(np.uint8)[None],
         remarks=(*remarks, *ignored_in(index, labels)),
     )
 
 
+def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
+    """(1, channels, height, width), grey or in colours; `BadInput` where it is unreadable or has no such channels."""
+    if channels not in (1, 3):
+        raise BadInput(f"{path}: a photograph has 1 (grey) or 3 channels (colours), not {channels}; pass --channels 3")
+    pixels = np.atleast_3d(load(path, "L" if channels == 1 else "RGB"))
+    return pixels.transpose(2, 0, 1)[None].astype(np.float32)
+
+
 def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    images = _read_channels(case.image, channels)
+    images = read_channels(case.image, channels)
     mask = _read(case.label)
     # Each label on its own: what `axial` turns and checks is a mask of 0 and 1.
     masks = [replace(mask, voxels=part.astype(np.float32)) for part in masks_of(case.label, mask.voxels, labels)]
@@ -223,13 +230,14 @@ def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
 
 
 def _read(path: Path) -> Volume:
-    return read_nifti(path) if _split(path)[1] in NIFTI else read_itk(path)
+    return read_nifti(path) if name_and_suffix(path)[1] in NIFTI else read_itk(path)
 
 
-def _read_channels(path: Path, channels: int) -> list[Volume]:
+def read_channels(path: Path, channels: int) -> list[Volume]:
+    """A volume for each of the numbers of a voxel; `BadInput` where it has others."""
     if channels == 1:
         return [_read(path)]
-    if _split(path)[1] not in NIFTI:
+    if name_and_suffix(path)[1] not in NIFTI:
         raise BadInput(f"{path}: {channels} channels are read from NIfTI files alone; use one, or export it as such")
     first = read_nifti(path, 0)
     header: Any = nib.load(path)
@@ -258,7 +266,7 @@ def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic
         channels=channels,
         find_sites=find_sites,
         decode=partial(decode, labels=labels, channels=channels),
-        normalise=normalise_photo if channels == 3 else normalise_mri,
+        normalisation="photo" if channels == 3 else "mri",
         field_of_view=None,
         licence="as the data's owner states",
         crops=("whole", "disc") if "disc" in labels else ("whole",),

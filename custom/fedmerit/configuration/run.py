@@ -9,6 +9,7 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.recipes import with_recipe
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
@@ -16,6 +17,7 @@ from fedmerit.methods.registry import METHODS, build_method, method_class
 from fedmerit.parameters import Checked, parameter
 
 ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
+LOSSES = ("dice_ce", "dice")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "polynomial", "cosine")
 STATISTICS = ("method", "mean", "shared", "own", "weights", "recalibrated", "frozen")
@@ -36,7 +38,10 @@ class Network(Checked):
     __pydantic_config__ = STRICT_NAMES
     in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
     labels: tuple[str, ...] = parameter(MISSING, "one sigmoid output channel each")
-    architecture: str = parameter("dynunet", "MONAI's", choices=ARCHITECTURES)
+    architecture: str = parameter(
+        "dynunet",
+        f"{', '.join(ARCHITECTURES)}, the class of another of MONAI's networks, or a network of your own",
+    )
     width: int = parameter(8, "channels of the first level; each further level doubles them", low=1, high=512)
     depth: int = parameter(5, "levels; 5 of width 8 give 8, 16, 32, 64, 128", low=2, high=9)
     norm: str = parameter(
@@ -64,9 +69,12 @@ class Training(Checked):
     loss: str = parameter(
         "dice_ce",
         "soft Dice + cross-entropy; dice: soft Dice alone, as in Jiang et al. 2023",
-        choices=("dice_ce", "dice"),
+        choices=LOSSES,
+        others="losses",
     )
-    optimizer: str = parameter("adam", "made anew each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS)
+    optimizer: str = parameter(
+        "adam", "made anew each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS, others="optimizers"
+    )
     lr: float = parameter(1e-3, "learning rate, where the schedule has it highest", above=0)
     schedule: str = parameter(
         "polynomial",
@@ -123,6 +131,7 @@ class RunConfiguration(Checked):
     network: Network = parameter(MISSING, "that is trained")
     training: Training = field(default_factory=Training)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
+    preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
 
     def build_method(self) -> Method:
         """The method with its parameters."""
@@ -130,12 +139,16 @@ class RunConfiguration(Checked):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
+        values = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
+        values.pop("preprocessing")
+        return values | ({"preprocessing": self.preprocessing.to_dict()} if self.preprocessing else {})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
         """The configuration that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
-        values = _with_statistics_of_the_run(values)
+        values = dict(_with_statistics_of_the_run(values))
+        if said := values.pop("preprocessing", None):
+            values["preprocessing"] = Preprocessing.from_dict(said)
         parts = {"network": NETWORK_BEFORE, "training": TRAINING_BEFORE}
         complete = {name: {**before, **values[name]} for name, before in parts.items() if values.get(name)}
         config: RunConfiguration = build(cls, {**values, **complete}, "plan")
@@ -181,7 +194,13 @@ def parameter_names(method: str) -> dict[str, list[str]]:
 
 
 def make_configuration(
-    method: str, task: str, rounds: int, seed: int, network: Mapping[str, Any], settings: Mapping[str, Any]
+    method: str,
+    task: str,
+    rounds: int,
+    seed: int,
+    network: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    preprocessing: Preprocessing | None = None,
 ) -> RunConfiguration:
     """A configuration from defaults and ``settings``.
 
@@ -200,7 +219,14 @@ def make_configuration(
             known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
             raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
         chosen[group][name] = value
-    values = {"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen}
+    values = {
+        "method": method,
+        "task": task,
+        "rounds": rounds,
+        "seed": seed,
+        "preprocessing": preprocessing,
+        **chosen,
+    }
     config: RunConfiguration = build(RunConfiguration, values, "plan")
     return config.checked()
 

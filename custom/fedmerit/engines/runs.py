@@ -12,6 +12,7 @@ from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE, require_privacy
+from fedmerit.configuration.network_input import common
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
@@ -83,7 +84,8 @@ def create(
     folders = open_sites(Path(sites), only)
     first = folders[0]
     network = {"in_channels": first.channels, "labels": list(first.labels)}
-    config = make_configuration(method, first.task, rounds, seed, network, settings or {})
+    preprocessing = common({folder.name: folder.info for folder in folders})
+    config = make_configuration(method, first.task, rounds, seed, network, settings or {}, preprocessing)
     names = [folder.name for folder in folders]
     require_sites(config, names)
     _require_one_machine(config, engine, attacks)

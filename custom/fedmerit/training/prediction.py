@@ -85,8 +85,14 @@ def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
 @torch.inference_mode()
 def predict(network: nn.Module, image: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w)."""
+    masks: NDArray[np.bool_] = (logits_of(network, image) > 0).numpy()
+    return masks
+
+
+@torch.inference_mode()
+def logits_of(network: nn.Module, image: NDArray[np.float32]) -> Tensor:
+    """(slices, labels, h, w) on the CPU, of one case's image (slices, channels, h, w), in the batches of `evaluate`."""
     device = next(network.parameters()).device
     network.eval()
     parts = torch.split(torch.from_numpy(np.array(image)), EVALUATION_BATCH)
-    masks: NDArray[np.bool_] = torch.cat([network(part.to(device)) > 0 for part in parts]).cpu().numpy()
-    return masks
+    return torch.cat([network(part.to(device)).cpu() for part in parts])
