@@ -1,26 +1,32 @@
 """Dice, HD95 and NSD of a finished run's final models on site folders, also on sites that took no part."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
 
 from evaluation.results.final_models import final_models
+from evaluation.results.metrics import METRICS, measured
 from evaluation.results.run_folders import open_run
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
+from fedmerit.plugins import part_of
 from fedmerit.records.results import COLUMNS, Row
 from fedmerit.training.data import open_sites
 from fedmerit.training.prediction import evaluate as overlaps_of
 
 
-def evaluate(run: Path, sites: Path, split: str = "testing", out: Path | None = None) -> pd.DataFrame:
+def evaluate(
+    run: Path, sites: Path, split: str = "testing", out: Path | None = None, metrics: Sequence[str] = ()
+) -> pd.DataFrame:
     """Evaluate the global model on every site, or each site's own model on its site; and write the table.
 
     Args:
         run: a finished run folder.
         sites: a folder of site folders.
         split: ``training``, ``validation``, ``testing`` or ``server_validation``.
+        metrics: names of others', of `evaluation.results.metrics.METRICS`, to add.
         out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>.csv`` where not given.
 
     Returns:
@@ -34,12 +40,16 @@ def evaluate(run: Path, sites: Path, split: str = "testing", out: Path | None = 
     model_of = final_models(run)
     rows: list[Row] = []
     amp = opened.info["training"].get("amp", False)
+    extra = {name: part_of(METRICS, name, "metric") for name in metrics}
     for site in folders:
         network = model_of(site)
         head = (opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1, site.name)
         for overlap in overlaps_of(network, site.cases(split), site.labels, amp, surfaces=True):
             columns = (split, overlap.case, overlap.label)
             rows += (Row(*head, name, value, *columns) for name, value in overlap.quantities.items())
+        for position, case in enumerate(site.cases(split) if extra else ()):
+            for name, label, value in measured(network, case, site.labels, extra):
+                rows.append(Row(*head, name, value, split, f"{position:03d}", label))
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})

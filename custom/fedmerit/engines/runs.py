@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
 from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.capabilities.peer_learning import from_site_to_site
@@ -117,7 +118,8 @@ def create(
             "sites_folder": str(Path(sites).resolve()),
             "server_sites": server_sites and str(Path(server_sites).resolve()),
             "settings": {name: str(value) for name, value in (settings or {}).items()},
-        },
+        }
+        | ({"parts": plugins.scripts()} if plugins.scripts() else {}),
     )
 
 
@@ -219,6 +221,7 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], threads: i
         RunFailed: the run did not come to its end; the message says where the log is.
     """
     info = _info(run)
+    plugins.use_scripts(info.get("parts", []))
     config, root = RunConfiguration.from_dict(info["plan"]), Path(info["sites_folder"])
     folders = open_sites(root, info.get("only"))
     names = [folder.name for folder in folders]

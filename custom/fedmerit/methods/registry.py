@@ -38,7 +38,7 @@ from fedmerit.methods.vpdl import VPDL
 from fedmerit.parameters import rules
 from fedmerit.plugins import Catalogue
 
-_OWN: Mapping[str, type[Method]] = {
+OWN: Mapping[str, type[Method]] = {
     "standalone": Standalone,
     "pooled": Pooled,
     "fedavg": FedAvg,
@@ -70,7 +70,7 @@ _OWN: Mapping[str, type[Method]] = {
 }
 METHODS: Catalogue[type[Method]] = Catalogue(
     "methods",
-    _OWN,
+    OWN,
     lambda part: isinstance(part, type) and issubclass(part, Method) and is_dataclass(part),
     "a frozen dataclass derived from fedmerit.core.Method",
 )

@@ -29,6 +29,7 @@ ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
 PARTS = "parts"  # approved here, SHA-256 by reference: `fedmerit.plugins`
+ALL_PARTS = "all"  # in the place of these, where server and sites are one user's own machine
 MANIFEST_SETTINGS = {
     "site_folder": SITE_FOLDER,
     "device": DEVICES,
@@ -58,7 +59,11 @@ def follow_manifest(local: Path, name: str) -> None:
     for setting, variable in MANIFEST_SETTINGS.items():
         os.environ[variable] = content.get(setting) or ""
     os.environ[SITES] = ""
-    os.environ[APPROVED] = json.dumps(content.get(PARTS, {}))
+    approved = content.get(PARTS, {})
+    if approved == ALL_PARTS:
+        os.environ.pop(APPROVED, None)
+    else:
+        os.environ[APPROVED] = json.dumps(approved)
 
 
 def site_folder(site: str) -> SiteFolder:
