@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from federation_factory import federation
 
 from data_prep.kinds import KINDS
 from fedmerit import plugins
@@ -19,6 +20,7 @@ from fedmerit.configuration.run import make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
+from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.methods.registry import METHODS
 from fedmerit.training.learning import LOSSES, OPTIMIZERS
@@ -278,3 +280,22 @@ def test_a_job_is_refused_as_it_is_deployed(own_parts, tmp_path):
     plan["network"]["architecture"] = "UNETR"
     (tmp_path / "config" / "config_fed_client.json").write_text(json.dumps(content))
     assert refused(**{CLASS: digest}) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_deployment_takes_what_its_machines_approved(prepared, fedmerit, tmp_path):
+    job = tmp_path / "job"
+    settings = [text for name, value in SETTINGS.items() for text in ("--set", f"{name}={value}")]
+    told = fedmerit("export", "--method", "evenly", "--sites", prepared, "--out", job, "--rounds", 1, *settings)
+    assert told.exit_code == 0, told.output
+    with federation(tmp_path / "kits", prepared) as made:
+        refused = made.submit(job)
+        assert made.wait(refused) != session.COMPLETED
+        told = fedmerit("status", refused, "--kit", made.admin)
+        assert f"fedmerit deploy approve {CLASS}" in told.output
+        parts = [f"own_parts.parts:{name}" for name in ("Evenly", "OneLayer", "Squared", "nesterov")]
+        for kit in made.kits.values():
+            told = fedmerit("deploy", "approve", *parts, "--kit", kit)
+            assert told.exit_code == 0, told.output
+        assert made.wait(made.submit(job)) == session.COMPLETED, made.log()

@@ -219,6 +219,8 @@ def make_configuration(
             known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
             raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
         chosen[group][name] = value
+    for group, kind in (("network", Network), ("training", Training)):
+        chosen[group] = _typed(kind, chosen[group], group)
     values = {
         "method": method,
         "task": task,
@@ -236,16 +238,20 @@ def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
     unknown = set(values) - {part.name for part in fields(kind)}
     if unknown:
         raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")
-    kinds = get_type_hints(kind)
-    values = {name: _parsed(value, get_origin(kinds[name]), f"{what}: {name}") for name, value in values.items()}
     try:
-        return TypeAdapter(kind).validate_python(values)
+        return TypeAdapter(kind).validate_python(_typed(kind, values, what))
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "value_error":  # raised by the dataclass itself, which names parameter and choices
             raise BadInput(f"{what}: {first['ctx']['error']}") from None
         name = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{what}: {name}: {first['msg']} (got {first['input']!r})") from None
+
+
+def _typed(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Lists and JSON objects of a text as what they say."""
+    kinds = get_type_hints(kind)
+    return {name: _parsed(value, get_origin(kinds[name]), f"{what}: {name}") for name, value in values.items()}
 
 
 def _parsed(value: Any, kind: Any, what: str) -> Any:

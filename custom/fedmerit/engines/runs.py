@@ -84,13 +84,10 @@ def create(
         raise BadInput(f"threads {threads}: expected 1 or more")
     folders = open_sites(Path(sites), only)
     first = folders[0]
-    network = {"in_channels": first.channels, "labels": list(first.labels)}
-    preprocessing = common({folder.name: folder.info for folder in folders})
-    config = make_configuration(method, first.task, rounds, seed, network, settings or {}, preprocessing)
+    config = configuration_for(folders, method, rounds, seed, settings or {})
     names = [folder.name for folder in folders]
     require_sites(config, names)
     _require_one_machine(config, engine, attacks)
-    check_image_size(config.network, first.image_size)
     require_patience(min_sites, round_timeout, len(names))
     require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
     specs = require_possible(attacks or {}, names)
@@ -121,6 +118,18 @@ def create(
         }
         | ({"parts": plugins.scripts()} if plugins.scripts() else {}),
     )
+
+
+def configuration_for(
+    folders: Sequence[SiteFolder], method: str, rounds: int, seed: int, settings: Mapping[str, Any]
+) -> RunConfiguration:
+    """Of a run on such sites; `BadInput` where a setting is none, or their images do not fit the network."""
+    first = folders[0]
+    network = {"in_channels": first.channels, "labels": list(first.labels)}
+    preprocessing = common({folder.name: folder.info for folder in folders})
+    config = make_configuration(method, first.task, rounds, seed, network, settings, preprocessing)
+    check_image_size(config.network, first.image_size)
+    return config
 
 
 def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping[str, str] | None) -> None:
