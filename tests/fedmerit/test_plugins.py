@@ -15,7 +15,7 @@ from federation_factory import federation
 from data_prep.kinds import KINDS
 from fedmerit import plugins
 from fedmerit.attacks import catalogue
-from fedmerit.configuration.parts import parts_of_others
+from fedmerit.configuration.named_parts import parts_of_others
 from fedmerit.configuration.run import make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput

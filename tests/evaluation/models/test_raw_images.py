@@ -7,6 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from made_photographs import write_photographs
 from PIL import Image
 from torch import nn
 
@@ -92,14 +93,11 @@ def test_another_order_of_voxels_is_another_order_of_the_mask(predictor, scan, t
 
 def test_a_photograph_about_its_disc(tmp_path):
     """The window that `prepare` chose gives what it stored; without one, nothing says where the disc is."""
-    prepare(Preparation("synthetic-fundus", size=32, patients=5, crop="disc"), tmp_path / "sites")
+    source, labels = write_photographs(tmp_path / "raw"), {"disc": (1, 2), "cup": (2,)}
+    prepare(Preparation("generic", source=source, size=32, labels=labels, crop="disc"), tmp_path / "sites")
     site = open_sites(tmp_path / "sites")[0]
     entry = json.loads((site.path / "datalist.json").read_text())["testing"][0]
-    (raw,) = [
-        path
-        for path in (tmp_path / "sites-raw" / site.name).rglob(f"{entry['case']}.png")
-        if "image" in str(path.parent)
-    ]
+    raw = source / site.name / "images" / f"{entry['case']}.png"
     network = Network(in_channels=3, labels=("disc", "cup"), architecture="unet", width=2, depth=2)
     fed = Preprocessing.from_dict(site.info)
     predictor = Predictor(tmp_path, initial_network(network, 0), network, fed)

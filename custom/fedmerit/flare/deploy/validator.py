@@ -15,7 +15,7 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.json_scanner import Node
 
-from fedmerit.configuration.parts import parts_of_others
+from fedmerit.configuration.named_parts import parts_of_others
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.plugins import reference_of, refusal
