@@ -23,7 +23,7 @@ def test_predict(fedmerit, trained, scan, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("given", "message"),
     [
         (("--site", "Nowhere"), "has no model of 'Nowhere'"),
         (("--box", "1,2"), "--box 1,2: expected TOP,LEFT,HEIGHT,WIDTH"),
@@ -31,8 +31,8 @@ def test_predict(fedmerit, trained, scan, tmp_path):
         (("--device", "none"), "device 'none' cannot be used"),
     ],
 )
-def test_what_predict_cannot_use_is_named(fedmerit, trained, scan, tmp_path, options, message):
-    told = fedmerit("predict", trained(), scan, "--out", tmp_path / "masks", *options)
+def test_what_predict_cannot_use_is_named(fedmerit, trained, scan, tmp_path, given, message):
+    told = fedmerit("predict", trained(), scan, "--out", tmp_path / "masks", *given)
     assert told.exit_code == 2
     assert message in told.output.replace("\n", " ")
     assert not (tmp_path / "masks").exists()
