@@ -157,6 +157,25 @@ def prepare_the_server(
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
 
+@deploy.command()
+def approve(
+    parts: Annotated[list[str], typer.Argument(metavar="PACKAGE.MODULE:NAME...", help="Or scripts, SCRIPT.py.")],
+    kit: AnyKit,
+    sha256: Annotated[str | None, typer.Option(help="Of the distribution that was looked at; refuses others.")] = None,
+) -> None:
+    """Let jobs name a method, network, loss or optimiser of others on this machine, in the version installed here."""
+    from fedmerit.flare.deploy.kits import approve as approve_parts
+    from fedmerit.plugins import approvable
+
+    found = [approvable(text) for text in parts]
+    for part in found:
+        if sha256 not in (None, part.digest):
+            raise BadInput(f"{part.told}: has SHA-256 {part.digest}, not {sha256}; look at what is installed here")
+    approve_parts(kit, found)
+    for part in found:
+        console.print(f"approved: {part.told}, SHA-256 {part.digest}", soft_wrap=True, markup=False)
+
+
 @deploy.command("check")
 def check_kit(
     kit: AnyKit,

@@ -96,8 +96,12 @@ def _text(value: Any) -> str:
 @commands.command()
 def export(
     method: Annotated[str, Method],
-    task: Annotated[str, typer.Option(help=", ".join(TASKS))],
     out: Annotated[Path, typer.Option(help="Job folder to write.")],
+    task: Annotated[str | None, typer.Option(help=f"{', '.join(TASKS)}; or --sites.")] = None,
+    sites: Annotated[
+        Path | None,
+        typer.Option(help="Site folders of any task, prepared as the hospitals': one of them, or the generated ones."),
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = ROUNDS,
     seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
     min_sites: Annotated[
@@ -120,17 +124,24 @@ def export(
     from fedmerit.configuration.filters import require_privacy
     from fedmerit.configuration.observation import require_observable
     from fedmerit.configuration.tracking import require_tracking
+    from fedmerit.engines import runs
     from fedmerit.files import folder_digest
     from fedmerit.flare.recipe import export_job
     from fedmerit.records.results import read_run
+    from fedmerit.training.data import open_sites
 
-    if task not in TASKS:
-        raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}")
+    if (task is None) == (sites is None):
+        raise BadInput("--task or --sites: expected one of them; --sites takes folders of any task")
+    if sites is None and task not in TASKS:
+        raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}, or --sites SITES")
     chosen = guarded(settings_of(settings, recipe, guard=guard, on_verdict=on_verdict))
     if contributions:  # in the order of names, as the sites of the job will stand
         chosen = with_contributions(chosen, contributions, read_run(contributions)["sites"])
     observed = specs_of(values) or [], keep_updates
-    config = run.make_configuration(method, task, rounds, seed, run.TASKS[task], chosen, *observed)
+    if sites is None:
+        config = run.make_configuration(method, str(task), rounds, seed, run.TASKS[str(task)], chosen, *observed)
+    else:
+        config = runs.configuration_for(open_sites(sites), method, rounds, seed, chosen, *observed)
     filters = require_privacy(privacy or [], method, config.build_method())
     trackers = require_tracking(track or [], "prod")
     require_observable(config.values, keep_updates, filters)

@@ -18,6 +18,7 @@ from cli import (
     reporting,
     reproducing,
     running,
+    using_models,
     valuing,
 )
 from cli.app import Commands
@@ -34,6 +35,7 @@ for file in (
     partitioning,
     running,
     reporting,
+    using_models,
     measuring_fairness,
     valuing,
     estimating,

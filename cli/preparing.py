@@ -34,7 +34,7 @@ class Crop(StrEnum):
 @commands.command()
 def prepare(
     kind: Annotated[str, typer.Argument(help="Layout of the raw data; any other word is answered with the list.")],
-    out: Annotated[Path, typer.Option(help="Folder to write the site folders into.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write the site folders into.")] = None,
     source: Annotated[Path | None, typer.Option(help="Folder of the raw data; synthetic kinds need none.")] = None,
     ratios: Annotated[str, typer.Option(help="Shares of patients to train, validate and test on.")] = "0.5,0.25,0.25",
     size: Annotated[int, typer.Option(help="Height and width of the prepared slices in pixels.")] = 256,
@@ -72,9 +72,13 @@ def prepare(
     pictures: Annotated[
         bool, typer.Option("--pictures/--no-pictures", help="Draw OUT/overview: a montage, intensities per site.")
     ] = True,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Show what would be read, one case of each site; write nothing.")
+    ] = False,
 ) -> None:
     """Turn raw data into site folders. Interrupted, the same command goes on from the last finished cases."""
     from cli.printing import print_sites
+    from data_prep.describe import describe as describe_sites
     from data_prep.folders import OVERVIEW
     from data_prep.preparation import Preparation
     from data_prep.prepare import prepare as prepare_sites
@@ -107,6 +111,15 @@ def prepare(
         skip_unreadable=skip_unreadable,
         pictures=pictures,
     )
+    if describe:
+        found = describe_sites(asked)
+        for site in found:
+            console.print("\n".join(site.lines(asked.layout.labels)), soft_wrap=True, markup=False)
+        if any(site.faults for site in found):
+            raise typer.Exit(1)
+        return
+    if out is None:
+        raise BadInput("--out: missing; name the folder to write the site folders into, or --describe alone")
     try:
         folders = prepare_sites(asked, out, jobs=cores() if jobs is None else jobs)
     except KeyboardInterrupt:

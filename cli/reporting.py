@@ -46,6 +46,9 @@ def evaluate(
             "part.",
         ),
     ] = False,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="A metric of others to add, by name: docs/extending.md.")
+    ] = None,
 ) -> None:
     """Dice, HD95 and NSD of a run's final model, or models, on any site folders."""
     from cli.printing import show
@@ -60,8 +63,11 @@ def evaluate(
         caption = f"Dice [%] of the same final weights by protocol, {split.value} split"
         show([Table("protocols", caption, audit(run, sites, protocols, split.value), decimals=1)], run)
         return
-    rows = evaluate_run(run, sites, split.value, estimated=estimate_statistics)
+    rows = evaluate_run(run, sites, split.value, estimated=estimate_statistics, metrics=metric or ())
     print_table(Dice(rows, split.value).sites, console)
+    if metric:
+        means = rows[rows["quantity"].isin(metric)].groupby(["site", "quantity"])["value"].mean().unstack()
+        print_table(means.reset_index(), console)
 
 
 @commands.command()

@@ -22,9 +22,10 @@ from data_prep.readers import (
 )
 from data_prep.readers.kind import Kind, disc_alone
 from data_prep.synthetic import fundus, prostate
+from fedmerit.plugins import Catalogue
 
 GENERIC = "generic"
-KINDS: Mapping[str, Kind] = {
+_OWN: Mapping[str, Kind] = {
     "prostate-multisite": prostate_multisite.KIND,
     "promise12": promise12.KIND,
     "nci-isbi-2013": nci_isbi.KIND,
@@ -49,3 +50,6 @@ KINDS: Mapping[str, Kind] = {
     "synthetic-prostate": prostate.KIND,
     "synthetic-fundus": fundus.KIND,
 }
+KINDS: Catalogue[Kind] = Catalogue(
+    "readers", _OWN, lambda part: isinstance(part, Kind), "a data_prep.readers.kind.Kind"
+)

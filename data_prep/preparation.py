@@ -139,6 +139,7 @@ class Preparation:
             "field_of_view": self.field_of_view,
             "crop": self.crop,
             "crop_multiple": self.crop_multiple,
+            "normalisation": self.layout.normalisation,
         }
         if self.kind == GENERIC:
             labels = ANY if self.labels is None else self.labels
@@ -151,7 +152,7 @@ class Preparation:
 
     def options_of_arrays(self, raw: Path) -> dict[str, Any]:
         """All that the stored arrays depend on: with other values, finished cases cannot be gone on from."""
-        of_lists = ("ratios", "seed", "slices", "server_share", "patient_table")
+        of_lists = ("ratios", "seed", "slices", "server_share", "patient_table", "normalisation")
         options = {name: value for name, value in self.record().items() if name not in of_lists}
         options |= {"size": self.size} | self.meaning()
         if self.layout.generate is not None:

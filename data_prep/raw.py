@@ -23,6 +23,7 @@ class RawCase:
     image: Path  # a file, or the folder of one DICOM series
     label: Path  # its mask, or the first of the files that the mask is made of
     more: tuple[Path, ...] = ()  # the others of these
+    channels: tuple[Path, ...] = ()  # further files of the image, each a channel more
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import fedmerit
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "fedmerit"
-FOLDERS = (ROOT / "cli", PACKAGE, ROOT / "data_prep", ROOT / "evaluation")
-GROUND = ("errors", "flat", "machine", "parameters", "seeds", "vectors", "workers")
+FOLDERS = (ROOT / "cli", PACKAGE, ROOT / "data_prep", ROOT / "evaluation", ROOT / "fedmerit_api")
+GROUND = ("flat", "machine", "parameters", "seeds", "vectors", "workers")
 FLOORS = (  # from the ground up: what stands on a line may import what stands above it, and its own room
+    {"fedmerit.errors"},
+    {"fedmerit.plugins"},
     {f"fedmerit.{name}" for name in GROUND},
     {"fedmerit.files", "fedmerit.core"},
     {"fedmerit.capabilities"},
@@ -36,6 +40,7 @@ FLOORS = (  # from the ground up: what stands on a line may import what stands a
     {"data_prep.preparing", "data_prep.partitioning", "data_prep.checking"},
     {"data_prep"},
     {"evaluation.results"},
+    {"evaluation.models"},
     {"evaluation.display"},
     {"evaluation.studies"},
     {"evaluation.truth"},
@@ -44,6 +49,7 @@ FLOORS = (  # from the ground up: what stands on a line may import what stands a
     {"evaluation.report"},
     {"evaluation.papers"},
     {"evaluation.benchmarks"},
+    {"fedmerit_api"},
     {"cli"},
 )
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -116,7 +122,9 @@ def test_nothing_outside_flare_imports_nvflare(file):
 
 
 SHARED = {"torch", "fedmerit.methods"}
-SHARED |= {f"fedmerit.{name}" for name in ("core", "parameters", "vectors", "games", "distillation", "capabilities")}
+SHARED |= {
+    f"fedmerit.{name}" for name in ("core", "parameters", "plugins", "vectors", "games", "distillation", "capabilities")
+}
 
 
 @pytest.mark.parametrize("file", sorted((PACKAGE / "methods").glob("*.py")), ids=name_of)
@@ -132,10 +140,13 @@ def test_vectors_and_flat_import_nothing_of_ours(name):
 
 @pytest.mark.parametrize("file", TRAVELLING, ids=name_of)
 def test_what_travels_to_a_site_needs_no_preparation_or_evaluation(file):
-    assert not packages(file) & {"data_prep", "evaluation", "cli"}
+    assert not packages(file) & {"data_prep", "evaluation", "cli", "fedmerit_api"}
 
 
-@pytest.mark.parametrize("file", [f for f in SOURCES if f.name == "__init__.py"], ids=name_of)
+FRONT = PACKAGE / "__init__.py"  # its functions are loaded when they are asked for
+
+
+@pytest.mark.parametrize("file", [f for f in SOURCES if f.name == "__init__.py" and f != FRONT], ids=name_of)
 def test_package_files_are_empty(file):
     assert file.read_bytes() == b""
 
@@ -152,6 +163,17 @@ def test_the_command_line_loads_nothing_heavy():
 
 def test_the_methods_load_neither_nvflare_nor_monai():
     assert not loaded_by("fedmerit.methods.registry") & {"nvflare", "monai", "pandas", "numpy.testing"}
+
+
+def test_the_front_loads_nothing():
+    assert not loaded_by("fedmerit") & {"nvflare", "monai", "torch", "pandas", "numpy", "fedmerit_api", "data_prep"}
+
+
+def test_the_front_says_what_it_has():
+    stub = ast.parse(FRONT.with_suffix(".pyi").read_text())
+    named = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert {*named, "__version__"} == set(fedmerit.__all__)
+    assert all(getattr(fedmerit, name) for name in fedmerit.__all__)
 
 
 def test_every_package_is_installed():

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from fedmerit import plugins
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -15,12 +17,13 @@ class Rule:
     above: float = -math.inf  # more than
     below: float = math.inf  # less than
     choices: Sequence[str] = ()
+    others: str = ""  # the group of `fedmerit.plugins` whose names are choices too
     text: str = ""  # what it is
 
     def allows(self, value: Any) -> bool:
         """Whether ``value`` follows the rule; None does, where no choice is to be made."""
         if self.choices:
-            return value in self.choices
+            return value in self.choices or bool(self.others and plugins.is_name(self.others, str(value)))
         if isinstance(value, (tuple, list)):
             return all(map(self.allows, value))
         if not isinstance(value, (int, float)):
@@ -30,7 +33,7 @@ class Rule:
     def expected(self) -> str:
         """The rule in words: "0 to 1", "above 0", "one of a, b"."""
         if self.choices:
-            return f"one of {', '.join(self.choices)}"
+            return f"one of {', '.join(self.choices)}" + (", or a part of that name" if self.others else "")
         if self.low > -math.inf and self.high < math.inf:
             return f"{self.low:g} to {self.high:g}"
         bounds = [

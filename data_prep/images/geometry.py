@@ -73,6 +73,23 @@ def _corners(shape: tuple[int, ...]) -> NDArray[np.float64]:
     return np.array([(*corner, 1) for corner in product(*((0, side) for side in shape))], dtype=np.float64)
 
 
+def _along_the_body(image: Volume) -> bool:
+    """Whether the header places the third axis from foot to head or back."""
+    return image.located and nib.aff2axcodes(image.affine)[2] in "SI"
+
+
+def as_stored(image: Volume, slices: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Axial ``slices`` (slices, height, width), as `axial` cuts them, as voxels (x, y, z) in the order of ``image``."""
+    voxels = slices.transpose(2, 1, 0)
+    if not _along_the_body(image):
+        return voxels
+    turn = orientations.ornt_transform(
+        orientations.axcodes2ornt(("L", "P", "S")), orientations.io_orientation(image.affine)
+    )
+    stored: NDArray[np.uint8] = orientations.apply_orientation(voxels, turn)
+    return stored
+
+
 def axial(
     case: RawCase, image: Volume, label: Volume, *, zones: int | None = None, remarks: tuple[str, ...] = ()
 ) -> Decoded:
@@ -103,7 +120,7 @@ def axial(
     if zones is None and highest > 1:
         remarks += (f"labels up to {highest} clipped to 1",)
     stack = MetaTensor(np.stack([image.voxels, np.minimum(whole, 1)]), affine=image.affine)
-    if image.located and nib.aff2axcodes(image.affine)[2] in "SI":
+    if _along_the_body(image):
         stack = Orientation(axcodes="LPS", labels=(("L", "R"), ("P", "A"), ("I", "S")))(stack)
     else:
         remarks += ("header does not place the third axis along the body: axes kept as stored",)

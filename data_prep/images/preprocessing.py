@@ -1,6 +1,6 @@
 """From a decoded case to the stored one: crop, normalise, pad, resize, all by MONAI."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ normalise_mri: Normalise = Compose(
 )
 # Photographs: [0, 1], then mean 0 and deviation 1 for each colour of each image.
 normalise_photo: Normalise = Compose([ScaleIntensityRange(0, 255, 0, 1), NormalizeIntensity(channel_wise=True)])
+NORMALISE: Mapping[str, Normalise] = {"mri": normalise_mri, "photo": normalise_photo}  # as site.json names them
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def raw_files(work: Work) -> list[Path]:
     Relative to the source where they lie in it.
     """
     files: set[Path] = set()
-    for path in (work.case.image, work.case.label, *work.case.more):
+    for path in (work.case.image, *work.case.channels, work.case.label, *work.case.more):
         files.update(files_below(path) if path.is_dir() else (path,))
         if path.suffix.lower() in DETACHED:
             files.update(file for file in visible(path.parent) if file.stem == path.stem)

@@ -1,21 +1,21 @@
-"""Reader of anyone's own images: site folders, a Decathlon ``dataset.json`` or a table ``pairs.csv``."""
+"""Reader of anyone's own images: site folders, a ``dataset.json`` (Decathlon, MONAI, nnU-Net) or ``pairs.csv``."""
 
 import csv
 import json
 import os
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import nibabel as nib
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.images.geometry import axial
 from data_prep.images.photographs import HALF, load
-from data_prep.images.preprocessing import normalise_mri, normalise_photo
 from data_prep.images.volumes import Volume, read_itk, read_nifti
 from data_prep.raw import (
     Decoded,
@@ -34,18 +34,23 @@ from data_prep.readers.kind import Kind
 from data_prep.readers.label_map import ANY, IGNORE, LabelMap, ignored_in, masks_of, require_labels
 from fedmerit.errors import BadInput
 
-EXPECTED = "folders <site>/{images,masks}, a Decathlon dataset.json, or pairs.csv with site,patient,image,label"
+EXPECTED = (
+    "folders <site>/{images,masks}, a dataset.json of the Decathlon, MONAI or nnU-Net, or pairs.csv with "
+    "site,patient,image,label"
+)
 COLUMNS = ("site", "patient", "image", "label")
 NIFTI, ITK = (".nii", ".nii.gz"), (".mhd", ".nrrd")
 JPEG = (".jpg", ".jpeg")
 PHOTOGRAPHS = (*JPEG, ".png", ".tif", ".tiff", ".bmp")
+READ = (*NIFTI, *ITK, *PHOTOGRAPHS)
 DETACHED = (".raw", ".zraw")  # voxels that a .mhd file of the same name reads
 FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
+CHANNEL = re.compile(r"(?P<case>.+)_(?P<number>\d{4})")  # of nnU-Net's image files, without suffix
 MASK = re.compile(r"[_-](mask|segmentation|seg|label)$", re.IGNORECASE)
 
 
 def find_sites(source: Path) -> list[RawSite]:
-    """The sites of ``dataset.json`` (one, named by it), of ``pairs.csv``, or else one per folder below ``source``.
+    """The site of ``dataset.json``, named by it or its folder; those of ``pairs.csv``; or one per folder in ``source``.
 
     In site folders an image and its mask have one name, but for an ending such as _mask or _seg of the mask's,
     and each case is a patient; ``pairs.csv`` tells patients by name, with paths relative to it.
@@ -53,7 +58,7 @@ def find_sites(source: Path) -> list[RawSite]:
     Raises:
         BadInput: no site, an image or mask alone, a file of no known format, or a list that cannot be read.
     """
-    for name, read in (("dataset.json", _read_decathlon), ("pairs.csv", _read_pairs)):
+    for name, read in (("dataset.json", _read_dataset), ("pairs.csv", _read_pairs)):
         if os.path.lexists(source / name):
             require_file(source / name)
             sites = read(source / name)
@@ -71,8 +76,8 @@ def _read_folder(folder: Path) -> RawSite:
     ]
     for part, files in found.items():
         for path in visible(folder / part) if (folder / part).is_dir() else ():
-            stem, suffix = _split(path)
-            if suffix in (*NIFTI, *ITK, *PHOTOGRAPHS):
+            stem, suffix = name_and_suffix(path)
+            if suffix in READ:
                 remember(files, MASK.sub("", stem) if part == "masks" else stem, path)
             elif suffix not in DETACHED or not path.with_suffix(".mhd").exists():
                 left_out.append((f"{part}/{path.name}", "of no format that is read"))
@@ -86,7 +91,7 @@ def _read_folder(folder: Path) -> RawSite:
 def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...]:
     """The files beside a list that it does not name, nor a header that it names."""
     cases = [case for site in sites for case in site.cases]
-    named = {path for case in cases for path in (case.image, case.label)}
+    named = {path for case in cases for path in (case.image, case.label, *case.channels)}
     voxels = {path.with_suffix(suffix) for path in named if path.suffix.lower() == ".mhd" for suffix in DETACHED}
     told = {listing, *(listing.parent / file for site in sites for file, _ in site.left_out)}
     links = {folder for path in named for folder in path.parents}  # those to folders are not followed
@@ -98,19 +103,62 @@ def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...
     )
 
 
-def _read_decathlon(path: Path) -> list[RawSite]:
+def _read_dataset(path: Path) -> list[RawSite]:
+    """The one site of a dataset.json: lists of the Decathlon and MONAI, or nnU-Net's, which lists no files."""
     try:
         content = json.loads(path.read_text())
-        name = content["name"]
-        pairs = [(str(Path(entry["image"])), str(Path(entry["label"]))) for entry in content["training"]]
-        tests = [str(entry["image"] if isinstance(entry, dict) else entry) for entry in content.get("test", [])]
+        name = content.get("name") or path.resolve().parent.name
+        listed = [*content.get("training", []), *content.get("validation", [])]
+        lists_files = bool(listed) or "channel_names" not in content
+        entries = [
+            entry for entry in listed if (isinstance(entry, dict) and "label" in entry) or not isinstance(entry, dict)
+        ]
+        pairs = [(str(Path(entry["image"])), str(Path(entry["label"]))) for entry in entries]
+        if lists_files and not pairs:
+            raise KeyError("training")
+        without = [entry for entry in listed if entry not in entries]
+        tests = [
+            str(entry["image"] if isinstance(entry, dict) else entry)
+            for entry in (*content.get("test", []), *content.get("testing", []), *without)
+        ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise BadInput(f"{path}: not a readable Decathlon list ({error!r}); expected name and training") from error
+        raise BadInput(
+            f"{path}: not a readable list ({error!r}); expected training, a list of image and label each, or nnU-Net's "
+            "channel_names with imagesTr and labelsTr beside it"
+        ) from error
     if not (isinstance(name, str) and re.fullmatch(r"\w[\w .-]*", name)):
         raise BadInput(f"{path}: its name {name!r} names no site; expected letters, digits, spaces, _, . or -")
+    if not lists_files:
+        return [_read_nnunet(path.parent, name, content["channel_names"])]
     cases = _cases(path, [(name, "", image, mask) for image, mask in pairs])
     left_out = tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests)
     return [RawSite(name, cases, left_out)]
+
+
+def _read_nnunet(folder: Path, site: str, channel_names: Mapping[str, str]) -> RawSite:
+    """nnU-Net v2's ``imagesTr/CASE_0000.SUFFIX``, a file for each channel, and ``labelsTr/CASE.SUFFIX``."""
+    images: dict[str, dict[str, Path]] = defaultdict(dict)
+    masks: dict[str, Path] = {}
+    left_out = []
+    for path in visible(folder / "imagesTr"):
+        stem, suffix = name_and_suffix(path)
+        match = CHANNEL.fullmatch(stem)
+        if match and suffix in READ:
+            remember(images[match["case"]], match["number"], path)
+        elif suffix not in DETACHED:
+            left_out.append((f"imagesTr/{path.name}", "not named CASE_0000, with the number of its channel"))
+    for path in visible(folder / "labelsTr"):
+        stem, suffix = name_and_suffix(path)
+        if suffix in READ:
+            remember(masks, stem, path)
+    for case, files in images.items():
+        if missing := sorted(f"{int(number):04d}" for number in channel_names if f"{int(number):04d}" not in files):
+            raise BadInput(f"{folder / 'imagesTr' / case}_{missing[0]}: no such file; dataset.json names this channel")
+    cases = []
+    for case, first, mask in pair({case: files[min(files)] for case, files in images.items()}, masks, folder):
+        others = tuple(images[case][number] for number in sorted(images[case])[1:])
+        cases.append(RawCase(case, f"{site}-{case}", first, mask, channels=others))
+    return RawSite(site, tuple(cases), tuple(left_out))
 
 
 def _read_pairs(path: Path) -> list[RawSite]:
@@ -142,10 +190,10 @@ def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[Raw
         for path in files:
             if not _is_file(path):
                 raise BadInput(f"{listing}: names {path}, which is no file; correct the list or add the file")
-            if _split(path)[1] not in (*NIFTI, *ITK, *PHOTOGRAPHS):
-                known = ", ".join((*NIFTI, *ITK, *PHOTOGRAPHS))
+            if name_and_suffix(path)[1] not in READ:
+                known = ", ".join(READ)
                 raise BadInput(f"{listing}: names {path}, which is of no format that is read; expected one of {known}")
-        case = _split(files[0])[0]
+        case = name_and_suffix(files[0])[0]
         remember(images, case, files[0])
         cases.append(RawCase(case, f"{site}-{patient or case}", *files))
     return tuple(sorted(cases, key=lambda case: case.name))
@@ -158,7 +206,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _split(path: Path) -> tuple[str, str]:
+def name_and_suffix(path: Path) -> tuple[str, str]:
+    """Of a file: ``("scan", ".nii.gz")``; no suffix where the name has none."""
     match = FILE.fullmatch(path.name)
     return (match["stem"], match["suffix"].lower()) if match else (path.name, "")
 
@@ -178,36 +227,44 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1) -> Decoded:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask holds fractions or
             a value that the map does not name.
     """
-    if all(_split(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
+    if all(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
         return _photograph(case, labels, channels)
-    if any(_split(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
+    if any(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
         raise BadInput(f"{case.label}: one of it and {case.image.name} is a volume, the other a photograph")
     return _volume(case, labels, channels)
 
 
 def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    if channels not in (1, 3):
-        raise BadInput(f"{case.image}: a photograph has 1 or 3 channels, not {channels}")
-    image = np.atleast_3d(load(case.image, "L" if channels == 1 else "RGB"))
+    image = read_photograph(case.image, channels)
     index, remarks = load(case.label, None), []
     if index.ndim == 3:
         if (index != index[..., :1]).any():
             raise BadInput(f"{case.label}: a mask in colours; expected grey levels or a palette")
         index = index[..., 0]
-    require_same_shape(case, image[..., 0], index)
-    if _split(case.label)[1] in JPEG:
+    require_same_shape(case, image[0, 0], index)
+    if name_and_suffix(case.label)[1] in JPEG:
         index = np.where(index > HALF, 255, 0).astype(np.uint8)
         remarks.append("JPEG mask: levels above 127 taken as 255, others as 0")
     masks = masks_of(case.label, index, labels)
     return Decoded(
-        image.transpose(2, 0, 1)[None].astype(np.float32),
+        image,
         np.stack(masks).astype(np.uint8)[None],
         remarks=(*remarks, *ignored_in(index, labels)),
     )
 
 
+def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
+    """(1, channels, height, width), grey or in colours; `BadInput` where it is unreadable or has no such channels."""
+    if channels not in (1, 3):
+        raise BadInput(
+            f"{path}: a photograph has 1 or 3 channels, not {channels}; pass --channels 1 (grey) or 3 (colours)"
+        )
+    pixels = np.atleast_3d(load(path, "L" if channels == 1 else "RGB"))
+    return pixels.transpose(2, 0, 1)[None].astype(np.float32)
+
+
 def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    images = _read_channels(case.image, channels)
+    images = _channels_of(case, channels)
     mask = _read(case.label)
     # Each label on its own: what `axial` turns and checks is a mask of 0 and 1.
     masks = [replace(mask, voxels=part.astype(np.float32)) for part in masks_of(case.label, mask.voxels, labels)]
@@ -223,19 +280,47 @@ def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
 
 
 def _read(path: Path) -> Volume:
-    return read_nifti(path) if _split(path)[1] in NIFTI else read_itk(path)
+    return read_nifti(path) if name_and_suffix(path)[1] in NIFTI else read_itk(path)
 
 
-def _read_channels(path: Path, channels: int) -> list[Volume]:
+def _channels_of(case: RawCase, channels: int) -> list[Volume]:
+    """A volume for each channel, of one file or of several."""
+    if not case.channels:
+        return read_channels(case.image, channels)
+    files = (case.image, *case.channels)
+    if len(files) != channels:
+        raise BadInput(f"{case.image}: case {case.name} has {len(files)} channels; pass --channels {len(files)}")
+    return [_read(path) for path in files]
+
+
+def read_channels(path: Path, channels: int) -> list[Volume]:
+    """A volume for each of the numbers of a voxel; `BadInput` where it has others."""
     if channels == 1:
+        there = _shape(path)
+        if len(there) == 4 and there[3] > 1:
+            raise BadInput(f"{path}: of shape {there}; pass --channels {there[3]} to read them all")
         return [_read(path)]
-    if _split(path)[1] not in NIFTI:
-        raise BadInput(f"{path}: {channels} channels are read from NIfTI files alone; use one, or export it as such")
-    first = read_nifti(path, 0)
-    header: Any = nib.load(path)
-    if header.shape[3:] != (channels,):
-        raise BadInput(f"{path}: of shape {header.shape}; expected {channels} channels as its fourth axis, or use one")
+    if name_and_suffix(path)[1] not in NIFTI:
+        raise BadInput(
+            f"{path}: {channels} channels are read from NIfTI files alone; pass --channels 1, or export it as such"
+        )
+    first, shape = read_nifti(path, 0), _shape(path)
+    if shape[3:] != (channels,):
+        number = shape[3] if len(shape) == 4 else 1
+        raise BadInput(
+            f"{path}: of shape {shape}; expected {channels} channels as its fourth axis; pass --channels {number}"
+        )
     return [first, *(read_nifti(path, channel) for channel in range(1, channels))]
+
+
+def _shape(path: Path) -> tuple[int, ...]:
+    """Of a NIFTI file; empty where it is none, or cannot be read."""
+    if name_and_suffix(path)[1] not in NIFTI or not path.is_file():
+        return ()
+    try:
+        return tuple(nib.load(path).shape)
+    except Exception:  # whatever a damaged file makes of it, whoever reads it says so
+        return ()
 
 
 def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic") -> Kind:
@@ -252,13 +337,13 @@ def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic
     if not re.fullmatch(r"[A-Za-z][\w-]*", task):
         raise BadInput(f"task {task!r}: expected a letter, then letters, digits, _ or -")
     return Kind(
-        description="your own images: <site>/{images,masks}, a Decathlon dataset.json, or pairs.csv",
+        description="your own images: <site>/{images,masks}, a dataset.json, or pairs.csv",
         task=task,
         labels=tuple(name for name in labels if name != IGNORE),
         channels=channels,
         find_sites=find_sites,
         decode=partial(decode, labels=labels, channels=channels),
-        normalise=normalise_photo if channels == 3 else normalise_mri,
+        normalisation="photo" if channels == 3 else "mri",
         field_of_view=None,
         licence="as the data's owner states",
         crops=("whole", "disc") if "disc" in labels else ("whole",),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from data_prep.images.preprocessing import Normalise, normalise_mri, normalise_photo
+from data_prep.images.preprocessing import NORMALISE, Normalise
 from data_prep.raw import Decoded, RawCase, RawSite
 
 
@@ -24,12 +24,17 @@ class Kind:
     channels: int
     find_sites: Callable[[Path], list[RawSite]]
     decode: Callable[[RawCase], Decoded]
-    normalise: Normalise
+    normalisation: str  # a key of `NORMALISE`
     field_of_view: float | None
     licence: str
     citation: str | None = None
     generate: Callable[[Path, int, int | None], None] | None = None
     crops: tuple[str, ...] = ("whole",)
+
+    @property
+    def normalise(self) -> Normalise:
+        """What makes intensities alike."""
+        return NORMALISE[self.normalisation]
 
     @property
     def needs_source(self) -> bool:
@@ -41,9 +46,9 @@ GENERATED = "generated, shows no patient; Apache-2.0 as FedMerit"  # the licence
 
 # What kinds of one task have in common; each states the rest itself.
 prostate_kind = partial(
-    Kind, task="prostate", labels=("prostate",), channels=1, normalise=normalise_mri, field_of_view=120.0
+    Kind, task="prostate", labels=("prostate",), channels=1, normalisation="mri", field_of_view=120.0
 )
-photo_kind = partial(Kind, channels=3, normalise=normalise_photo, field_of_view=None)
+photo_kind = partial(Kind, channels=3, normalisation="photo", field_of_view=None)
 fundus_kind = partial(photo_kind, task="fundus", labels=("disc", "cup"), crops=("disc", "whole"))
 disc_kind = partial(photo_kind, task="fundus-disc", labels=("disc",), crops=("whole", "disc"))
 

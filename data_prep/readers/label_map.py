@@ -85,7 +85,7 @@ def masks_of(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArray[
             few = [str(value) for value in others[:10]]
             raise BadInput(
                 f"{path}: holds {', '.join(few)}{', ...' if len(others) > len(few) else ''}, which no label "
-                f"names; add them to the labels (NAME={'+'.join(few)}), or have them ignored ({IGNORE}={'+'.join(few)})"
+                f"names; add them to --labels (NAME={'+'.join(few)}), or have them ignored ({IGNORE}={'+'.join(few)})"
             )
     return [np.isin(whole, values) if values else whole > 0 for name, values in labels.items() if name != IGNORE]
 

@@ -1,6 +1,7 @@
 """Dice, HD95 and NSD of a finished run's final models on site folders, also on sites that took no part."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pandas as pd
 from torch import nn
 
 from evaluation.results.final_models import final_models
+from evaluation.results.metrics import METRICS, measured
 from evaluation.results.run_folders import open_run
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
+from fedmerit.plugins import part_of
 from fedmerit.records.results import COLUMNS, Row
 from fedmerit.training.data import SiteFolder, open_sites
 from fedmerit.training.networks import patch_of
@@ -20,7 +23,12 @@ from fedmerit.training.statistics import estimate_statistics, has_statistics
 
 
 def evaluate(
-    run: Path, sites: Path, split: str = "testing", out: Path | None = None, estimated: bool = False
+    run: Path,
+    sites: Path,
+    split: str = "testing",
+    out: Path | None = None,
+    estimated: bool = False,
+    metrics: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Evaluate the global model on every site, or each site's own model on its site; and write the table.
 
@@ -32,6 +40,7 @@ def evaluate(
             ``...-estimated.csv`` of estimated statistics.
         estimated: take not the BatchNorm statistics that the run shared but those of each site's own training images,
             of which no label is read: what a hospital that took no part can do.
+        metrics: names of others', of `evaluation.results.metrics.METRICS`, to add.
 
     Returns:
         Rows in the schema of results.csv, of the last round: Dice, HD95, NSD and voxel counts per case and label.
@@ -45,12 +54,16 @@ def evaluate(
     model_of = final_models(run)
     rows: list[Row] = []
     amp = opened.info["training"].get("amp", False)
+    extra = {name: part_of(METRICS, name, "metric") for name in metrics}
     for site in folders:
         network = with_statistics_of(site, model_of(site)) if estimated else model_of(site)
         head = (opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1, site.name)
         for overlap in overlaps_of(network, site.cases(split), site.labels, amp, surfaces=True):
             columns = (split, overlap.case, overlap.label)
             rows += (Row(*head, name, value, *columns) for name, value in overlap.quantities.items())
+        for position, case in enumerate(site.cases(split) if extra else ()):
+            for name, label, value in measured(network, case, site.labels, extra):
+                rows.append(Row(*head, name, value, split, f"{position:03d}", label))
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})

@@ -6,20 +6,14 @@ from pathlib import Path
 from torch import nn
 
 from fedmerit.configuration.filters import HE
-from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json
 from fedmerit.records.results import read_run
 from fedmerit.training.data import SiteFolder
-from fedmerit.training.networks import check_image_size, load_network
+from fedmerit.training.networks import check_image_size, load_network, read_description
 
 
-def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
-    """What gives each site folder its final model: the global one, the only one, or the site's own.
-
-    Raises:
-        BadInput: the run has no models; or, from the function returned, none fits the site.
-    """
+def model_folder(run: Path) -> Path:
+    """Where a run keeps its final models; `BadInput` where there is none."""
     folder = Path(run) / "models"
     names = sorted(path.stem for path in folder.glob("*.pt"))
     if not names and HE in read_run(run).get("privacy", []):
@@ -30,7 +24,34 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
         raise BadInput(
             f"{folder}: no model in it; let the run finish, or go on with it by `fedmerit run --resume --out {run}`"
         )
-    trained = Network.from_dict(read_json(folder / "model.json"))
+    return folder
+
+
+def final_model(run: Path, site: str | None = None) -> Path:
+    """The file of a final model: the global one or the only one, else that of ``site``.
+
+    Raises:
+        BadInput: there is none, or one for each site and ``site`` is none of these.
+    """
+    files = {path.stem: path for path in sorted(model_folder(run).glob("*.pt"))}
+    shared = "global" if "global" in files else next(iter(files))
+    if site is None and ("global" in files or len(files) == 1):
+        return files[shared]
+    if site in files:
+        return files[site]
+    given = "has one model per site" if site is None else f"has no model of {site!r}"
+    raise BadInput(f"{run}: {given}; choose with --site one of {', '.join(files)}")
+
+
+def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
+    """What gives each site folder its final model: the global one, the only one, or the site's own.
+
+    Raises:
+        BadInput: the run has no models; or, from the function returned, none fits the site.
+    """
+    folder = model_folder(run)
+    names = sorted(path.stem for path in folder.glob("*.pt"))
+    trained, _ = read_description(folder)
     loaded: dict[str, nn.Module] = {}
 
     def model_of(site: SiteFolder) -> nn.Module:

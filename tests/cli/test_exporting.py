@@ -1,8 +1,10 @@
 """`fedmerit methods` and `fedmerit export`; the jobs themselves are tested with `fedmerit.flare`."""
 
+import json
 from pathlib import Path
 
 import pytest
+from made_photographs import write_photographs
 
 from fedmerit.methods.registry import METHODS
 from fedmerit.parameters import rules
@@ -52,3 +54,20 @@ def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options
     assert "=" in result.stderr
     assert "expected" in result.stderr
     assert not job.exists()
+
+
+def test_export_for_sites_of_a_task_of_ones_own(fedmerit, tmp_path):
+    source = write_photographs(tmp_path / "raw")
+    given = ("--labels", "disc=1+2", "--task", "eyes", "--size", 32, "--jobs", 1, "--no-pictures")
+    told = fedmerit("prepare", "generic", "--source", source, "--out", tmp_path / "sites", *given)
+    assert told.exit_code == 0, told.output
+    told = fedmerit("export", "--method", "fedavg", "--sites", tmp_path / "sites", "--out", tmp_path / "job")
+    assert told.exit_code == 0, told.output
+    config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
+    (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
+    assert (plan["task"], plan["network"]["labels"], plan["network"]["in_channels"]) == ("eyes", ["disc"], 3)
+    assert plan["preprocessing"]["size"] == [32, 32]
+    for options in ((), ("--task", "prostate", "--sites", tmp_path / "sites"), ("--task", "eyes")):
+        told = fedmerit("export", "--method", "fedavg", "--out", tmp_path / "other", *options)
+        assert told.exit_code == 2
+        assert "--sites" in told.output

@@ -428,7 +428,7 @@ def test_a_label_map_that_does_not_fit(own, tmp_path):
     for options, message in (
         (
             ("--labels", "disc=1"),
-            "holds 2, which no label names; add them to the labels (NAME=2), or have them ignored",
+            "holds 2, which no label names; add them to --labels (NAME=2), or have them ignored",
         ),
         (("--labels", "disc"), "labels disc: 'disc' is not NAME=VALUE; expected such as disc=1+2,cup=2"),
         (("--channels", "0"), "channels 0: expected 1"),

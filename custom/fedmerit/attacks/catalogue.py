@@ -1,6 +1,7 @@
 """Every attack by name, and specs of attacks, such as ``noise`` or ``shifted:from=3:share=0.5``."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 
 from fedmerit.attacks.attack import Attack
 from fedmerit.attacks.claims import Inflated
@@ -9,8 +10,9 @@ from fedmerit.attacks.riders import Delta, DeltaNoise, Noise, Repeat, Replay, Ze
 from fedmerit.attacks.updates import Scaled, SignFlip, Twin
 from fedmerit.configuration import options
 from fedmerit.errors import BadInput
+from fedmerit.plugins import Catalogue
 
-KINDS: Mapping[str, type[Attack]] = {
+_OWN: Mapping[str, type[Attack]] = {
     "repeat": Repeat,
     "zero": Zero,
     "noise": Noise,
@@ -26,6 +28,12 @@ KINDS: Mapping[str, type[Attack]] = {
     "inflated": Inflated,
     "twin": Twin,
 }
+KINDS: Catalogue[type[Attack]] = Catalogue(
+    "attacks",
+    _OWN,
+    lambda part: isinstance(part, type) and issubclass(part, Attack) and is_dataclass(part),
+    "a frozen dataclass derived from fedmerit.attacks.attack.Attack",
+)
 
 
 def parse(spec: str) -> Attack:

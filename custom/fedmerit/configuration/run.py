@@ -9,6 +9,7 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
@@ -18,6 +19,7 @@ from fedmerit.methods.registry import METHODS, build_method, method_class
 from fedmerit.parameters import Checked, parameter
 
 ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
+LOSSES = ("dice_ce", "dice")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "polynomial", "cosine", "step")
 STATISTICS = ("method", "mean", "shared", "own", "weights", "recalibrated", "frozen")
@@ -38,7 +40,10 @@ class Network(Checked):
     __pydantic_config__ = STRICT_NAMES
     in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
     labels: tuple[str, ...] = parameter(MISSING, "one sigmoid output channel each")
-    architecture: str = parameter("dynunet", "MONAI's", choices=ARCHITECTURES)
+    architecture: str = parameter(
+        "dynunet",
+        f"{', '.join(ARCHITECTURES)}, the class of another of MONAI's networks, or a network of your own",
+    )
     width: int = parameter(8, "channels of the first level; each further level doubles them", low=1, high=512)
     depth: int = parameter(5, "levels; 5 of width 8 give 8, 16, 32, 64, 128", low=2, high=9)
     norm: str = parameter(
@@ -69,9 +74,12 @@ class Training(Checked):
     loss: str = parameter(
         "dice_ce",
         "soft Dice + cross-entropy; dice: soft Dice alone, as in Jiang et al. 2023",
-        choices=("dice_ce", "dice"),
+        choices=LOSSES,
+        others="losses",
     )
-    optimizer: str = parameter("adam", "made anew each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS)
+    optimizer: str = parameter(
+        "adam", "made anew each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS, others="optimizers"
+    )
     lr: float = parameter(1e-3, "learning rate, where the schedule has it highest", above=0)
     schedule: str = parameter(
         "polynomial",
@@ -139,21 +147,26 @@ class RunConfiguration(Checked):
     values: tuple[str, ...] = ()  # specs of what is observed, to tell what the sites are worth
     keep_updates: bool = False  # at the server, every round's, in the run folder: values can be told afterwards
     guard: Guarding = field(default_factory=Guarding)  # off in plans of versions that had none
+    preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
 
     def build_method(self) -> Method:
         """The method with its parameters."""
         return build_method(self.method, self.parameters)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; without what is not asked for of `values` and `keep_updates`."""
-        off = {name for name in ("values", "keep_updates") if not getattr(self, name)}
+        """As JSON holds it; without what is not asked for of `values` and `keep_updates`, or not known."""
+        off = {name for name in ("values", "keep_updates", "preprocessing") if not getattr(self, name)}
         content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
-        return {name: list(value) if name == "values" else value for name, value in content.items() if name not in off}
+        content |= {"values": list(self.values)}
+        content |= {"preprocessing": self.preprocessing.to_dict()} if self.preprocessing else {}
+        return {name: value for name, value in content.items() if name not in off}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
         """The configuration that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
-        values = _with_statistics_of_the_run(values)
+        values = dict(_with_statistics_of_the_run(values))
+        if said := values.pop("preprocessing", None):
+            values["preprocessing"] = Preprocessing.from_dict(said)
         parts = {"network": NETWORK_BEFORE, "training": TRAINING_BEFORE}
         complete = {name: {**before, **values[name]} for name, before in parts.items() if values.get(name)}
         config: RunConfiguration = build(cls, {**values, **complete}, "plan")
@@ -213,6 +226,7 @@ def make_configuration(
     settings: Mapping[str, Any],
     values: Sequence[str] = (),
     keep_updates: bool = False,
+    preprocessing: Preprocessing | None = None,
 ) -> RunConfiguration:
     """A configuration from defaults and ``settings``.
 
@@ -232,11 +246,20 @@ def make_configuration(
         if group is None:
             known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
             raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
-        kind = {"network": Network, "training": Training}.get(group)  # the method's are read by `checked`
-        chosen[group][name] = _parsed(value, get_origin(get_type_hints(kind)[name]), name) if kind else value
-    parts = {"method": method, "task": task, "rounds": rounds, "seed": seed, **chosen}
-    observed = {"values": tuple(values), "keep_updates": keep_updates}
-    config: RunConfiguration = build(RunConfiguration, parts | observed, "plan")
+        chosen[group][name] = value
+    for group, kind in (("network", Network), ("training", Training)):
+        chosen[group] = _typed(kind, chosen[group], group)
+    parts = {
+        "method": method,
+        "task": task,
+        "rounds": rounds,
+        "seed": seed,
+        "preprocessing": preprocessing,
+        **chosen,
+        "values": tuple(values),
+        "keep_updates": keep_updates,
+    }
+    config: RunConfiguration = build(RunConfiguration, parts, "plan")
     return config.checked()
 
 
@@ -245,16 +268,20 @@ def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
     unknown = set(values) - {part.name for part in fields(kind)}
     if unknown:
         raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")
-    kinds = get_type_hints(kind)
-    values = {name: _parsed(value, get_origin(kinds[name]), f"{what}: {name}") for name, value in values.items()}
     try:
-        return TypeAdapter(kind).validate_python(values)
+        return TypeAdapter(kind).validate_python(_typed(kind, values, what))
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "value_error":  # raised by the dataclass itself, which names parameter and choices
             raise BadInput(f"{what}: {first['ctx']['error']}") from None
         name = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{what}: {name}: {first['msg']} (got {first['input']!r})") from None
+
+
+def _typed(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Lists and JSON objects of a text as what they say."""
+    kinds = get_type_hints(kind)
+    return {name: _parsed(value, get_origin(kinds[name]), f"{what}: {name}") for name, value in values.items()}
 
 
 def _parsed(value: Any, kind: Any, what: str) -> Any:

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 
+from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
 from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE, require_privacy
+from fedmerit.configuration.network_input import common
 from fedmerit.configuration.observation import require_observable, require_observers
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
@@ -85,12 +87,10 @@ def create(
         raise BadInput(f"threads {threads}: expected 1 or more")
     folders = open_sites(Path(sites), only)
     first = folders[0]
-    network = {"in_channels": first.channels, "labels": list(first.labels)}
-    config = make_configuration(method, first.task, rounds, seed, network, settings or {}, values, keep_updates)
+    config = configuration_for(folders, method, rounds, seed, settings or {}, values, keep_updates)
     names = [folder.name for folder in folders]
     require_sites(config, names)
     _require_one_machine(config, engine, attacks)
-    check_image_size(config.network, first.image_size)
     require_patience(min_sites, round_timeout, len(names))
     require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
     specs = require_possible(attacks or {}, names)
@@ -116,6 +116,7 @@ def create(
         "sites_folder": str(Path(sites).resolve()),
         "server_sites": server_sites and str(Path(server_sites).resolve()),
         "settings": {name: str(value) for name, value in (settings or {}).items()},
+        **({"parts": plugins.scripts()} if plugins.scripts() else {}),
     }
     run.mkdir(parents=True, exist_ok=True)
     with held(run):  # of two that begin at once, one is the run
@@ -127,6 +128,26 @@ def _require_empty(run: Path) -> None:
     """`BadInput` where a run folder holds something already."""
     if run.exists() and any(path.name != LOCK for path in run.iterdir()):
         raise BadInput(f"{run}: exists already; continue it with --resume, or choose another --out")
+
+
+def configuration_for(
+    folders: Sequence[SiteFolder],
+    method: str,
+    rounds: int,
+    seed: int,
+    settings: Mapping[str, Any],
+    values: Sequence[str] = (),
+    keep_updates: bool = False,
+) -> RunConfiguration:
+    """Of a run on such sites; `BadInput` where a setting is none, or their images do not fit the network."""
+    first = folders[0]
+    network = {"in_channels": first.channels, "labels": list(first.labels)}
+    preprocessing = common({folder.name: folder.info for folder in folders})
+    config = make_configuration(
+        method, first.task, rounds, seed, network, settings, values, keep_updates, preprocessing
+    )
+    check_image_size(config.network, first.image_size)
+    return config
 
 
 def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping[str, str] | None) -> None:
@@ -245,6 +266,7 @@ def execute(
     """
     here = {"sites_folder": sites, "server_sites": server_sites}
     info = _info(run) | {name: str(place) for name, place in here.items() if place}
+    plugins.use_scripts(info.get("parts", []))
     config, root = RunConfiguration.from_dict(info["plan"]), Path(info["sites_folder"])
     folders = open_sites(root, info.get("only"))
     names = [folder.name for folder in folders]

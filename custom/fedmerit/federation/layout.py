@@ -26,13 +26,20 @@ def layout_of(network: nn.Module) -> Layout:
     return Layout(sizes, neurons.owners(network), tuple(parts), norms, _outputs(network))
 
 
+def _convolutions(block: nn.Module) -> list[_ConvNd]:
+    return [module for module in block.modules() if isinstance(module, _ConvNd)]
+
+
 def _outputs(network: nn.Module) -> Tensor:
     """(labels, m) places in the vector of the weights and bias of the last convolution, by its output channels.
 
     The heads of deep supervision, which training alone has, do not count.
     """
     names = {module: name for name, module in network.named_modules()}
-    last = [module for module in output_modules(network)[0].modules() if isinstance(module, _ConvNd)][-1]
+    candidates = _convolutions(output_modules(network)[0]) or _convolutions(network)
+    if not candidates:  # a network of others may have none
+        return torch.empty(0, 0, dtype=torch.long)
+    last = candidates[-1]
     name = names[last]
     places = flat.named(network, torch.arange(sum(part.numel() for part in flat.trainable(network).values())))
     weight = places[f"{name}.weight"]

@@ -310,7 +310,7 @@ class ModelsInTheClear(Models):
         names, vectors, each, buffers = self._final()
         for name, mixture, statistics in zip(names, each, buffers, strict=True):
             flat.load(self.network, flat.mix(vectors, mixture), statistics)
-            save_network(folder, name, self.network, self.config.network)
+            save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
 
     def content(self) -> dict[str, Any]:
         """What changed as bits."""

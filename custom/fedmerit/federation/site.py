@@ -293,7 +293,7 @@ class Site:
         if final:  # it lies among the run's models from now on
             name, model, buffers = final
             flat.load(self.network, model, buffers)
-            save_network(self.memory.path.parents[1] / "models", name or self.name, self.network, self.config.network)
+            self._save("", name or self.name)
             task = replace(task, models=model[None], buffers=(buffers,))
         own_images = self.samples if self._estimates and task.split == SERVER_SPLIT else None
         return evaluate_models(self.network, self._cases(task.split), task, self.config, own_images)
@@ -320,10 +320,14 @@ class Site:
         for model in finished.models:
             flat.load(self.network, *model)
             overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, task.final)))
-        models = self.memory.path.parents[1] / "models" / "finished"
-        save_network(models, self.name, self.network, self.config.network)
+        self._save("finished", self.name)
         took = time.perf_counter() - started
         return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, finished.choice)
+
+    def _save(self, below: str, name: str) -> None:
+        """The network as it is, among the run's models."""
+        folder = self.memory.path.parents[1] / "models" / below
+        save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
 
     def measure_importance(self, task: ImportanceTask) -> Importance:
         """What each neuron of a model is worth on one split."""

@@ -77,11 +77,15 @@ class MeritExecutor(Executor):
                 self._site = self._opened(fl_ctx)
             return self._site
 
+    def _follow_manifest(self, fl_ctx: FLContext) -> None:
+        local = fl_ctx.get_engine().get_workspace().get_site_config_dir()
+        follow_manifest(Path(local), fl_ctx.get_identity_name())
+
     def _opened(self, fl_ctx: FLContext) -> Site:
+        self._follow_manifest(fl_ctx)
         plan, name = RunConfiguration.from_dict(self.plan), fl_ctx.get_identity_name()
         torch.set_num_threads(plan.training.cpu_threads)
         engine = fl_ctx.get_engine()
-        follow_manifest(Path(engine.get_workspace().get_site_config_dir()), name)
 
         def ask_peer(peer: str, round: int) -> PeerModel | None:
             with engine.new_context() as context:
@@ -104,6 +108,8 @@ class MeritExecutor(Executor):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Give the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
         super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN:
+            self._follow_manifest(fl_ctx)  # first of all: it says whose code may be imported here
         if event_type == EventType.START_RUN and from_site_to_site(
             RunConfiguration.from_dict(self.plan).build_method()
         ):

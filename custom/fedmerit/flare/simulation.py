@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from fedmerit.training import place
 POLL = 0.3  # seconds
 SITE_MEMORY = 0.8e9  # bytes of a site's process, NVFlare, PyTorch and MONAI loaded
 FREE_SHARE = 0.8  # of what is free, to count on
+FAULT = re.compile(r"ERROR|Error:|(BadInput|RunFailed|Exception):")  # the last: of this package
 MARK = "FEDMERIT_SIMULATION"  # variable by which all processes of one simulation are known
 
 
@@ -108,8 +110,9 @@ def _end(mark: str) -> None:
 
 
 def _what_happened(log: Path, workspace: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line or "Error:" in line]
-    last = "\n".join(lines[-5:]) or "no error in its log"
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    told = [line for line in lines if FAULT.search(line)]
+    last = "\n".join(told[-5:] or ["no error in its log, which ends with:", *lines[-5:]])
     return f"the simulator ended before the run did:\n{last}\nlogs: {log}, and by site below {workspace}"
 
 

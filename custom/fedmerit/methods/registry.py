@@ -1,7 +1,7 @@
 """Every method by name."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from fedmerit.core import Method
@@ -37,8 +37,9 @@ from fedmerit.methods.standalone import Standalone
 from fedmerit.methods.trimmed import Trimmed
 from fedmerit.methods.vpdl import VPDL
 from fedmerit.parameters import rules
+from fedmerit.plugins import Catalogue
 
-METHODS: Mapping[str, type[Method]] = {
+OWN: Mapping[str, type[Method]] = {
     "standalone": Standalone,
     "pooled": Pooled,
     "fedavg": FedAvg,
@@ -69,6 +70,12 @@ METHODS: Mapping[str, type[Method]] = {
     "trimmed": Trimmed,
     "krum": Krum,
 }
+METHODS: Catalogue[type[Method]] = Catalogue(
+    "methods",
+    OWN,
+    lambda part: isinstance(part, type) and issubclass(part, Method) and is_dataclass(part),
+    "a frozen dataclass derived from fedmerit.core.Method",
+)
 VARIANTS: Mapping[type[Method], type[Method]] = {FedCE: FedCENVFlare, CFFL: CFFLReleased}  # readings of released code
 
 

@@ -1,7 +1,7 @@
 """Local training: loss, optimiser and batches of one site's round."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
 
 import torch
@@ -13,15 +13,33 @@ from fedmerit import flat
 from fedmerit.capabilities.local_training import Penalty
 from fedmerit.capabilities.peer_learning import ExtraLoss
 from fedmerit.configuration.run import Training
+from fedmerit.plugins import Catalogue, part_of
 from fedmerit.training.augmentation import AUGMENTATIONS, Augmenter
 from fedmerit.training.data import Samples
 from fedmerit.training.precision import autocast, precision_of
 
 
+def _dice() -> nn.Module:
+    dice: nn.Module = DiceLoss(sigmoid=True, batch=True)
+    return dice
+
+
+def _dice_ce() -> nn.Module:
+    return _Sum(_dice(), nn.BCEWithLogitsLoss())
+
+
+LOSSES: Catalogue[Callable[[], nn.Module]] = Catalogue(
+    "losses", {"dice": _dice, "dice_ce": _dice_ce}, callable, "what gives, called without arguments, a loss"
+)
+
+
 def build_loss(name: str) -> nn.Module:
-    """Of logits and masks (batch, labels, h, w): "dice", soft Dice in [0, 1], or "dice_ce", plus cross-entropy."""
-    dice = DiceLoss(sigmoid=True, batch=True)
-    return dice if name == "dice" else _Sum(dice, nn.BCEWithLogitsLoss())
+    """Of logits and masks (batch, labels, h, w): "dice", soft Dice in [0, 1]; "dice_ce", plus cross-entropy; others'.
+
+    Raises:
+        BadInput: there is none of this name.
+    """
+    return part_of(LOSSES, name, "loss")()
 
 
 class _Sum(nn.Module):
@@ -126,6 +144,30 @@ def _favouring_organs(samples: Samples, share: float, order: torch.Generator) ->
     return WeightedRandomSampler(weights.tolist(), len(samples), generator=order)
 
 
+BETAS = (0.9, 0.99)  # those of Jiang et al. 2023
+MakeOptimizer = Callable[[Iterator[nn.Parameter], Training, float], torch.optim.Optimizer]
+
+
+def _sgd(parameters: Iterator[nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=rate, momentum=training.momentum, weight_decay=training.weight_decay)
+
+
+def _adam(parameters: Iterator[nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=rate, betas=BETAS, weight_decay=training.weight_decay, fused=True)
+
+
+def _adamw(parameters: Iterator[nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=rate, betas=BETAS, weight_decay=training.weight_decay, fused=True)
+
+
+OPTIMIZERS: Catalogue[MakeOptimizer] = Catalogue(
+    "optimizers",
+    {"sgd": _sgd, "adam": _adam, "adamw": _adamw},
+    callable,
+    "what makes of parameters, the run's Training and a learning rate an optimiser",
+)
+
+
 def learning_rate(training: Training, round: int, rounds: int) -> float:
     """Of round t = ``round`` of T = ``rounds``, the same for all its steps."""
     warm = min(1.0, (round + 1) / (training.warmup_rounds + 1))
@@ -140,13 +182,8 @@ def learning_rate(training: Training, round: int, rounds: int) -> float:
 
 
 def build_optimizer(network: nn.Module, training: Training, rate: float) -> torch.optim.Optimizer:
-    """Made anew each round; the betas are those of Jiang et al. 2023. Adam's step is one pass over all parameters."""
-    parameters, decay, betas = network.parameters(), training.weight_decay, (0.9, 0.99)
-    if training.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=training.momentum, weight_decay=decay)
-    if training.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=decay, fused=True)
-    return torch.optim.Adam(parameters, lr=rate, betas=betas, weight_decay=decay, fused=True)
+    """Made anew each round; `BadInput` where there is none of the name that ``training`` says."""
+    return part_of(OPTIMIZERS, training.optimizer, "optimizer")(network.parameters(), training, rate)
 
 
 def steps_of(samples: Samples, training: Training) -> int:

@@ -3,21 +3,26 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
+from monai.networks import nets
 from monai.networks.nets import AttentionUnet, BasicUNet, DynUNet, SegResNet, SwinUNETR, UNet
 from torch import nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_atomically, write_json
+from fedmerit.plugins import Catalogue
 from fedmerit.seeds import random_seed
 
 SHORTEST = 4  # side of a patch's image at the lowest level
+PREPROCESSING = "preprocessing"  # in model.json
 
 
 @dataclass(frozen=True)
@@ -98,34 +103,35 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
+NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
+    "networks", {name: one.kind for name, one in ARCHITECTURES.items()}, callable, "what makes a torch.nn.Module"
+)
+
+
 def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
-    """MONAI's network: (batch, in_channels, h, w), or (..., slices, h, w), to logits (batch, labels, ...).
+    """A network of MONAI's or of others: (batch, in_channels, h, w), or (..., slices, h, w), to logits alike.
 
     Its ``patch`` is that of its description, its ``smallest`` the smallest image that it takes. On a ``device`` to
     work on, the weights of a 2D network lie as they are the quickest: channels last with batch norms (3/4 of an
     epoch's time on a CPU), but not with instance norms (5/4).
 
     Raises:
-        BadInput: MONAI refuses the arguments.
+        BadInput: there is no such network, or it refuses the arguments.
     """
-    architecture = ARCHITECTURES[network.architecture]
-    arguments = {
-        "spatial_dims": 3 if network.patch else 2,
-        "in_channels": network.in_channels,
-        "out_channels": len(network.labels),
-        **architecture.arguments(network),
-        **_norm(network, architecture),
-        **network.arguments,
-    }
+    kind, arguments = constructor(network)
     try:
-        built = architecture.kind(**arguments)
+        built = kind(**arguments)
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise BadInput(
-            f"architecture={network.architecture}: MONAI's {architecture.kind.__name__} refuses width={network.width}, "
+            f"architecture={network.architecture}: {kind.__name__} refuses width={network.width}, "
             f"depth={network.depth}, norm={network.norm} and arguments {dict(network.arguments)}: {error}"
         ) from error
+    own = ARCHITECTURES.get(network.architecture)
+    if not isinstance(built, nn.Module):
+        raise BadInput(f"architecture={network.architecture}: made {type(built).__name__}; expected a torch.nn.Module")
     built.patch = network.patch  # type: ignore[assignment]
-    built.smallest = network.patch or (2 * architecture.step(network),) * 2  # type: ignore[assignment]
+    if network.patch or own:
+        built.smallest = network.patch or (2 * own.step(network),) * 2  # type: ignore
     instances = any(isinstance(module, _InstanceNorm) for module in built.modules())
     if device is None or device.type == "cpu":
         _hasten_norms(built)
@@ -149,6 +155,42 @@ def _hasten_norms(network: nn.Module) -> None:
                 quicker = nn.GroupNorm(norm.num_features, norm.num_features, norm.eps)
                 quicker.load_state_dict(norm.state_dict())
                 setattr(parent, name, quicker)
+
+
+def constructor(network: Network) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
+    """What makes a network, and its arguments: spatial_dims, in_channels and out_channels, where it takes them, too.
+
+    Raises:
+        BadInput: there is no such network, or it has no such norm.
+    """
+    shape = {
+        "spatial_dims": 3 if network.patch else 2,
+        "in_channels": network.in_channels,
+        "out_channels": len(network.labels),
+    }
+    own = ARCHITECTURES.get(network.architecture)
+    if own:
+        return own.kind, {**shape, **own.arguments(network), **_norm(network, own), **network.arguments}
+    kind = _of_others(network.architecture)
+    if network.norm != "own":
+        raise BadInput(f"norm={network.norm}: {network.architecture} has its own; name another among its arguments")
+    taken = signature(kind).parameters
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+    return kind, {**{name: shape[name] for name in shape if takes_all or name in taken}, **network.arguments}
+
+
+def _of_others(name: str) -> Callable[..., nn.Module]:
+    """A network that others bring, or the class of MONAI's of this name."""
+    found = getattr(nets, name, None)
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return found
+    try:
+        return NETWORKS[name]
+    except KeyError:
+        raise BadInput(
+            f"architecture {name!r}: unknown; expected one of {', '.join(NETWORKS)}, the class of another of MONAI's "
+            "networks such as FlexibleUNet, or package.module:function"
+        ) from None
 
 
 def _norm(network: Network, architecture: Architecture) -> dict[str, Any]:
@@ -191,6 +233,9 @@ def initial_network(network: Network, seed: int) -> nn.Module:
 
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
     """`BadInput` where the network cannot halve an image, or its patches, as often as it has to."""
+    if network.architecture not in ARCHITECTURES:
+        _require_masks(network, image_size)
+        return
     step = ARCHITECTURES[network.architecture].step(network)
     if network.patch:
         _check_patch(network, step)
@@ -218,6 +263,25 @@ def _check_patch(network: Network, step: int) -> None:
         )
 
 
+def _require_masks(network: Network, image_size: tuple[int, int]) -> None:
+    """`BadInput` where a network of others makes of an image no logits of its size."""
+    built, image = initial_network(network, 0).eval(), torch.zeros(1, network.in_channels, *image_size)
+    expected = (1, len(network.labels), *image_size)
+    try:
+        with torch.inference_mode():
+            shape = tuple(built(image).shape)
+    except Exception as error:  # whatever another's code raises
+        raise BadInput(
+            f"architecture={network.architecture}: cannot be applied to an image of {image_size[0]}x{image_size[1]} "
+            f"({type(error).__name__}: {error}); prepare with another --size or give it other arguments"
+        ) from error
+    if shape != expected:
+        raise BadInput(
+            f"architecture={network.architecture}: makes logits of shape {shape} of an image; expected {expected}: one "
+            "channel for each label, of the image's size"
+        )
+
+
 @dataclass(frozen=True)
 class Cost:
     """What a network costs."""
@@ -236,16 +300,39 @@ def cost_of(network: Network, image_size: tuple[int, int]) -> Cost:
     return Cost(parameters, 4 * parameters, counter.get_total_flops())
 
 
-def save_network(folder: Path, name: str, network: nn.Module, description: Network) -> None:
-    """``name``.pt, a plain state_dict, and model.json, which rebuilds the network."""
-    write_json(folder / "model.json", asdict(description))
+def save_network(
+    folder: Path, name: str, network: nn.Module, description: Network, preprocessing: Preprocessing | None = None
+) -> None:
+    """``name``.pt, a plain state_dict, and model.json: what rebuilds the network, and what it is to be fed."""
+    said = {PREPROCESSING: preprocessing.to_dict()} if preprocessing else {}
+    write_json(folder / "model.json", asdict(description) | said)
     write_atomically(folder / f"{name}.pt", lambda file: torch.save(network.state_dict(), file))
+
+
+def read_description(folder: Path) -> tuple[Network, Preprocessing | None]:
+    """What model.json says: the network, and what it is to be fed, which those of earlier versions do not say.
+
+    Raises:
+        BadInput: it is missing or not what `save_network` writes.
+    """
+    values = dict(read_json(folder / "model.json"))
+    said = values.pop(PREPROCESSING, None)
+    try:
+        return Network.from_dict(values), Preprocessing.from_dict(said) if said else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"{folder / 'model.json'}: not what a run writes ({error}); take it from the run again"
+        ) from error
 
 
 def load_network(folder: Path, name: str = "global") -> nn.Module:
     """The network that `save_network` wrote, on the CPU, to evaluate; `BadInput` naming a missing or spoiled file."""
-    network = build_network(Network.from_dict(read_json(folder / "model.json")))
-    path = folder / f"{name}.pt"
+    return load_weights(folder / f"{name}.pt", read_description(folder)[0])
+
+
+def load_weights(path: Path, description: Network) -> nn.Module:
+    """The network of a description with the state_dict in ``path``, likewise."""
+    network = build_network(description)
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the model of a finished run")
     try:

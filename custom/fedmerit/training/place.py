@@ -4,6 +4,7 @@ Jobs never carry a path. Server and sites read these variables where they run; i
 startup kit, which `fedmerit deploy` wrote, sets them.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import torch
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
+from fedmerit.plugins import APPROVED
 from fedmerit.training.data import SiteFolder, open_sites
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
@@ -26,6 +28,8 @@ ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3
 
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
+PARTS = "parts"  # approved here, SHA-256 by reference: `fedmerit.plugins`
+ALL_PARTS = "all"  # in the place of these, where server and sites are one user's own machine
 MANIFEST_SETTINGS = {
     "site_folder": SITE_FOLDER,
     "device": DEVICES,
@@ -44,15 +48,22 @@ def follow_manifest(local: Path, name: str) -> None:
     """
     path = local / MANIFEST
     if not path.exists():
+        if (local.parent / "startup" / "rootCA.pem").exists():  # a provisioned machine that nobody made ready
+            os.environ[APPROVED] = "{}"
         return
     content = read_json(path)
-    if not isinstance(content, dict) or set(content) - {"site", *MANIFEST_SETTINGS}:
+    if not isinstance(content, dict) or set(content) - {"site", PARTS, *MANIFEST_SETTINGS}:
         raise BadInput(f"{path}: not a manifest; write it with `fedmerit deploy`")
     if content.get("site") != name:
         raise BadInput(f"{path}: is that of {content.get('site')!r}, but this is {name}; run `fedmerit deploy` here")
     for setting, variable in MANIFEST_SETTINGS.items():
         os.environ[variable] = content.get(setting) or ""
     os.environ[SITES] = ""
+    approved = content.get(PARTS, {})
+    if approved == ALL_PARTS:
+        os.environ.pop(APPROVED, None)
+    else:
+        os.environ[APPROVED] = json.dumps(approved)
 
 
 def site_folder(site: str) -> SiteFolder:

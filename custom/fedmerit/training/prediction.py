@@ -128,9 +128,15 @@ def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
 @torch.inference_mode()
 def predict(network: nn.Module, image: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w)."""
+    masks: NDArray[np.bool_] = (logits_of_case(network, image) > 0).numpy()
+    return masks
+
+
+@torch.inference_mode()
+def logits_of_case(network: nn.Module, image: NDArray[np.float32]) -> Tensor:
+    """(slices, labels, h, w) on the CPU, of one case's image (slices, channels, h, w), in the batches of `evaluate`."""
     device = next(network.parameters()).device
     network.eval()
     slices = torch.from_numpy(np.array(image))
     parts = [slices] if patch_of(network) else torch.split(slices, EVALUATION_BATCH)
-    masks: NDArray[np.bool_] = torch.cat([logits_of(network, part.to(device)) > 0 for part in parts]).cpu().numpy()
-    return masks
+    return torch.cat([logits_of(network, part.to(device)).cpu() for part in parts])

@@ -133,7 +133,7 @@ def test_a_volume_of_one_channel_is_not_taken_for_three(tmp_path, suffix):
     write = save_nifti if suffix.startswith(".nii") else itk
     write(tmp_path / "east" / "images" / f"p{suffix}", volume(0))
     write(tmp_path / "east" / "masks" / f"p{suffix}", box())
-    with pytest.raises(BadInput, match=r"3 channels .*use one"):
+    with pytest.raises(BadInput, match=r"3 channels .*pass --channels 1"):
         generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=3)
 
 
@@ -153,8 +153,8 @@ def test_decathlon(tmp_path):
     np.testing.assert_array_equal(decoded.image[:, 0], volume(1).transpose(2, 1, 0))
     assert nib.load(site.cases[0].image).affine.tolist() == AXIAL.tolist()
     for content, message in (
-        ("{", "not a readable Decathlon list"),
-        (json.dumps({"name": "a", "training": ["x"]}), "not a readable Decathlon list"),
+        ("{", "not a readable list"),
+        (json.dumps({"name": "a", "training": ["x"]}), "not a readable list"),
         (json.dumps({"name": "../a", "training": training}), "names no site"),
         (json.dumps({"name": "a", "training": [{"image": "x.nii", "label": "y.nii"}]}), "x.nii, which is no file"),
         (json.dumps({"name": "a", "training": [training[0]] * 2}), "already stands for case p_2"),
@@ -162,6 +162,42 @@ def test_decathlon(tmp_path):
         listing.write_text(content)
         with pytest.raises(BadInput, match=message):
             generic.find_sites(tmp_path)
+
+
+def test_a_list_of_monai(tmp_path):
+    """Without a name, with a validation list; both lists are pooled, as FedMerit splits by patient itself."""
+    for number in range(3):
+        save_nifti(tmp_path / "clinic" / f"p_{number}.nii.gz", volume(number))
+        save_nifti(tmp_path / "clinic" / f"m_{number}.nii.gz", box())
+    entries = [{"image": f"p_{n}.nii.gz", "label": f"m_{n}.nii.gz"} for n in range(3)]
+    content = {"training": entries[:2], "validation": entries[2:], "testing": [{"image": "p_9.nii.gz"}]}
+    (tmp_path / "clinic" / "dataset.json").write_text(json.dumps(content))
+    (site,) = generic.find_sites(tmp_path / "clinic")
+    assert (site.name, [case.name for case in site.cases]) == ("clinic", ["p_0", "p_1", "p_2"])
+    assert site.left_out == (("p_9.nii.gz", "listed as test, without a mask"),)
+
+
+def test_nnunet(tmp_path):
+    """A file for each channel; nothing is listed but what the channels are."""
+    root = tmp_path / "Dataset005_Prostate"
+    for case in ("p_1", "p_2"):
+        for channel in range(2):
+            save_nifti(root / "imagesTr" / f"{case}_000{channel}.nii.gz", volume(channel))
+        save_nifti(root / "labelsTr" / f"{case}.nii.gz", box())
+    save_nifti(root / "imagesTs" / "p_3_0000.nii.gz", volume(0))
+    names = {"channel_names": {"0": "T2", "1": "ADC"}, "labels": {"background": 0, "prostate": 1}, "numTraining": 2}
+    (root / "dataset.json").write_text(json.dumps(names | {"file_ending": ".nii.gz"}))
+    (site,) = generic.find_sites(root)
+    assert (site.name, [case.name for case in site.cases]) == ("Dataset005_Prostate", ["p_1", "p_2"])
+    assert site.left_out == (("imagesTs/p_3_0000.nii.gz", "not in dataset.json"),)
+    decoded = generic.decode(site.cases[0], channels=2)
+    np.testing.assert_array_equal(decoded.image, np.stack([volume(0), volume(1)], axis=-1).transpose(2, 3, 1, 0))
+    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
+    with pytest.raises(BadInput, match=r"p_1 has 2 channels; pass --channels 2"):
+        generic.decode(site.cases[0], channels=1)
+    (root / "imagesTr" / "p_2_0001.nii.gz").unlink()
+    with pytest.raises(BadInput, match=r"p_2_0001: no such file"):
+        generic.find_sites(root)
 
 
 def test_a_table_of_pairs(tmp_path):

@@ -15,11 +15,13 @@ from nvflare.lighter.constants import ProvFileName
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.flare.deploy.kits import REFUSED, kind_of, name_of
+from fedmerit.flare.deploy.kits import REFUSED, kind_of, manifest_of, name_of
 from fedmerit.flare.deploy.line import Found, fail, ok, warn
 from fedmerit.flare.deploy.provision import VERSIONS_FILE
 from fedmerit.flare.recipe import site_policy
+from fedmerit.plugins import approvable, refusal
 from fedmerit.records.ciphertexts import open_context
+from fedmerit.training.place import ALL_PARTS, PARTS
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # a certificate that ends within this is told
@@ -122,6 +124,20 @@ def policy(kit: Path) -> Iterator[Found]:
         yield warn(f"code of others or a shell is open to {', '.join(open_to)}; {again} if that is not meant")
     if allowed == wanted and enforced and not open_to:
         yield ok(f"{len(allowed)} classes of fedmerit may be named by jobs; no code of others, no shell")
+
+
+def parts(kit: Path) -> Iterator[Found]:
+    """Whether the parts of others that are approved here are those that are installed; nothing where none is."""
+    approved = manifest_of(kit).get(PARTS, {})
+    if approved == ALL_PARTS:
+        yield warn("jobs may name any code that is installed here; `fedmerit deploy approve` names what may be used")
+        return
+    for text in approved:
+        try:
+            refused = refusal(approvable(text), approved)
+        except BadInput as error:
+            refused = str(error)
+        yield fail(refused) if refused else ok(f"{text} is as it was approved")
 
 
 def encryption(kit: Path, kind: str) -> Iterator[Found]:

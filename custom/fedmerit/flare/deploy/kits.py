@@ -1,7 +1,7 @@
 """Startup kits as NVFlare provisioned them, made ready: what may run, where images lie, who may do what."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from fedmerit.files import read_json, write_json
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import site_policy
+from fedmerit.plugins import Reference
 from fedmerit.training.data import SiteFolder, open_sites
-from fedmerit.training.place import MANIFEST, MANIFEST_SETTINGS, SERVER, pick_device
+from fedmerit.training.place import ALL_PARTS, MANIFEST, MANIFEST_SETTINGS, PARTS, SERVER, pick_device
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
 RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none that tell of jobs
@@ -158,9 +159,10 @@ def _write(kit: Path, resources: dict[str, Any], byoc: bool) -> None:
     """What of NVFlare's files in local/ decides who may do what here, with the classes of FedMerit's jobs alone."""
     local, kind = kit / "local", kind_of(kit)
     config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
+    validator = {"config": config, "manifest": str((local / MANIFEST).resolve())}
     ours = {
         "class_list_enforcement_mode": "enforce",
-        "app_validator": {"path": _path_of(ClassValidator), "args": {"config": config}},
+        "app_validator": {"path": _path_of(ClassValidator), "args": validator},
     }
     write_json(local / "resources.json", resources | ours | site_policy(track=kind == "server"))
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
@@ -190,7 +192,22 @@ def privacy_policy(kind: str) -> dict[str, Any]:
     return {"scopes": [scope], "default_scope": SCOPE}
 
 
+def approve(kit: Path, parts: Sequence[Reference] | None) -> None:
+    """Let jobs name parts of others on this machine, each in the version that is installed here now; None: all.
+
+    Raises:
+        BadInput: the kit is not made ready yet.
+    """
+    content = dict(manifest_of(kit))
+    before = content.get(PARTS, {})
+    content[PARTS] = ALL_PARTS if parts is None else {**before, **{part.text: part.digest for part in parts}}
+    write_json(kit / "local" / MANIFEST, content)
+
+
 def _write_manifest(kit: Path, name: str, settings: Mapping[str, str]) -> None:
     assert set(settings) <= set(MANIFEST_SETTINGS)
     runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
-    write_json(kit / "local" / MANIFEST, {"site": name, **runs, **settings})
+    path = kit / "local" / MANIFEST
+    before = read_json(path).get(PARTS, {}) if path.exists() else {}
+    approved = {PARTS: before} if before else {}
+    write_json(path, {"site": name, **runs, **settings, **approved})

@@ -73,6 +73,8 @@ def run_poc(
         more = {name: info.get(name, []) for name in ("privacy", "track")}
         keys = run / KEYS if HE in more["privacy"] else None  # they outlive the kits: what is encrypted has to be read
         admin, others = make_federation(workspace, run, folders, devices, own_sites, attacks or {}, keys)
+        for kit in others:  # this machine is the user's own
+            kits.approve(kit, None)
         export_job(config, job_folder, min_sites, round_timeout=round_timeout, start_sites=len(folders), **more)
         try:
             with guarded(workspace, keep=[lock]), ExitStack() as stack:

@@ -15,16 +15,25 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.json_scanner import Node
 
+from fedmerit.configuration.named_parts import parts_of_others
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json
+from fedmerit.plugins import reference_of, refusal
+from fedmerit.training.place import ALL_PARTS, PARTS
+
 
 class ClassValidator(AppValidator):
     """NVFlare's app validator of our kits, by the class allow list in ``local/resources.json``.
 
+    Of a plan, which names methods, networks, losses and optimisers, those that are not FedMerit's have to be approved.
+
     Args:
         config: the file of a job that is for this machine, ``config_fed_client.json`` or ``config_fed_server.json``.
+        manifest: the file in which the parts of others stand that are approved here.
     """
 
-    def __init__(self, config: str):
-        self.config = config
+    def __init__(self, config: str, manifest: str = ""):
+        self.config, self.manifest = config, manifest
         self.authorizer = ComponentPathAuthorizer()
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
@@ -35,9 +44,22 @@ class ClassValidator(AppValidator):
             try:
                 for part in _parts(content, []):
                     self.authorizer.authorize_component_config(part.element, part)
-            except UnsafeComponentError as error:
+                    self._require_approved(part.element.get("args", {}).get("plan"))
+            except (UnsafeComponentError, BadInput) as error:
                 return str(error), {}
         return "", {}
+
+    def _require_approved(self, plan: Any) -> None:
+        """`BadInput` where a plan names a part of others that is not approved here, or is no plan."""
+        if plan is None:
+            return
+        approved = read_json(Path(self.manifest)).get(PARTS, {}) if self.manifest else {}
+        if approved == ALL_PARTS:
+            return
+        for group, name in parts_of_others(plan):
+            reference = reference_of(group, name)
+            if reference is not None and (refused := refusal(reference, approved)):
+                raise BadInput(f"{group}: {name!r}: {refused}")
 
 
 def _parts(element: object, path: list[str]) -> Iterator[Node]:

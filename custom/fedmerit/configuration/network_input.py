@@ -1,0 +1,66 @@
+"""What a network is fed: how images are made from raw ones. `data_prep` does it; a model's model.json says it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from fedmerit.parameters import Checked, parameter
+
+NORMALISATIONS = ("mri", "photo")
+
+
+@dataclass(frozen=True)
+class Preprocessing(Checked):
+    """From a raw image to what the network sees, slice by slice, and from its logits to a mask.
+
+    Volumes are cut into axial slices, rows from anterior to posterior, columns from the patient's right to left.
+    """
+
+    size: tuple[int, int]  # (height, width) of a slice, in pixels
+    field_of_view: float | None = None  # mm; side of the central square that is kept; None: whole frames, made square
+    crop: str = "whole"  # disc: a square about the disc's middle; whole: the field of view
+    crop_multiple: float | None = None  # side of the disc's square, in larger extents of the disc
+    normalisation: str = parameter(
+        "mri",
+        "mri: a volume's brightest and darkest half percent clipped, then mean 0 and deviation 1; photo: likewise for "
+        "each colour, without clipping",
+        choices=NORMALISATIONS,
+    )
+    threshold: float = parameter(0.5, "probability above which a pixel belongs to a label", above=0, below=1)
+
+    @property
+    def spacing(self) -> tuple[float, float] | None:
+        """Millimetres between rows and columns; None where they follow the image's own."""
+        return (
+            None
+            if self.field_of_view is None
+            else (
+                self.field_of_view / self.size[0],
+                self.field_of_view / self.size[1],
+            )
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self) | {"size": list(self.size), "spacing": self.spacing and list(self.spacing)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
+        """As `to_dict` wrote it, or as site.json says it, with what else that says."""
+        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        height, width = values.get("size") or values["image_size"]
+        before = "photo" if values.get("channels") == 3 else "mri"  # of site folders that do not say it yet
+        return cls(**{"normalisation": before} | known | {"size": (height, width)})
+
+
+def common(sites: Mapping[str, Mapping[str, Any]]) -> Preprocessing | None:
+    """That of all sites, by the site.json of each; None where they differ, or one does not say it."""
+    try:
+        found = {Preprocessing.from_dict(info) for info in sites.values() if _says(info)}
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found.pop() if len(found) == 1 and all(map(_says, sites.values())) else None
+
+
+def _says(info: Mapping[str, Any]) -> bool:
+    return "crop" in info and "field_of_view" in info

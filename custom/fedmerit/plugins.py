@@ -1,0 +1,279 @@
+"""Parts that others bring: methods, networks, losses and the like, without a change to this package.
+
+A part has a name in one of `GROUPS`. It comes from an installed distribution, by a Python entry point of the group
+``fedmerit.GROUP``; or from a script that calls `register`, which every process of a run imports again (`SCRIPTS`); or
+it is named outright, as ``package.module:name``. Ours go first: nobody can put another in their place.
+
+On a machine of a deployed federation nothing is imported that is not approved there: the manifest in its kit names
+each part with the SHA-256 of the distribution, or of the script, that holds it.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.metadata import Distribution, distribution, entry_points, packages_distributions
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedmerit.errors import BadInput
+
+GROUPS = ("methods", "networks", "losses", "optimizers", "readers", "attacks", "metrics")
+SCRIPTS = "FEDMERIT_PARTS"  # variable: scripts that register parts, parted as PATH is; child processes inherit it
+APPROVED = "FEDMERIT_APPROVED"  # variable of a deployed machine: JSON of SHA-256 by reference; not set: all may be used
+NAMED = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
+VARYING = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")  # of a distribution: written by whoever installs it
+
+T = TypeVar("T")
+_registered: dict[tuple[str, str], Any] = {}
+_imported: set[str] = set()  # scripts
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Where a part is, before anything of it is imported."""
+
+    text: str  # package.module:name, or the path of a script
+    holder: str  # the distribution and its version, or the script
+    digest: str  # SHA-256 of its files; "": they are not those of an installed distribution
+
+    @property
+    def told(self) -> str:
+        """For messages."""
+        return f"{self.text} of {self.holder}"
+
+
+class Catalogue(MutableMapping[str, T]):
+    """Parts by name: ours, and those that others bring, each loaded when it is asked for.
+
+    Args:
+        group: one of `GROUPS`.
+        own: ours.
+        fits: whether an object can be such a part.
+        expected: what `fits` wants, for messages.
+    """
+
+    def __init__(self, group: str, own: Mapping[str, T], fits: Callable[[Any], bool], expected: str):
+        self.group, self._own, self._fits, self._expected = group, dict(own), fits, expected
+        self._loaded: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._own:
+            return self._own[name]
+        if name not in self._loaded:
+            part = load(self.group, name)
+            if not self._fits(part):
+                raise BadInput(f"{self.group}: {name!r} is {part!r}; expected {self._expected}")
+            self._loaded[name] = part
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, part: T) -> None:
+        self._own[name] = part
+
+    def __delitem__(self, name: str) -> None:
+        del self._own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        yield from (name for name in names(self.group) if name not in self._own)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def part_of(catalogue: Catalogue[T], name: str, what: str) -> T:
+    """One of a catalogue; `BadInput` that lists them where there is none of this name."""
+    try:
+        return catalogue[name]
+    except KeyError:
+        raise BadInput(f"{what} {name!r}: unknown; expected one of {', '.join(catalogue)}") from None
+
+
+def register(group: str, name: str) -> Callable[[T], T]:
+    """Decorator of a script's own part: ``@register("methods", "mine")``.
+
+    Every process of a run imports the script again, so that what it does besides stands under
+    ``if __name__ == "__main__":``.
+
+    Raises:
+        BadInput: there is no such group.
+    """
+    if group not in GROUPS:
+        raise BadInput(f"group {group!r}: unknown; expected one of {', '.join(GROUPS)}")
+
+    def remember(part: T) -> T:
+        _registered[group, name] = part
+        file = inspect.getsourcefile(part) if callable(part) else inspect.stack()[1].filename
+        if file and Path(file).is_file():
+            _imported.add(str(Path(file).resolve()))
+            use_scripts([file])
+        return part
+
+    return remember
+
+
+def scripts() -> list[str]:
+    """Those that child processes import, absolute."""
+    return [path for path in os.environ.get(SCRIPTS, "").split(os.pathsep) if path]
+
+
+def use_scripts(paths: list[str]) -> None:
+    """Have this process and its children import further scripts."""
+    absolute = [str(Path(path).resolve()) for path in (*scripts(), *paths)]
+    os.environ[SCRIPTS] = os.pathsep.join(dict.fromkeys(absolute))
+
+
+def names(group: str) -> list[str]:
+    """Of the parts that others bring, sorted; none is loaded but by scripts."""
+    _import_scripts()
+    found = {name for of, name in _registered if of == group} | {
+        one.name for one in entry_points(group=_entries(group))
+    }
+    return sorted(found)
+
+
+def is_name(group: str, name: str) -> bool:
+    """Whether ``name`` may be a part of others; nothing of a distribution is loaded."""
+    return bool(NAMED.fullmatch(name)) or name in names(group)
+
+
+def load(group: str, name: str) -> Any:
+    """A part of others.
+
+    Raises:
+        KeyError: there is none of this name.
+        BadInput: it is not approved here, cannot be imported, or several distributions have one of this name.
+    """
+    _import_scripts()
+    if (group, name) in _registered:
+        return _registered[group, name]
+    reference = reference_of(group, name)
+    if reference is None:
+        raise KeyError(name)
+    if (approved := _approved()) is not None and (refused := refusal(reference, approved)):
+        raise BadInput(f"{group}: {name!r}: {refused}")
+    module, _, attribute = reference.text.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever another's code raises as it is imported
+        raise BadInput(
+            f"{group}: {name!r}: {reference.told} cannot be loaded ({type(error).__name__}: {error})"
+        ) from error
+
+
+def reference_of(group: str, name: str) -> Reference | None:
+    """Where the part of an installed distribution is; None: there is none of this name.
+
+    Raises:
+        BadInput: several distributions have one.
+    """
+    if NAMED.fullmatch(name):
+        top = re.split(r"[.:]", name)[0]
+        holders = packages_distributions().get(top, [])
+        return _reference(name, distribution(holders[0]) if holders else None)
+    found = {entry.value: entry for entry in entry_points(group=_entries(group), name=name)}
+    if len(found) > 1:
+        raise BadInput(f"{group}: {name!r} is the name of {' and of '.join(sorted(found))}; remove one of the packages")
+    return next((_reference(value, entry.dist) for value, entry in found.items()), None)
+
+
+def refusal(reference: Reference, approved: Mapping[str, str]) -> str:
+    """Why a part may not be used on a deployed machine, and what to approve; "" where it may."""
+    if not reference.digest:
+        return f"{reference.told} is not installed from a wheel, so that nobody could tell what was approved"
+    if approved.get(reference.text) == reference.digest:
+        return ""
+    other = "another version of it is approved here" if reference.text in approved else "is not approved here"
+    return (
+        f"{reference.told}: {other}; who answers for this machine looks at it, and then runs "
+        f"`fedmerit deploy approve {reference.text} --sha256 {reference.digest} --kit KIT`"
+    )
+
+
+def approvable(text: str) -> Reference:
+    """What `fedmerit deploy approve` is told of: ``package.module:name``, or a script.
+
+    Raises:
+        BadInput: there is no such part here, or it is not installed from a wheel.
+    """
+    if text.endswith(".py"):
+        path = Path(text).resolve()
+        if not path.is_file():
+            raise BadInput(f"{text}: no such file")
+        return _script(str(path))
+    if not NAMED.fullmatch(text):
+        raise BadInput(f"{text}: expected package.module:name, or a script SCRIPT.py")
+    reference = reference_of("methods", text)
+    if reference is None or not reference.digest:
+        raise BadInput(f"{text}: of no distribution that is installed here from a wheel; pip install it first")
+    return reference
+
+
+def _entries(group: str) -> str:
+    return f"fedmerit.{group}"
+
+
+def _approved() -> Mapping[str, str] | None:
+    text = os.environ.get(APPROVED)
+    return None if text is None else dict(json.loads(text or "{}"))
+
+
+def _import_scripts() -> None:
+    """Those that this process has not imported yet; where only approved parts may be used, the approved ones."""
+    approved = _approved()
+    paths = scripts() if approved is None else [text for text in approved if text.endswith(".py")]
+    for path in paths:
+        if path in _imported:
+            continue
+        if not Path(path).is_file():
+            raise BadInput(f"{path}: no such script of own parts; {SCRIPTS} names it")
+        if approved is not None and (refused := refusal(_script(path), approved)):
+            raise BadInput(refused)
+        _imported.add(path)
+        spec = importlib.util.spec_from_file_location(f"fedmerit_script_{Path(path).stem}", path)
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise BadInput(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
+
+
+def _script(path: str) -> Reference:
+    return Reference(path, "this machine", hashlib.sha256(Path(path).read_bytes()).hexdigest())
+
+
+def _reference(text: str, dist: Distribution | None) -> Reference:
+    if dist is None:
+        return Reference(text, "no installed distribution", "")
+    return Reference(text, f"{dist.name} {dist.version}", _digest(dist, text.partition(":")[0]))
+
+
+def _digest(dist: Distribution, module: str) -> str:
+    """One SHA-256 of a distribution's files; "" where ``module`` is not what Python would import of it.
+
+    Of lines ``SHA-256  PATH`` by path, without compiled files and what differs from one installation to another.
+    """
+    files = {file.as_posix(): Path(str(dist.locate_file(file))) for file in dist.files or ()}
+    kept = {
+        name: path
+        for name, path in files.items()
+        if "__pycache__" not in name and not (".dist-info/" in name and name.rpartition("/")[2] in VARYING)
+    }
+    stem = module.replace(".", "/")
+    mine = kept.get(f"{stem}.py") or kept.get(f"{stem}/__init__.py")
+    top = PathFinder.find_spec(module.partition(".")[0])
+    origin = Path(top.origin).parent if top and top.origin else None
+    if mine is None or origin is None or not mine.resolve().is_relative_to(origin.resolve()):
+        return ""
+    lines = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n" for name, path in sorted(kept.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,0 +1,95 @@
+"""One raw image without a mask, as prediction reads it: what `generic` reads, or the folder of a DICOM series."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from data_prep.images.dicom import read_series
+from data_prep.images.geometry import as_stored, axial
+from data_prep.images.volumes import Volume, read_nifti
+from data_prep.raw import Decoded, RawCase
+from data_prep.readers.generic import ITK, NIFTI, PHOTOGRAPHS, name_and_suffix, read_channels, read_photograph
+from fedmerit.errors import BadInput
+from fedmerit.files import write_atomically
+
+KNOWN = f"{', '.join((*NIFTI, *ITK, *PHOTOGRAPHS))}, or the folder of one DICOM series"
+
+
+@dataclass(frozen=True)
+class OneImage:
+    """A photograph, or a volume as its axial slices; its label is empty."""
+
+    path: Path
+    decoded: Decoded
+    volume: Volume | None  # as it is stored; None: a photograph
+
+    @property
+    def name(self) -> str:
+        """As `image_name` has it."""
+        return image_name(self.path)
+
+    def write_mask(self, folder: Path, label: str, mask: NDArray[np.bool_]) -> Path:
+        """A mask (slices, height, width) as a file ``NAME_LABEL`` in the geometry of the image.
+
+        Of a volume a NIfTI file of 0 and 1, of a photograph a PNG file of 0 and 255.
+        """
+        if self.volume is None:
+            path = folder / f"{self.name}_{label}.png"
+            write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
+            return path
+        path = folder / f"{self.name}_{label}.nii.gz"
+        stored = nib.Nifti1Image(as_stored(self.volume, mask.astype(np.uint8)), self.volume.affine)
+        partial = path.with_name(f".{path.name}")
+        folder.mkdir(parents=True, exist_ok=True)
+        nib.save(stored, partial)
+        partial.replace(path)
+        return path
+
+
+def image_name(path: Path) -> str:
+    """That of a file without its ending, or of a folder."""
+    return path.name if path.is_dir() else name_and_suffix(path)[0]
+
+
+def read_image(path: Path, channels: int, channel: int | None = None) -> OneImage:
+    """One image of so many channels.
+
+    Args:
+        path: a NIfTI, MetaImage or NRRD file, a photograph, or the folder of one DICOM series.
+        channels: that the network takes.
+        channel: of a NIfTI file of four axes the one to take, where the network takes one.
+
+    Raises:
+        BadInput: it is unreadable, or has not these channels.
+    """
+    suffix = "" if path.is_dir() else name_and_suffix(path)[1]
+    if suffix in PHOTOGRAPHS:
+        pixels = read_photograph(path, channels)
+        return OneImage(path, Decoded(pixels, np.zeros((1, 1, *pixels.shape[2:]), np.uint8)), None)
+    if not path.is_dir() and suffix not in (*NIFTI, *ITK):
+        raise BadInput(f"{path}: no image that is read; expected {KNOWN}")
+    volumes = _volumes(path, channels, channel)
+    blank = replace(volumes[0], voxels=np.zeros_like(volumes[0].voxels))
+    case = RawCase(path.name, path.name, path, path)
+    sliced = [axial(case, volume, blank) for volume in volumes]
+    image = np.concatenate([part.image for part in sliced], axis=1)
+    return OneImage(path, replace(sliced[0], image=image), volumes[0])
+
+
+def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
+    if path.is_dir():
+        if channels != 1:
+            raise BadInput(f"{path}: a DICOM series has one channel, the model takes {channels}; give NIfTI files")
+        return [read_series(path)]
+    if channel is None:
+        return read_channels(path, channels)
+    count = nib.load(path).shape[3:] if name_and_suffix(path)[1] in NIFTI else ()
+    if channels != 1 or not count or not 0 <= channel < count[0]:
+        raise BadInput(
+            f"{path}: --channel {channel}: has no such channel to give to a model of {channels}; leave it out"
+        )
+    return [read_nifti(path, channel)]

@@ -1,0 +1,154 @@
+"""A finished run's model as a MONAI bundle: network, weights, what goes in and comes out, and inference on raw images.
+
+The network alone needs MONAI; inference needs this package, whose preprocessing it is.
+"""
+
+from collections.abc import Mapping
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import monai
+import numpy
+import torch
+from monai.bundle import verify_net_in_out
+
+from evaluation.models.raw_images import Predictor, open_bundle, predict_files
+from fedmerit.errors import BadInput
+from fedmerit.files import write_atomically, write_json, write_text
+from fedmerit.training.networks import constructor
+
+SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
+INFERENCE, METADATA = Path("configs/inference.json"), Path("configs/metadata.json")
+
+
+def write_bundle(predictor: Predictor, out: Path, run: str) -> None:
+    """Write the bundle to the new folder ``out``, and have MONAI apply its network to what metadata.json promises.
+
+    Args:
+        predictor: the model.
+        out: folder to make.
+        run: where it was trained, for the description.
+
+    Raises:
+        BadInput: ``out`` holds something.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out}: already holds something; name a new folder or remove this one first")
+    write_json(out / METADATA, _metadata(predictor, run))
+    write_json(out / INFERENCE, _inference(predictor))
+    write_text(out / "docs" / "README.md", _readme(predictor, run))
+    state = predictor.network.cpu().state_dict()
+    write_atomically(out / "models" / "model.pt", lambda file: torch.save(state, file))
+    verify_net_in_out(
+        net_id="network_def", meta_file=str(out / METADATA), config_file=str(out / INFERENCE), device="cpu"
+    )
+
+
+def predict_by_bundle(root: str, images: list[str] | str, out: str, box: str = "") -> list[str]:
+    """What ``run`` of configs/inference.json calls: masks of raw ``images`` below ``out``."""
+    named = [images] if isinstance(images, str) else images
+    written = predict_files(open_bundle(Path(root)), [Path(path) for path in named], Path(out), box or None)
+    return [str(path) for path in written]
+
+
+def _inference(predictor: Predictor) -> dict[str, Any]:
+    kind, arguments = constructor(predictor.description)
+    return {
+        "bundle_root": ".",
+        "images": [],
+        "output_dir": "$@bundle_root + '/eval'",
+        "box": "",
+        "device": "$torch.device('cpu')",
+        "imports": ["$import torch"],
+        "network_def": {"_target_": f"{kind.__module__}.{kind.__qualname__}", **arguments},
+        "description": {
+            "network": _network(predictor),
+            "preprocessing": predictor.preprocessing.to_dict(),
+        },
+        "predict": {
+            "_target_": f"{__name__}.{predict_by_bundle.__name__}",
+            "_mode_": "callable",
+            "root": "@bundle_root",
+            "images": "@images",
+            "out": "@output_dir",
+            "box": "@box",
+        },
+        "run": ["$@predict()"],
+    }
+
+
+def _network(predictor: Predictor) -> dict[str, Any]:
+    values = dict(vars(predictor.description))
+    return values | {"labels": list(predictor.description.labels), "arguments": dict(predictor.description.arguments)}
+
+
+def _metadata(predictor: Predictor, run: str) -> Mapping[str, Any]:
+    description, fed = predictor.description, predictor.preprocessing
+    labels = dict(enumerate(description.labels))
+    shape = {"spatial_shape": list(fed.size), "dtype": "float32", "is_patch_data": False}
+    return {
+        "schema": SCHEMA,
+        "version": "0.1.0",
+        "changelog": {"0.1.0": f"from run {run}, {date.today().isoformat()}"},
+        "monai_version": monai.__version__,
+        "pytorch_version": torch.__version__.partition("+")[0],
+        "numpy_version": numpy.__version__,
+        "required_packages_version": {"fedmerit": version("fedmerit")},
+        "name": f"Segmentation of {', '.join(description.labels)}",
+        "task": f"2D segmentation of {', '.join(description.labels)}, slice by slice",
+        "description": "Trained by federated learning with FedMerit; for research, not a medical device",
+        "authors": "those who trained it",
+        "copyright": "those who trained it",
+        "network_data_format": {
+            "inputs": {
+                "image": {
+                    "type": "image",
+                    "format": "magnitude" if fed.normalisation == "mri" else "RGB",
+                    "modality": "MR" if fed.normalisation == "mri" else "n/a",
+                    "num_channels": description.in_channels,
+                    "value_range": [-10, 10],
+                    "channel_def": {str(channel): f"channel {channel}" for channel in range(description.in_channels)},
+                    **shape,
+                }
+            },
+            "outputs": {
+                "pred": {
+                    "type": "image",
+                    "format": "segmentation",
+                    "num_channels": len(labels),
+                    "value_range": [0, 1],
+                    "channel_def": {str(place): name for place, name in labels.items()},
+                    **shape,
+                }
+            },
+        },
+    }
+
+
+def _readme(predictor: Predictor, run: str) -> str:
+    fed = predictor.preprocessing
+    field = "whole frames, made square" if fed.field_of_view is None else f"the central {fed.field_of_view:g} mm"
+    return f"""# Segmentation of {", ".join(predictor.description.labels)}
+
+From the run {run}. For research; not a medical device. How well it does, and for whom, the report of the run says.
+
+- Network: `{
+        predictor.description.architecture
+    }`, `configs/inference.json` holds its arguments, `models/model.pt` its weights.
+- Input: axial slices or photographs of {fed.size[0]} x {fed.size[1]} pixels, {
+        predictor.description.in_channels
+    } channel(s), of {"squares about the disc" if fed.crop == "disc" else field}; intensities `{
+        fed.normalisation
+    }`: mean 0, deviation 1.
+- Output: logits, one channel each for {
+        ", ".join(predictor.description.labels)
+    }; a pixel belongs to a label where the sigmoid is above {fed.threshold:g}.
+
+On raw images (NIfTI, MetaImage, a DICOM series, photographs), with `pip install fedmerit fire`:
+
+```
+python -m monai.bundle run --config_file configs/inference.json --images "['scan.nii.gz']" --output_dir masks
+```
+"""

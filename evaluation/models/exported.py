@@ -1,0 +1,114 @@
+"""The network of a finished run for other programs: TorchScript and ONNX, each compared with the network itself."""
+
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from evaluation.models.raw_images import Predictor
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import write_atomically, write_json
+
+TOLERANCE = 1e-4  # of logits
+INPUT, OUTPUT = "image", "logits"
+ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+
+
+def write_torchscript(predictor: Predictor, out: Path) -> float:
+    """Write the traced network, images (batch, channels, h, w) to logits, and what it is fed to ``out``.json.
+
+    Returns:
+        The largest difference between its logits and the network's on a batch of another size.
+
+    Raises:
+        RunFailed: it makes other logits.
+    """
+    network = predictor.network.cpu().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, that TorchScript is to be given up some day; of traced conditions
+        traced = torch.jit.trace(network, example(predictor, 1), check_trace=False)  # type: ignore[no-untyped-call]
+        write_atomically(out, lambda file: torch.jit.save(traced, file))
+        loaded = torch.jit.load(out)  # type: ignore[no-untyped-call]
+    difference = largest_difference(network, loaded, predictor)
+    _require_same(out, difference)
+    write_description(predictor, out)
+    return difference
+
+
+def write_onnx(predictor: Predictor, out: Path) -> float:
+    """Write the network as an ONNX file, of batches of any size, and what it is fed to ``out``.json.
+
+    Returns:
+        The largest difference between onnxruntime's logits and the network's on a batch of another size.
+
+    Raises:
+        BadInput: the packages of the extra "onnx" are missing.
+        RunFailed: it makes other logits.
+    """
+    if missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]:
+        raise BadInput(f"--onnx: needs {', '.join(missing)}: pip install 'fedmerit[onnx]'")
+    import onnxruntime
+
+    network = predictor.network.cpu().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            network,
+            (example(predictor, 2),),
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}")
+    program.save(str(partial))
+    partial.replace(out)
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> Tensor:
+        return torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
+
+    difference = largest_difference(network, run, predictor)
+    _require_same(out, difference)
+    write_description(predictor, out)
+    return difference
+
+
+def example(predictor: Predictor, batch: int) -> Tensor:
+    """(batch, channels, h, w) of noise, as normalised images are: mean 0, deviation 1."""
+    random = torch.Generator().manual_seed(0)
+    return torch.randn(batch, predictor.description.in_channels, *predictor.preprocessing.size, generator=random)
+
+
+@torch.inference_mode()
+def largest_difference(network: nn.Module, other: Callable[[Tensor], Tensor], predictor: Predictor) -> float:
+    """Between the logits of both, on three images."""
+    images = example(predictor, 3)
+    return float((network(images) - other(images)).abs().max())
+
+
+def write_description(predictor: Predictor, out: Path) -> None:
+    """What the network is fed and what its channels mean, beside a file of it."""
+    write_json(
+        out.with_name(f"{out.name}.json"),
+        {
+            "input": {
+                "name": INPUT,
+                "shape": ["batch", predictor.description.in_channels, *predictor.preprocessing.size],
+            },
+            "output": {"name": OUTPUT, "channels": list(predictor.description.labels), "activation": "sigmoid"},
+            "preprocessing": predictor.preprocessing.to_dict(),
+        },
+    )
+
+
+def _require_same(out: Path, difference: float) -> None:
+    if not difference <= TOLERANCE:
+        out.unlink()
+        raise RunFailed(f"{out}: its logits differ by {difference:.2g} from the network's, more than {TOLERANCE:g}")

@@ -1,0 +1,161 @@
+"""A finished run's model on raw images: masks in the images' own geometry, from what evaluation sees of them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from data_prep.images.preprocessing import NORMALISE, Box, central_box, preprocess
+from data_prep.raw import Decoded
+from data_prep.readers.one_image import image_name, read_image
+from evaluation.results.final_models import final_model
+from fedmerit.configuration.network_input import Preprocessing, common
+from fedmerit.configuration.run import Network
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, sha256, write_json
+from fedmerit.records.results import read_run
+from fedmerit.training.data import open_sites
+from fedmerit.training.networks import load_network, load_weights, read_description
+from fedmerit.training.place import pick_device
+from fedmerit.training.prediction import logits_of_case
+
+SUMMARY = "prediction.json"
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained network, and what it is to be fed."""
+
+    file: Path
+    network: nn.Module
+    description: Network
+    preprocessing: Preprocessing
+
+    def fed(self, image: Decoded, box: Box | None = None) -> tuple[NDArray[np.float32], Box]:
+        """(slices, channels, h, w) as the network was trained on, and the window of the image that this is.
+
+        Raises:
+            BadInput: nothing says where the window is.
+        """
+        wanted = self.preprocessing
+        if box is None and wanted.crop == "disc":
+            raise BadInput(
+                "the model was trained on squares about the disc, and nothing says where that is; "
+                "give --box TOP,LEFT,HEIGHT,WIDTH in pixels, or --box whole for images that are such squares"
+            )
+        box = box or central_box(image, wanted.field_of_view)
+        return preprocess(image, wanted.size[0], box, NORMALISE[wanted.normalisation])[0], box
+
+    def masks(self, image: Decoded, box: Box | None = None) -> NDArray[np.bool_]:
+        """(slices, labels, height, width) on the pixels of the image; False outside of what the network saw.
+
+        The logits are brought to these pixels (bilinear), then cut.
+        """
+        seen, box = self.fed(image, box)
+        logits = interpolate(logits_of_case(self.network, seen), (box.height, box.width), mode="bilinear")
+        slices, _, height, width = image.image.shape
+        masks = np.zeros((slices, logits.shape[1], height, width), np.bool_)
+        top, left = max(box.top, 0), max(box.left, 0)
+        bottom, right = min(box.top + box.height, height), min(box.left + box.width, width)
+        within = (logits > self._cut)[..., top - box.top : bottom - box.top, left - box.left : right - box.left]
+        masks[..., top:bottom, left:right] = within.numpy()
+        return masks
+
+    @property
+    def _cut(self) -> Tensor:
+        """The logit of the threshold."""
+        return torch.logit(torch.tensor(self.preprocessing.threshold, dtype=torch.float64)).float()
+
+
+def open_predictor(run: Path, site: str | None = None, sites: Path | None = None, device: str = "auto") -> Predictor:
+    """The final model of a run.
+
+    Args:
+        run: the run folder.
+        site: whose model, where each has its own.
+        sites: site folders that say how images were prepared, where the run does not.
+        device: to work on.
+
+    Raises:
+        BadInput: there is no such model, or nothing says what it is to be fed.
+    """
+    file = final_model(run, site)
+    description, said = read_description(file.parent)
+    network = load_network(file.parent, file.stem).to(pick_device(device, "here"))
+    return Predictor(file, network, description, said or preprocessing_of(run, sites))
+
+
+def open_bundle(root: Path) -> Predictor:
+    """The model of a MONAI bundle that `evaluation.models.bundle` wrote; `BadInput` where it is none."""
+    said = read_json(root / "configs" / "inference.json").get("description")
+    file = root / "models" / "model.pt"
+    if not said or not file.is_file():
+        raise BadInput(f"{root}: no bundle that `fedmerit export-model` wrote")
+    description = Network.from_dict(said["network"])
+    network = load_weights(file, description).to(pick_device("auto", "here"))
+    return Predictor(file, network, description, Preprocessing.from_dict(said["preprocessing"]))
+
+
+def preprocessing_of(run: Path, sites: Path | None) -> Preprocessing:
+    """By the site folders named, or those that the run was made with; `BadInput` where they do not say it."""
+    root = sites or Path(str(read_run(run).get("sites_folder", "")))
+    if not root.is_absolute() and not sites:
+        raise BadInput(f"{run}: its model does not say what it is to be fed; name its site folders with --sites")
+    found = common({folder.name: folder.info for folder in open_sites(root)})
+    if found is None:
+        raise BadInput(
+            f"{root}: its sites were prepared in different ways (field of view, crop), or do not say how; "
+            "name a folder with --sites that holds only those prepared as the images are to be"
+        )
+    return found
+
+
+def parse_box(text: str | None) -> Callable[[Decoded], Box | None]:
+    """The window of every image that ``TOP,LEFT,HEIGHT,WIDTH`` or ``whole`` stands for; None: as the model says."""
+    if text is None:
+        return lambda image: None
+    if text == "whole":
+        return lambda image: central_box(image, None)
+    try:
+        top, left, height, width = (int(part) for part in text.split(","))
+        if min(height, width) < 1:
+            raise ValueError
+    except ValueError:
+        raise BadInput(f"--box {text}: expected TOP,LEFT,HEIGHT,WIDTH in pixels, or whole") from None
+    return lambda image: Box(top, left, height, width)
+
+
+def predict_files(
+    predictor: Predictor, images: Sequence[Path], out: Path, box: str | None = None, channel: int | None = None
+) -> list[Path]:
+    """Write a mask of every label for every image below ``out``, and what they were made by to ``out``/prediction.json.
+
+    Raises:
+        BadInput: two images have one name, one is unreadable, or the model does not fit it; nothing of that one is
+            written.
+    """
+    window = parse_box(box)
+    names = Counter(image_name(path) for path in images)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise BadInput(f"{twice[0]}: the name of {names[twice[0]]} images; predict them into folders of their own")
+    written, told = [], []
+    for path in images:
+        image = read_image(path, predictor.description.in_channels, channel)
+        try:
+            masks = predictor.masks(image.decoded, window(image.decoded))
+        except BadInput as error:
+            raise BadInput(f"{path}: {error}") from None
+        files = [
+            image.write_mask(out, label, masks[:, place]) for place, label in enumerate(predictor.description.labels)
+        ]
+        written += files
+        told.append({"image": str(path), "masks": [file.name for file in files], "remarks": [*image.decoded.remarks]})
+    model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
+    write_json(out / SUMMARY, {"model": model, "preprocessing": predictor.preprocessing.to_dict(), "images": told})
+    return written

@@ -1,0 +1,171 @@
+"""The commands as Python functions: what `fedmerit.prepare`, `run`, `rounds`, `compare`, `report`, `load_run` are."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from data_prep import prepare as preparing
+from data_prep.preparation import Preparation
+from evaluation.report.all_sites import write_report
+from evaluation.report.one_site import write_site_report
+from evaluation.results.run_folders import Run, open_run
+from evaluation.results.views import Results
+from evaluation.studies import comparison
+from evaluation.studies.cluster import Workers
+from evaluation.studies.requests import parse_methods
+from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.engines import runs
+from fedmerit.errors import RunFailed
+
+Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
+OnRound = Callable[[Record], None]
+Folder = Path | str
+
+
+def prepare(kind: str, out: Folder, *, source: Folder | None = None, jobs: int = 1, **options: Any) -> list[Path]:
+    """Turn raw data into site folders, as `fedmerit prepare` does; the folders, by name.
+
+    Args:
+        kind: layout of the raw data, such as "generic" or "synthetic-prostate", or a reader of your own.
+        out: folder to make.
+        source: folder of the raw data; synthetic kinds need none.
+        jobs: processes; with more than one, a script guards its start by ``if __name__ == "__main__"``.
+        **options: further fields of `data_prep.preparation.Preparation`: size, ratios, seed, labels, channels, ...
+
+    Raises:
+        BadInput: a raw file or an option cannot be used.
+    """
+    asked = Preparation(kind, source=None if source is None else Path(source), **options)
+    return preparing.prepare(asked, Path(out), jobs=jobs)
+
+
+def run(
+    out: Folder,
+    method: str | None = None,
+    sites: Folder | None = None,
+    rounds: int = ROUNDS,
+    *,
+    on_round: OnRound = lambda record: None,
+    resume: bool = False,
+    **options: Any,
+) -> Run:
+    """Train one federation, test what it gave, and open its results.
+
+    Args:
+        out: run folder to write.
+        method: name of a method; with ``resume`` that of the run.
+        sites: folder of site folders; likewise.
+        rounds: to train; likewise.
+        on_round: called with every round's ledger record as it is complete, with ``resume`` those done before first;
+            what it raises ends the run, which can be resumed.
+        resume: go on from the last complete round of ``out``.
+        **options: further ones of `fedmerit.engines.runs.create`: seed, engine, threads, device, settings, attacks, ...
+
+    Raises:
+        BadInput: an option, a site or a parameter cannot be used.
+        RunFailed: the run did not come to its end.
+    """
+    folder = Path(out)
+    if not resume:
+        if method is None or sites is None:
+            raise TypeError("run() needs method and sites, or resume=True")
+        runs.create(folder, method, Path(sites), rounds, **options)
+    runs.execute(folder, on_round)
+    return load_run(folder)
+
+
+class _Stopped(Exception):
+    """Whoever asked for the rounds wants no more of them."""
+
+
+def rounds(out: Folder, method: str | None = None, sites: Folder | None = None, **options: Any) -> Iterator[Record]:
+    """As `run`, round by round: each round's ledger record as it is complete, while training goes on.
+
+    Leaving the loop early ends the run after the round at hand; ``resume=True`` goes on with it.
+    """
+    records: Queue[Record | BaseException | None] = Queue()
+    stopped = threading.Event()
+
+    def on_round(record: Record) -> None:
+        if stopped.is_set():
+            raise _Stopped
+        records.put(record)
+
+    def work() -> None:
+        try:
+            run(out, method, sites, on_round=on_round, **options)
+        except _Stopped:
+            pass
+        except BaseException as error:
+            records.put(error)
+        records.put(None)
+
+    thread = threading.Thread(target=work, name="fedmerit rounds")
+    thread.start()
+    try:
+        while (told := records.get()) is not None:
+            if isinstance(told, BaseException):
+                raise told
+            yield told
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def compare(
+    out: Folder,
+    sites: Folder,
+    methods: str | Sequence[str],
+    seeds: Sequence[int] = (0,),
+    rounds: int = ROUNDS,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    engine: str = "local",
+    **options: Any,
+) -> Results:
+    """Train methods and seeds on the same sites, tables below ``out``; what is done there is not done again.
+
+    Args:
+        out: folder of the run folders.
+        sites: folder of site folders.
+        methods: names, each with parameters where wanted: "fedavg,fedce:combine=plus", or a list of such.
+        seeds: of the runs of each method.
+        rounds: to train.
+        settings: of all of them, by name.
+        jobs: runs at a time; None: by free cores and memory.
+        engine: "local", "sim" or "poc".
+        **options: further ones of `fedmerit.engines.runs.create`.
+
+    Raises:
+        BadInput: something cannot be used.
+        RunFailed: a run failed; the others are done.
+    """
+    asked = parse_methods(methods if isinstance(methods, str) else ",".join(methods))
+    given = {"sites": Path(sites), "rounds": rounds, "engine": engine, **options}
+    texts = {name: str(value) for name, value in (settings or {}).items()}
+    planned = comparison.prepare(Path(out), asked, list(seeds), texts, given)
+    with Workers(jobs) as workers:
+        failed = comparison.work_off(planned, workers, lambda folder, error: None)
+    comparison.write_tables(Path(out), planned)
+    if failed:
+        raise RunFailed("; ".join(f"{folder}: {error}" for folder, error in failed.items()))
+    return comparison.results_of(planned)
+
+
+def report(runs: Folder | Sequence[Folder], out: Folder | None = None, *, site: str | None = None) -> Path:
+    """Write the HTML report of one or several runs; for the hospital ``site`` alone where it is named."""
+    folders = [Path(one) for one in ([runs] if isinstance(runs, (str, Path)) else runs)]
+    target = None if out is None else Path(out)
+    return write_report(folders, target) if site is None else write_site_report(folders, site, target)
+
+
+def load_run(folder: Folder) -> Run:
+    """A run folder, its results as DataFrames: ``results.rows``, ``results.dice_and_contribution``, ...
+
+    Raises:
+        BadInput: it is no run folder, or holds no result yet.
+    """
+    return open_run(Path(folder))

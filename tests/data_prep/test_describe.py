@@ -1,0 +1,36 @@
+"""What would be read, before anything is written."""
+
+import pytest
+from made_photographs import write_photographs
+
+from data_prep.describe import describe
+from data_prep.preparation import Preparation
+from fedmerit.errors import BadInput
+
+LABELS = {"disc": (1, 2), "cup": (2,)}
+
+
+def test_what_would_be_read(tmp_path):
+    source = write_photographs(tmp_path / "raw")
+    (source / "A" / "notes.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    one, other = describe(Preparation("generic", source=source, labels=LABELS))
+    assert sorted(tmp_path.rglob("*")) == before
+    told = "\n".join(one.lines(("disc", "cup")))
+    for part in ("site A: 4 cases of 4 patients", "0.png", "48 x 56 pixels, 3 channel(s)", "label cup:", "notes.txt"):
+        assert part in told
+    assert not one.faults
+    assert not other.faults
+
+
+def test_what_cannot_be_prepared_so(tmp_path, fedmerit):
+    source = write_photographs(tmp_path / "raw", sites=("A",), count=2)
+    (one,) = describe(Preparation("generic", source=source, labels={"disc": (1,)}))
+    assert len(one.faults) == 2
+    assert "2 patient(s)" in one.faults[0]
+    assert "--labels" in one.faults[1]
+    told = fedmerit("prepare", "generic", "--source", source, "--labels", "disc=1", "--describe")
+    assert told.exit_code == 1
+    assert "cannot be prepared so" in told.output
+    with pytest.raises(BadInput, match="generates"):
+        describe(Preparation("synthetic-prostate"))

@@ -1,0 +1,139 @@
+"""From raw images to masks: the network sees what it was trained on, and masks lie where the image does."""
+
+import json
+from dataclasses import replace
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from made_photographs import write_photographs
+from PIL import Image
+from torch import nn
+
+from data_prep.images.preprocessing import Box, normalise_mri, preprocess
+from data_prep.preparation import Preparation
+from data_prep.prepare import prepare
+from data_prep.readers.one_image import read_image
+from evaluation.models.raw_images import Predictor, open_predictor, predict_files
+from fedmerit.configuration.network_input import Preprocessing
+from fedmerit.configuration.run import Network
+from fedmerit.errors import BadInput
+from fedmerit.training.data import open_sites
+from fedmerit.training.networks import initial_network
+from fedmerit.training.prediction import predict
+
+
+@pytest.fixture(scope="module")
+def predictor(trained):
+    return open_predictor(trained(), device="cpu")
+
+
+@pytest.fixture
+def scan(sites):
+    """A test case of a generated hospital: raw image, what `prepare` stored of it."""
+    site = open_sites(sites)[0]
+    case = site.cases("testing")[0]
+    (raw,) = (sites.with_name("sites-raw") / site.name).rglob(f"{case.name}.nii.gz")
+    return raw, case
+
+
+def test_the_network_sees_what_prepare_stored(predictor, scan):
+    raw, case = scan
+    seen, _ = predictor.fed(read_image(raw, 1).decoded)
+    np.testing.assert_array_equal(seen, case.image)
+
+
+def test_masks_lie_on_the_image(predictor, scan, tmp_path):
+    raw, case = scan
+    (file,) = predict_files(predictor, [raw], tmp_path)
+    image, mask = nib.load(raw), nib.load(file)
+    assert file.name == f"{case.name}_prostate.nii.gz"
+    assert mask.shape == image.shape
+    np.testing.assert_allclose(mask.affine, image.affine)
+    told = json.loads((tmp_path / "prediction.json").read_text())
+    assert told["model"]["file"] == str(predictor.file)
+    assert [one["masks"] for one in told["images"]] == [[file.name]]
+
+
+def test_masks_prepared_again_are_what_evaluation_saw(predictor, scan):
+    """The way there and back moves no edge by more than the two grids make it."""
+    raw, case = scan
+    smooth = replace(predictor, network=Smooth())
+    decoded = read_image(raw, 1).decoded
+    seen, box = smooth.fed(decoded)
+    on_grid = predict(smooth.network, np.array(case.image))
+    masks = smooth.masks(decoded)
+    _, again = preprocess(replace(decoded, label=masks.astype(np.uint8)), len(seen[0, 0]), box, normalise_mri)
+    assert 0.1 < on_grid.mean() < 0.9
+    assert 2 * (on_grid & (again > 0)).sum() / (on_grid.sum() + again.sum()) > 0.97
+    assert not np.delete(masks, np.s_[box.top : box.top + box.height], axis=2).any()
+
+
+class Smooth(nn.Module):
+    """Logits without speckles: the image, blurred."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, images):
+        return nn.functional.avg_pool2d(images, 9, 1, 4)
+
+
+def test_another_order_of_voxels_is_another_order_of_the_mask(predictor, scan, tmp_path):
+    raw, _ = scan
+    image = nib.load(raw)
+    turned = nib.as_closest_canonical(image).slicer[:, ::-1]
+    nib.save(turned, tmp_path / "turned.nii.gz")
+    one, other = predict_files(predictor, [raw, tmp_path / "turned.nii.gz"], tmp_path / "out")
+    straight = [np.asarray(nib.as_closest_canonical(nib.load(file)).dataobj) for file in (one, other)]
+    np.testing.assert_array_equal(*straight)
+
+
+def test_a_photograph_about_its_disc(tmp_path):
+    """The window that `prepare` chose gives what it stored; without one, nothing says where the disc is."""
+    source, labels = write_photographs(tmp_path / "raw"), {"disc": (1, 2), "cup": (2,)}
+    prepare(Preparation("generic", source=source, size=32, labels=labels, crop="disc"), tmp_path / "sites")
+    site = open_sites(tmp_path / "sites")[0]
+    entry = json.loads((site.path / "datalist.json").read_text())["testing"][0]
+    raw = source / site.name / "images" / f"{entry['case']}.png"
+    network = Network(in_channels=3, labels=("disc", "cup"), architecture="unet", width=2, depth=2)
+    fed = Preprocessing.from_dict(site.info)
+    predictor = Predictor(tmp_path, initial_network(network, 0), network, fed)
+    image = read_image(raw, 3)
+    seen, _ = predictor.fed(image.decoded, Box(**entry["crop"]))
+    np.testing.assert_array_equal(seen, site.cases("testing")[0].image)
+    with pytest.raises(BadInput, match="--box"):
+        predictor.fed(image.decoded)
+    masks = predictor.masks(image.decoded, Box(-5, -5, 40, 40))
+    file = image.write_mask(tmp_path / "masks", "disc", masks[:, 0])
+    assert Image.open(file).size == Image.open(raw).size
+    assert not masks[..., 35:, :].any()
+    np.testing.assert_array_equal(np.array(Image.open(file)) > 0, masks[0, 0])
+
+
+def test_a_model_that_does_not_say_what_it_is_fed(own_run, sites):
+    said = json.loads((own_run / "models" / "model.json").read_text())
+    fed = said.pop("preprocessing")
+    (own_run / "models" / "model.json").write_text(json.dumps(said))
+    assert open_predictor(own_run, device="cpu").preprocessing == Preprocessing.from_dict(fed)  # by the run's sites
+    info = json.loads((own_run / "run.json").read_text())
+    del info["sites_folder"]
+    (own_run / "run.json").write_text(json.dumps(info))
+    with pytest.raises(BadInput, match="--sites"):
+        open_predictor(own_run, device="cpu")
+    assert open_predictor(own_run, sites=sites, device="cpu").preprocessing.field_of_view == fed["field_of_view"]
+
+
+@pytest.mark.parametrize(("name", "message"), [("scan.txt", "expected .nii"), ("none.nii", "not a readable")])
+def test_what_is_no_image_is_named(predictor, tmp_path, name, message):
+    if name == "scan.txt":
+        (tmp_path / name).write_text("no image")
+    with pytest.raises(BadInput, match=message):
+        predict_files(predictor, [tmp_path / name], tmp_path / "out")
+
+
+def test_two_images_of_one_name_are_refused(predictor, tmp_path):
+    with pytest.raises(BadInput, match="the name of 2 images"):
+        predict_files(predictor, [tmp_path / "a" / "x.nii", tmp_path / "b" / "x.nii.gz"], tmp_path)

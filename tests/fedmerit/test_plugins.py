@@ -1,0 +1,301 @@
+"""Parts that others bring: found by name, loaded when asked for, refused where nobody approved them."""
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import numpy as np
+import pytest
+from federation_factory import federation
+
+from data_prep.kinds import KINDS
+from fedmerit import plugins
+from fedmerit.attacks import catalogue
+from fedmerit.configuration.named_parts import parts_of_others
+from fedmerit.configuration.run import make_configuration
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.flare.deploy import session
+from fedmerit.flare.deploy.validator import ClassValidator
+from fedmerit.methods.registry import METHODS
+from fedmerit.training.learning import LOSSES, OPTIMIZERS
+from fedmerit.training.networks import NETWORKS, build_network
+
+PACKAGE = Path(__file__).resolve().parents[1] / "own_parts"
+CLASS = "own_parts.parts:Evenly"
+SETTINGS = {"architecture": "one-layer", "loss": "squared", "optimizer": "nesterov", "lr": "0.05"}
+SCRIPT = '''
+"""A method of a script."""
+from dataclasses import dataclass
+from fedmerit.methods.fedavg import FedAvg
+from fedmerit.plugins import register
+
+
+@register("methods", "of-a-script")
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    """As FedAvg."""
+'''
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """A folder with the package, as pip installs it."""
+    root = tmp_path_factory.mktemp("own_parts")
+    shutil.copytree(PACKAGE, root / "source")
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", root / "site")
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, root / "source"], check=True)
+    return root / "site"
+
+
+@pytest.fixture
+def own_parts(installed, monkeypatch):
+    """The package, installed where this process and its children find it."""
+    monkeypatch.syspath_prepend(installed)
+    monkeypatch.setenv("PYTHONPATH", f"{installed}:{':'.join(sys.path)}")
+    for one in (METHODS, NETWORKS, LOSSES, OPTIMIZERS, KINDS, catalogue.KINDS):
+        monkeypatch.setattr(one, "_loaded", {})
+    yield installed
+    for name in [name for name in sys.modules if name.startswith("own_parts")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A script that registers a method."""
+    path = tmp_path / "mine.py"
+    path.write_text(SCRIPT)
+    monkeypatch.setattr(plugins, "_registered", {})
+    monkeypatch.setattr(plugins, "_imported", set())
+    monkeypatch.setattr(METHODS, "_loaded", {})
+    monkeypatch.setenv(plugins.SCRIPTS, str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory):
+    """Raw files for the reader of the package: a bright disc each."""
+    root = tmp_path_factory.mktemp("blobs")
+    random = np.random.default_rng(0)
+    rows, columns = np.mgrid[:32, :32]
+    for site in ("A", "B"):
+        (root / site).mkdir()
+        for case in range(4):
+            middle = random.integers(10, 22, 2)
+            mask = (rows - middle[0]) ** 2 + (columns - middle[1]) ** 2 < 36
+            np.savez(root / site / f"{case}.npz", image=mask + random.normal(0, 0.2, mask.shape), mask=mask)
+    return root
+
+
+@pytest.fixture
+def prepared(own_parts, blobs, fedmerit, tmp_path):
+    """Site folders, by the reader of the package."""
+    told = fedmerit(
+        *("prepare", "arrays", "--source", blobs, "--out", tmp_path / "sites", "--size", 32, "--no-pictures"),
+        *("--jobs", 1),
+    )
+    assert told.exit_code == 0, told.output
+    return tmp_path / "sites"
+
+
+def test_one_of_each_is_found_by_name(own_parts):
+    for group, name in (
+        (METHODS, "evenly"),
+        (NETWORKS, "one-layer"),
+        (LOSSES, "squared"),
+        (OPTIMIZERS, "nesterov"),
+        (KINDS, "arrays"),
+        (catalogue.KINDS, "halved"),
+    ):
+        assert name in group
+        assert list(group)[-1] == name
+        assert group[name] is group[name]
+    assert list(METHODS)[:3] == ["standalone", "pooled", "fedavg"]
+
+
+def test_nothing_is_loaded_before_it_is_asked_for(own_parts):
+    assert "evenly" in plugins.names("methods")
+    assert plugins.is_name("losses", "squared")
+    assert METHODS["fedavg"]
+    assert "own_parts.parts" not in sys.modules
+
+
+def test_one_of_each_on_the_local_engine(prepared, fedmerit, tmp_path):
+    run = tmp_path / "run"
+    settings = [text for name, value in SETTINGS.items() for text in ("--set", f"{name}={value}")]
+    told = fedmerit(
+        *("run", "--out", run, "--method", "evenly", "--sites", prepared, "--rounds", 2, "--engine", "local"),
+        *("--attack", "B=halved", "--set", "step=0.5", *settings),
+    )
+    assert told.exit_code == 0, told.output
+    assert is_finished(run, 2)
+    info = json.loads((run / "run.json").read_text())
+    assert info["parameters"] == {"step": 0.5}
+    assert info["behaviours"] == {"B": "halved:from_=0"} or info["behaviours"]["B"].startswith("halved")
+    assert json.loads((run / "models" / "model.json").read_text())["architecture"] == "one-layer"
+    told = fedmerit("evaluate", run, "--sites", prepared, "--metric", "volume-error")
+    assert told.exit_code == 0, told.output
+    assert "volume-error" in told.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["sim", "poc"])
+def test_one_of_each_on_nvflare(prepared, tmp_path, engine, assert_same_run):
+    for where in ("local", engine):
+        runs.create(tmp_path / where / "run", "evenly", prepared, rounds=2, engine=where, settings=SETTINGS)
+        runs.execute(tmp_path / where / "run", lambda record: None)
+    assert_same_run(tmp_path / "local" / "run", tmp_path / engine / "run")
+
+
+@pytest.mark.slow
+def test_a_script_on_the_simulator(script, sites, tmp_path):
+    settings = {"architecture": "unet", "width": "2", "depth": "2"}
+    runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="sim", settings=settings)
+    runs.execute(tmp_path / "run", lambda record: None)
+    assert is_finished(tmp_path / "run", 1)
+
+
+def test_a_script_registers_and_a_run_remembers_it(script, sites, tmp_path):
+    settings = {"architecture": "unet", "width": "2", "depth": "2", "augment": "false"}
+    runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["parts"] == [str(script)]
+    runs.execute(tmp_path / "run", lambda record: None)
+    assert is_finished(tmp_path / "run", 1)
+
+
+def test_a_network_of_monai_by_name(own_parts):
+    config = make_configuration(
+        "fedavg",
+        "prostate",
+        1,
+        0,
+        {"in_channels": 1, "labels": ["prostate"]},
+        {"architecture": "UNETR", "arguments": '{"img_size": 32, "hidden_size": 24, "mlp_dim": 24, "num_heads": 2}'},
+    )
+    assert type(build_network(config.network)).__name__ == "UNETR"
+    assert parts_of_others(config.to_dict()) == [("networks", "UNETR")]
+    assert plugins.reference_of("networks", "UNETR") is None  # nothing to approve
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"architecture": "none-such"}, "expected one of dynunet, .*package.module:function"),
+        ({"architecture": "own_parts.parts:NoSuch"}, "cannot be loaded .AttributeError"),
+        ({"architecture": "one-layer", "norm": "group"}, "has its own"),
+        ({"architecture": "one-layer", "arguments": '{"depth": 3}'}, "OneLayer refuses"),
+        ({"loss": "none-such"}, "loss='none-such': expected one of dice_ce, dice, or a part of that name"),
+        ({"optimizer": "none-such"}, "optimizer='none-such': expected one of adam"),
+    ],
+)
+def test_what_is_not_there_is_named(own_parts, settings, message):
+    with pytest.raises(BadInput, match=message):
+        build_network(make_configuration("fedavg", "t", 1, 0, {"in_channels": 1, "labels": ["a"]}, settings).network)
+
+
+def test_what_is_no_method_is_refused(own_parts):
+    with pytest.raises(BadInput, match="expected a frozen dataclass"):
+        METHODS["own_parts.parts:OneLayer"]
+
+
+def test_a_script_that_fails_is_named(script):
+    script.write_text("1 / 0\n")
+    with pytest.raises(BadInput, match=r"mine.py: cannot be imported \(ZeroDivisionError"):
+        list(METHODS)
+
+
+def test_a_deployed_machine_imports_what_it_approved_alone(own_parts, monkeypatch):
+    monkeypatch.setenv(plugins.APPROVED, "{}")
+    with pytest.raises(BadInput) as refused:
+        METHODS["evenly"]
+    assert "own_parts.parts" not in sys.modules
+    digest = plugins.approvable(CLASS).digest
+    assert f"fedmerit deploy approve {CLASS} --sha256 {digest} --kit KIT" in str(refused.value)
+    monkeypatch.setenv(plugins.APPROVED, json.dumps({CLASS: digest}))
+    assert METHODS["evenly"].__name__ == "Evenly"
+    with pytest.raises(BadInput, match="is not approved here"):  # the same distribution, another class
+        LOSSES["squared"]
+
+
+def test_a_changed_distribution_is_another_one(installed, own_parts, monkeypatch, tmp_path):
+    digest = plugins.approvable(CLASS).digest
+    shutil.copytree(installed, tmp_path / "site")
+    module = tmp_path / "site" / "own_parts" / "parts.py"
+    module.write_text(module.read_text() + "\n# changed\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    importlib.invalidate_caches()
+    monkeypatch.setenv(plugins.APPROVED, json.dumps({CLASS: digest}))
+    with pytest.raises(BadInput, match="another version of it is approved here"):
+        METHODS["evenly"]
+
+
+def test_what_hides_a_distribution_is_not_taken_for_it(own_parts, monkeypatch, tmp_path):
+    (tmp_path / "own_parts").mkdir()
+    (tmp_path / "own_parts" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert distribution("own-parts").version == "1.0"
+    reference = plugins.reference_of("methods", "evenly")
+    assert reference is not None
+    assert reference.digest == ""
+    assert "not installed from a wheel" in plugins.refusal(reference, {CLASS: ""})
+
+
+def test_a_script_on_a_deployed_machine(script, monkeypatch):
+    monkeypatch.setenv(plugins.APPROVED, "{}")
+    with pytest.raises(KeyError):
+        METHODS["of-a-script"]
+    reference = plugins.approvable(str(script))
+    monkeypatch.setenv(plugins.APPROVED, json.dumps({reference.text: reference.digest}))
+    assert METHODS["of-a-script"].__name__ == "Mine"
+    monkeypatch.setattr(plugins, "_imported", set())
+    script.write_text(SCRIPT + "# changed\n")
+    with pytest.raises(BadInput, match="another version"):
+        list(METHODS)
+
+
+def test_a_job_is_refused_as_it_is_deployed(own_parts, tmp_path):
+    (tmp_path / "config").mkdir()
+    plan = {"method": "evenly", "network": {"architecture": "os:system"}, "training": {"loss": "dice"}}
+    part = {"path": "fedmerit.flare.executor.MeritExecutor", "args": {"plan": plan}}
+    content = {"format_version": 2, "executors": [{"tasks": ["train"], "executor": part}]}
+    (tmp_path / "config" / "config_fed_client.json").write_text(json.dumps(content))
+    manifest = tmp_path / "fedmerit.json"
+
+    def refused(**parts):
+        manifest.write_text(json.dumps({"site": "A", "parts": parts}))
+        validator = ClassValidator("config_fed_client.json", str(manifest))
+        validator.authorizer.authorize_component_config = lambda *_: None  # NVFlare's own part, tested elsewhere
+        return validator.validate(str(tmp_path))[0]
+
+    digest = plugins.approvable(CLASS).digest
+    assert f"methods: 'evenly': {CLASS} of own-parts 1.0: is not approved here" in refused()
+    assert f"--sha256 {digest}" in refused()
+    assert "os:system of no installed distribution" in refused(**{CLASS: digest})
+    assert "own_parts.parts" not in sys.modules
+    plan["network"]["architecture"] = "UNETR"
+    (tmp_path / "config" / "config_fed_client.json").write_text(json.dumps(content))
+    assert refused(**{CLASS: digest}) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_deployment_takes_what_its_machines_approved(prepared, fedmerit, tmp_path):
+    job = tmp_path / "job"
+    settings = [text for name, value in SETTINGS.items() for text in ("--set", f"{name}={value}")]
+    told = fedmerit("export", "--method", "evenly", "--sites", prepared, "--out", job, "--rounds", 1, *settings)
+    assert told.exit_code == 0, told.output
+    with federation(tmp_path / "kits", prepared) as made:
+        refused = made.submit(job)
+        assert made.wait(refused) != session.COMPLETED
+        told = fedmerit("status", refused, "--kit", made.admin)
+        assert f"fedmerit deploy approve {CLASS}" in told.output
+        parts = [f"own_parts.parts:{name}" for name in ("Evenly", "OneLayer", "Squared", "nesterov")]
+        for kit in made.kits.values():
+            told = fedmerit("deploy", "approve", *parts, "--kit", kit)
+            assert told.exit_code == 0, told.output
+        assert made.wait(made.submit(job)) == session.COMPLETED, made.log()

@@ -1,0 +1,66 @@
+"""The commands as Python functions."""
+
+from importlib.metadata import version
+
+import pytest
+from made_photographs import write_photographs
+
+import fedmerit
+from fedmerit.errors import BadInput
+from fedmerit.federation.checkpoint import is_finished
+
+SETTINGS = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augment": False}
+
+
+def test_version():
+    assert fedmerit.__version__ == version("fedmerit")
+    with pytest.raises(AttributeError, match="no_such"):
+        fedmerit.no_such  # noqa: B018
+
+
+def test_from_sites_to_tables_and_report(sites, tmp_path):
+    told = []
+    done = fedmerit.run(
+        tmp_path / "run", "fedavg", sites, rounds=2, engine="local", settings=SETTINGS, on_round=told.append
+    )
+    assert [record["round"] for record in told] == [0, 1]
+    table = done.results.dice_and_contribution
+    assert list(table["site"]) == done.sites
+    assert table["dice"].between(0, 1).all()
+    assert fedmerit.load_run(tmp_path / "run").results.rows.equals(done.results.rows)
+    assert fedmerit.report(tmp_path / "run", tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_rounds_one_by_one_until_one_has_seen_enough(sites, tmp_path):
+    options = {"rounds": 4, "engine": "local", "settings": SETTINGS}
+    for record in fedmerit.rounds(tmp_path / "run", "fedavg", sites, **options):
+        if record["round"] == 1:
+            break
+    assert not is_finished(tmp_path / "run", 4)
+    again = [record["round"] for record in fedmerit.rounds(tmp_path / "run", resume=True)]
+    assert again == [0, 1, 2, 3]  # those done before come first
+    assert is_finished(tmp_path / "run", 4)
+
+
+def test_an_error_reaches_who_asks_for_rounds(sites, tmp_path):
+    with pytest.raises(BadInput, match="no-such"):
+        list(fedmerit.rounds(tmp_path / "run", "no-such", sites))
+    with pytest.raises(TypeError, match="method and sites"):
+        fedmerit.run(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_compare(sites, tmp_path):
+    results = fedmerit.compare(
+        tmp_path, sites, ["fedavg", "standalone"], rounds=1, settings=SETTINGS, jobs=1, threads=1
+    )
+    assert sorted(results.dice_and_contribution["method"].unique()) == ["fedavg", "standalone"]
+    assert (tmp_path / "tables").is_dir()
+
+
+def test_prepare(tmp_path):
+    source = write_photographs(tmp_path / "raw")
+    folders = fedmerit.prepare("generic", tmp_path / "sites", source=source, size=32, labels={"disc": (1, 2)})
+    assert [folder.name for folder in folders] == ["A", "B"]
+    with pytest.raises(BadInput, match="channels 0"):
+        fedmerit.prepare("generic", tmp_path / "others", source=source, channels=0)
