@@ -8,6 +8,7 @@ import typer
 
 from cli import (
     attacking,
+    demo,
     deploying,
     exporting,
     measuring_fairness,
@@ -19,18 +20,20 @@ from cli import (
     valuing,
 )
 from cli.app import Commands
+from cli.talking import talk
 
 app = typer.Typer(
     cls=Commands,
-    help="Collaboratively-fair federated learning for medical image segmentation.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.callback()(talk)
 for file in (
     preparing,
     partitioning,
     running,
+    demo,
     reporting,
     measuring_fairness,
     valuing,

@@ -40,6 +40,7 @@ FLOORS = (  # from the ground up: what stands on a line may import what stands a
     {"evaluation.truth"},
     {"evaluation.fairness", "evaluation.freeriders"},
     {"evaluation.report"},
+    {"evaluation.dossier"},
     {"evaluation.papers"},
     {"cli"},
 )

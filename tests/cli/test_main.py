@@ -8,7 +8,8 @@ import typer.main
 
 from cli.main import app
 
-COMMANDS = ["prepare", "check", "partition", "run", "compare", "demo", "evaluate", "report", "figure", "verify"]
+COMMANDS = ["prepare", "check", "partition", "run", "compare", "demo", "evaluate", "report"]
+COMMANDS += ["dossier", "figure", "verify"]
 COMMANDS += ["fairness", "loo", "generalise", "shapley", "attack", "freeriders", "paper", "methods", "export"]
 COMMANDS += ["submit", "status", "fetch", "abort", "resume", "deploy"]
 DEPLOY = ["init", "site", "server", "check"]
