@@ -1,5 +1,6 @@
 """What commands share: the terminal, how errors end, options that several take. Loads nothing heavy."""
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -26,6 +27,8 @@ METHODS = (
 TASKS = ("prostate", "fundus", "fundus-disc")
 
 console = Console()
+log = logging.getLogger("fedmerit.cli")  # silent, unless --log or --verbose asks for it
+log.addHandler(logging.NullHandler())
 
 
 class Commands(TyperGroup):
@@ -36,6 +39,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (BadInput, RunFailed) as error:
+            log.error("%s", error)
             typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
             typer.echo(printable(str(error), "\n\t"), err=True)
             raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
@@ -205,7 +209,6 @@ def require_jobs(jobs: int | None) -> None:
 
 
 def last_round(record: Mapping[str, Any]) -> str:
-    """A ledger record in a few words."""
-    dice = list(record["validation_dice"].values())
-    weights = " ".join(f"{weight:.2f}" for weight in record["weights"].values())
-    return f"Dice {sum(dice) / len(dice):.3f}, weights {weights}"
+    """A ledger record in at most 28 characters: mean validation Dice, lowest and highest weight."""
+    dice, weights = (list(record[name].values()) for name in ("validation_dice", "weights"))
+    return f"Dice {sum(dice) / len(dice):.1%}, weights {100 * min(weights):.0f}-{max(weights):.0%}"

@@ -9,6 +9,7 @@ import typer
 from cli import (
     attacking,
     benching,
+    demo,
     deploying,
     estimating,
     exporting,
@@ -22,18 +23,20 @@ from cli import (
     valuing,
 )
 from cli.app import Commands
+from cli.talking import talk
 
 app = typer.Typer(
     cls=Commands,
-    help="Collaboratively-fair federated learning for medical image segmentation.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.callback()(talk)
 for file in (
     preparing,
     partitioning,
     running,
+    demo,
     reporting,
     using_models,
     measuring_fairness,

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
-from cli.app import console, last_round
+from cli.app import console, last_round, log
 from evaluation.studies.cluster import OnEnd
 from fedmerit.engines import runs
 from fedmerit.errors import printable
 from fedmerit.records.results import read_run
+
+LONGEST_NAME = 24  # characters of a bar's name, so that all fits into 80 columns
 
 
 @contextmanager
@@ -27,9 +30,13 @@ def resumable() -> Iterator[None]:
 
 
 def progress() -> Progress:
-    """Bars that end with what happened last."""
-    columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TextColumn("{task.fields[last]}"), console=console)
+    """Bars with the time that is left, and what happened last: no more than 80 columns."""
+    name = TextColumn(
+        "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
+    )
+    left = TimeRemainingColumn(compact=True, elapsed_when_finished=True)
+    last = TextColumn("{task.fields[last]}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+    return Progress(name, BarColumn(8), MofNCompleteColumn(), left, last, console=console, speed_estimate_period=3600)
 
 
 @contextmanager
@@ -43,6 +50,7 @@ def counting(what: str, total: int) -> Iterator[OnEnd]:
 def exit_if_failed(failed: Mapping[Any, str], advice: str = "") -> None:
     """Say what failed and why, then ``advice``, on standard error; exit with 1. Nothing where nothing failed."""
     for what, error in failed.items():
+        log.error("failed: %s: %s", what, error)
         typer.echo(printable(f"failed: {what}: {error}", "\n\t"), err=True)
     if failed:
         if advice:
@@ -68,8 +76,10 @@ class RunBars:
         if folder not in self._of:
             self.begin(folder, name)
         self._bars.update(self._of[folder], completed=record["round"] + 1, last=last_round(record))
+        log.info("%s, round %d: %s", name or folder.name, record["round"], last_round(record))
         head = f"{name}, round {record['round']}" if name else f"round {record['round']}"
         for site, reason in record["rejected"].items():
+            log.warning("%s: %s rejected: %s", head, site, reason)
             self._bars.console.print(printable(f"{head}: {site} rejected: {reason}"), markup=False)
         for site in record["flagged"]:
             self._bars.console.print(f"{head}: {site} flagged: its cosine is not the server's")

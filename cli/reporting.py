@@ -1,4 +1,4 @@
-"""Commands on finished runs: evaluate, report, figure, verify."""
+"""Commands on finished runs: evaluate, report, dossier, figure, verify."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -73,25 +73,42 @@ def evaluate(
 @commands.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    out: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write report.html into, or an .html file.")] = None,
     sites: Annotated[
         Path | None, typer.Option(help="Site folders to draw overlays from, if not the run's own.")
     ] = None,
     images: Annotated[bool, typer.Option(help="Overlays of image, reference and prediction.")] = True,
     truth: Truth = None,
     site: Annotated[
-        str | None, typer.Option(help="For this hospital alone: itself by name, the others as quantiles.")
+        str | None, typer.Option(help="For this hospital alone: itself by name, of the others a rounded median.")
     ] = None,
 ) -> None:
     """One self-contained HTML report of one or several runs, its tables and figures beside it."""
     from evaluation.report.all_sites import write_report
     from evaluation.report.one_site import write_site_report
 
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        out = out / "report.html"
     if site is None:
         path = write_report(runs, out, sites=sites, images=images, truth=truth)
     else:
         path = write_site_report(runs, site, out, sites=sites, images=images, truth=truth)
     console.print(f"report: {path.resolve()}", soft_wrap=True)
+
+
+@commands.command()
+def dossier(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    out: Annotated[Path, typer.Option(help="Folder to write dossier.html and its tables into.")],
+    sites: Annotated[Path | None, typer.Option(help="Site folders, if not the run's own.")] = None,
+) -> None:
+    """What journals and regulators ask for: CLAIM, TRIPOD+AI, FUTURE-AI, a model card, EU AI Act, HL7 FLUTE.
+
+    Every item with the evidence that runs and site folders hold, or whom to ask.
+    """
+    from evaluation.dossier.dossier import write_dossier
+
+    console.print(f"dossier: {write_dossier(runs, out, sites=sites).resolve()}", soft_wrap=True)
 
 
 @commands.command()

@@ -1,4 +1,4 @@
-"""Commands that train: run, compare, demo."""
+"""Commands that train: run, compare."""
 
 import tomllib
 from collections.abc import Mapping
@@ -233,36 +233,3 @@ def compare(
         print_table(table, console)
     console.print(f"runs and tables: {out}", soft_wrap=True)
     exit_if_failed({f"{names[folder]}, in {folder}": error for folder, error in failed.items()})
-
-
-@commands.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder to work in; what is done there is not done again.")] = Path("demo"),
-    rounds: Rounds = 12,
-) -> None:
-    """Six generated sites, FedAvg and FedCE on NVFlare's simulator, the report."""
-    from cli.printing import print_runs, print_sites
-    from cli.progress import run_with_progress
-    from data_prep.preparation import Preparation
-    from data_prep.prepare import prepare as prepare_sites
-    from evaluation.report.all_sites import write_report
-    from fedmerit.engines import runs
-
-    sites = out / "sites"
-    if not sites.exists():
-        console.print("[bold]1. Six generated hospitals[/]")
-        print_sites(sites, len(prepare_sites(Preparation("synthetic-prostate", size=64), sites)))
-    folders = []
-    for number, method in enumerate(("FedAvg", "FedCE"), start=2):
-        console.print(f"[bold]{number}. {method} on NVFlare's simulator[/]")
-        folder = out / method.lower()
-        if not (folder / "run.json").exists():
-            runs.create(
-                folder, method=method.lower(), sites=sites, rounds=rounds, settings=guarded({"recipe": "quick"})
-            )
-        run_with_progress(folder)
-        folders.append(folder)
-    console.print("[bold]4. Dice and contribution[/]")
-    print_runs(folders)
-    path = write_report(folders, out / "report.html")
-    console.print(f"report: {path.resolve()}", soft_wrap=True)

@@ -47,6 +47,7 @@ FLOORS = (  # from the ground up: what stands on a line may import what stands a
     {"evaluation.values"},
     {"evaluation.fairness", "evaluation.freeriders"},
     {"evaluation.report"},
+    {"evaluation.dossier"},
     {"evaluation.papers"},
     {"evaluation.benchmarks"},
     {"fedmerit_api"},

@@ -1,6 +1,6 @@
-"""Figures over the rounds. One colour per site, the same in every figure."""
+"""Figures over the rounds: every line bears its name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,62 +8,81 @@ import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from scipy.signal import savgol_filter
 
 from evaluation.display.drawing import (
-    DARK_GREY,
-    GREY,
+    EQUAL,
     SITES,
     STYLE,
     legend,
     method_style,
+    name_lines,
     panels,
     rounds_axis,
-    site_lines,
     site_style,
     titled,
 )
 from evaluation.results.views import Results
 
-SHARE: Any = {"color": GREY, "linewidth": 1, "linestyle": (0, (2, 2))}
-MEDIAN: Any = {"color": DARK_GREY, "linewidth": 1.2, "linestyle": (0, (3, 2))}
+STILL = 1e-6  # of the largest number: a line that changes by less is flat
+BLACK = "#1b1e23"
+
+
+def moving(table: pd.DataFrame) -> list[str]:
+    """The methods whose numbers change over the rounds at any site: of the others a panel would show flat lines.
+
+    Args:
+        table: ``(method, seed, round)`` x sites.
+    """
+    runs = table.groupby(level=["method", "seed"], observed=True)
+    spans = (runs.max() - runs.min()).max(axis=1).groupby(level="method", observed=True).max()
+    size = table.abs().max(axis=1).groupby(level="method", observed=True).max()
+    return [str(method) for method in spans.index[spans > STILL * size]]
 
 
 def over_rounds(results: Results, quantity: str, title: str, *, equal_share: bool = False) -> Figure:
-    """One panel per method, one line per site; with several seeds their mean, and a band from lowest to highest.
+    """A panel per method that moves, a named line per site; with several seeds their mean, and a band from low to high.
 
     Args:
         results: of runs.
-        quantity: of the rounds, such as ``weight``.
+        quantity: of the rounds, such as ``weight``; where no method is `moving`, all have a panel.
         title: what the vertical axis says.
-        equal_share: whether to draw 1/n, and to let the panels share their vertical axis.
+        equal_share: whether these are shares: in percent from 0, with a line at 1/n, on one axis for all panels.
     """
     table, sites = results.rounds.of(quantity), results.sites
-    methods = list(table.index.unique("method"))
+    methods = moving(table) or [str(method) for method in table.index.unique("method")]
     with style.context(STYLE):
         figure, axes = panels(len(methods), sharey=equal_share)
         for panel, method in zip(axes, methods, strict=True):
-            seeds = table.loc[method].groupby(level="round")
+            seeds = ((100 if equal_share else 1) * table.loc[method]).groupby(level="round")
             middle, low, high = seeds.mean(), seeds.min(), seeds.max()
             if equal_share:
-                panel.axhline(1 / len(sites), **SHARE)
-            drawn: list[str] = []  # a line that lies on one of them is dashed, to let both be seen
+                panel.axhline(100 / len(sites), **EQUAL)
             for site in (site for site in sites if site in middle and middle[site].notna().any()):
-                hides = any(np.allclose(middle[site], middle[other], equal_nan=True) for other in drawn)
-                look = site_style(sites, site) | ({"linestyle": (0, (4, 4))} if hides else {})
+                look = site_style(sites, site)
                 panel.plot(middle.index, middle[site], marker="o" if len(middle) < 3 else "", **look)
-                drawn.append(site)
                 if (high[site] - low[site]).max() > 0:
-                    panel.fill_between(middle.index, low[site], high[site], color=look["color"], alpha=0.15, lw=0)
-            panel.set_title(str(method))
+                    panel.fill_between(middle.index, low[site], high[site], color=look["color"], alpha=0.12, lw=0)
+            if equal_share:
+                panel.set_ylim(bottom=0)
+            panel.set_title(method)
             rounds_axis(panel)
+        for panel, method in zip(axes, methods, strict=True):  # once all have drawn, what they share is known
+            middle = pd.DataFrame(table.loc[method].groupby(level="round").mean())
+            name_lines(panel, _ends(pd.DataFrame((100 if equal_share else 1) * middle), sites))
         titled(figure, title)
-        handles = site_lines(sites)
         if equal_share:
-            handles.append(Line2D([], [], label="equal share", **SHARE))
-        legend(figure, handles, "Site")
+            legend(figure, [Line2D([], [], label="equal share", **EQUAL)])
     return figure
+
+
+def _ends(lines: pd.DataFrame, sites: Sequence[str]) -> dict[str, tuple[float, float, str]]:
+    """By site, where its line ends, and its colour."""
+    known = {site: lines[site].dropna() for site in sites if site in lines and lines[site].notna().any()}
+    return {
+        site: (float(line.index[-1]), float(line.iloc[-1]), site_style(sites, site)["color"])
+        for site, line in known.items()
+    }
 
 
 def lines_over_rounds(tables: Mapping[str, pd.DataFrame], title: str, bold: Mapping[str, str] | None = None) -> Figure:
@@ -84,75 +103,61 @@ def lines_over_rounds(tables: Mapping[str, pd.DataFrame], title: str, bold: Mapp
                 panel.plot(table.index, table[site], marker="o" if len(table) < 3 else "", **look)
             panel.set_title(name)
             rounds_axis(panel)
+        for panel, table in zip(axes, tables.values(), strict=True):
+            name_lines(panel, _ends(table.rename(columns=str), sites))
         titled(figure, title)
-        legend(figure, site_lines(sites), "Site")
     return figure
 
 
 def convergence(results: Results) -> Figure:
     """Validation Dice over rounds of the models as the sites receive them: raw thin, smoothed thick.
 
-    One method: the mean over sites in black, and the sites behind it. Several: one colour per method.
+    One method: the mean over sites in black, and the sites, named, behind it. Several: a named line per method.
     """
-    table = 100 * results.rounds.validation.groupby(level=["method", "round"]).mean()
+    table = 100 * results.rounds.validation.groupby(level=["method", "round"], observed=True).mean()
     sites = results.sites
-    methods = list(table.index.unique("method"))
+    methods = [str(method) for method in table.index.unique("method")]
     with style.context(STYLE):
-        figure, (panel,) = panels(1, width=8.2)
+        figure, (panel,) = panels(1)
+        ends: dict[str, tuple[float, float, str]] = {}
+        styles: list[dict[str, Any]] = [{"color": BLACK, "linestyle": "-"}]
         if len(methods) == 1:
-            for site in (site for site in sites if site in table):
-                line = table.loc[methods[0]][site]
-                panel.plot(line.index, smooth(line), alpha=0.9, **site_style(sites, site) | {"linewidth": 1.2})
-            styles: list[dict[str, Any]] = [{"color": "#1b1e23", "linestyle": "-"}]
-            handles = [Line2D([], [], color="#1b1e23", linewidth=2.6, label="mean of sites"), *site_lines(sites)]
+            lines = pd.DataFrame({site: smooth(table.loc[methods[0]][site]) for site in sites if site in table})
+            for site in lines:
+                panel.plot(lines.index, lines[site], alpha=0.9, **site_style(sites, str(site)) | {"linewidth": 1.2})
+            ends = _ends(lines, sites)
         else:
             styles = [method_style(number) for number in range(len(methods))]
-            handles = [
-                Line2D([], [], linewidth=2.4, label=str(name), **look)
-                for name, look in zip(methods, styles, strict=True)
-            ]
         for method, look in zip(methods, styles, strict=True):
-            line = table.loc[method].mean(axis=1)
+            line = pd.DataFrame(table.loc[method]).mean(axis=1)
+            smoothed = smooth(line)
             panel.plot(line.index, line, linewidth=0.8, alpha=0.55, color=look["color"], linestyle="-")
-            panel.plot(line.index, smooth(line), linewidth=2.6, marker="o" if len(line) < 3 else "", **look)
+            panel.plot(line.index, smoothed, linewidth=2.6, marker="o" if len(line) < 3 else "", **look)
+            name = method if len(methods) > 1 else "mean of sites"
+            ends[name] = (float(line.index[-1]), float(smoothed.iloc[-1]), look["color"])
         panel.set_ylabel("Validation Dice [%]")
         panel.set_ylim(bottom=0)
         rounds_axis(panel)
-        legend(figure, handles, "Site" if len(methods) == 1 else "Method, mean of sites")
+        name_lines(panel, ends)
     return figure
 
 
-def own_over_rounds(own: pd.DataFrame, others: Mapping[str, pd.DataFrame], name: str, title: str) -> Figure:
-    """One site's line per method, before bands from lowest to highest and between the quartiles of the others.
+def own_over_rounds(own: pd.DataFrame, name: str, title: str) -> Figure:
+    """One site's line, a panel per method.
 
     Args:
         own: rounds x methods.
-        others: by method, rounds x ``min, lower quartile, median, upper quartile, max``, where they may be drawn.
         name: of the site.
         title: what the vertical axis says.
     """
-    colour = SITES[0]["color"]
     with style.context(STYLE):
-        figure, axes = panels(own.shape[1])
+        figure, axes = panels(own.shape[1], sharey=True)
         for panel, method in zip(axes, map(str, own), strict=True):
-            if method in others:
-                band = others[method]
-                edges = [(("min", "max"), 0.18), (("lower quartile", "upper quartile"), 0.3)]
-                for (low, high), alpha in edges:
-                    panel.fill_between(band.index, band[low], band[high], color="#6b7280", alpha=alpha, lw=0)
-                panel.plot(band.index, band["median"], **MEDIAN)
-            panel.plot(own.index, own[method], color=colour, linestyle="-", marker="o" if len(own) < 3 else "")
+            panel.plot(own.index, own[method], color=SITES[0]["color"], marker="o" if len(own) < 3 else "")
             panel.set_title(method)
+            panel.set_ylim(bottom=0)
             rounds_axis(panel)
-        titled(figure, title)
-        handles: list[Any] = [Line2D([], [], color=colour, label=name)]
-        if others:
-            handles += [
-                Line2D([], [], label="others: median", **MEDIAN),
-                Patch(color="#6b7280", alpha=0.42, lw=0, label="others: quartiles"),
-                Patch(color="#6b7280", alpha=0.18, lw=0, label="others: min to max"),
-            ]
-        legend(figure, handles)
+        titled(figure, f"{name}: {title}")
     return figure
 
 

@@ -1,7 +1,6 @@
 """Figures of numbers of sites and methods side by side: Dice, gains, contributions beside ground truth."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,114 +10,125 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from evaluation.display.drawing import (
-    CASE,
     DARK_GREY,
+    EQUAL,
     INK,
     SITES,
     STYLE,
     case_dot,
-    in_two_lines,
     legend,
-    names_axis,
+    mean_mark,
+    method_style,
+    names_beside,
     panels,
-    site_bars,
-    site_dots,
-    site_style,
+    rows_figure,
+    spread_about,
     titled,
-    wide,
 )
 from evaluation.results.views import Results
 
 
 def dice_bars(results: Results) -> Figure:
-    """Test Dice per method and site, mean over seeds, with every case as a dot."""
-    dice = 100 * results.dice.sites["dice"].groupby(level=["method", "site"]).mean()
+    """Test Dice per site and method, mean over seeds, with every case as a dot: a row per site, a colour per method."""
+    dice = 100 * results.dice.sites["dice"].groupby(level=["method", "site"], observed=True).mean()
     cases, sites = 100 * results.dice.cases, results.sites
-    methods = list(dice.index.unique("method"))
-    width = 0.84 / len(sites)
-    single = len(methods) == 1
+    methods = [str(method) for method in dice.index.unique("method")]
     with style.context(STYLE):
-        figure, (panel,) = panels(1, width=wide(len(sites) * len(methods), 0.34))
-        for column, site in enumerate(sites):
-            colour = site_style(sites, site)["color"]
-            for group, method in enumerate(methods):
+        figure, panel = rows_figure(len(sites), len(methods))
+        for number, method in enumerate(methods):
+            colour = method_style(number)["color"]
+            for place, site in enumerate(sites):
                 if (method, site) not in dice.index:
                     continue
-                centre = group + (column - (len(sites) - 1) / 2) * width
-                panel.bar(centre, dice[method, site], width * (0.7 if single else 0.9), color=colour, alpha=0.85)
-                _dots(panel, centre, cases.xs((method, site), level=("method", "site")), 0.25 * width)
-        if single:
-            names_axis(panel, [(column - (len(sites) - 1) / 2) * width for column in range(len(sites))], sites)
-        else:
-            names_axis(panel, range(len(methods)), in_two_lines(methods))
-        _dice_axis(panel)
-        legend(figure, [*([] if single else site_bars(sites)), case_dot()], None if single else "Site")
+                row = spread_about(place, number, len(methods))
+                own = cases.xs((method, site), level=("method", "site")).dropna()
+                panel.scatter(own, np.full(len(own), row), s=9, color=colour, alpha=0.35, linewidth=0, zorder=2)
+                panel.plot(
+                    dice[method, site], row, marker="|", markersize=9, markeredgewidth=2.6, color=colour, zorder=3
+                )
+        names_beside(panel, sites)
+        _dice_axis(panel, float(np.nanmin(cases.to_numpy())))
+        legend(figure, [*(_method_bars(methods) if len(methods) > 1 else ()), mean_mark(), case_dot()])
     return figure
 
 
-def own_dice(dice: pd.Series, cases: Mapping[str, pd.Series], others: pd.DataFrame, name: str) -> Figure:
-    """One site's test Dice per method: the mean, every case as a dot, and the quantiles of the others as a box.
+def own_dice(dice: pd.Series, cases: Mapping[str, pd.Series], others: pd.Series, name: str) -> Figure:
+    """One site's test Dice: a row per method with the mean, every case as a dot, and the median of the others.
 
     Args:
         dice: of each method, fractions.
         cases: by method, Dice of each case, all seeds.
-        others: methods x ``min, lower quartile, median, upper quartile, max``; without rows: not drawn.
+        others: by method, the rounded median of the others; without rows: not drawn.
         name: of the site.
     """
     methods, colour = [str(method) for method in dice.index], SITES[0]["color"]
     with style.context(STYLE):
-        figure, (panel,) = panels(1, width=wide(len(methods), 0.8))
-        stats = [
-            {"whislo": row["min"], "q1": row["lower quartile"], "med": row["median"], "q3": row["upper quartile"],
-             "whishi": row["max"]}
-            for _, row in (100 * others).iterrows()
-        ]  # fmt: skip
-        if stats:
-            grey: Any = {"color": DARK_GREY, "linewidth": 1}
-            panel.bxp(stats, positions=[methods.index(str(method)) + 0.2 for method in others.index], widths=0.3,
-                      showfliers=False, patch_artist=True, manage_ticks=False, medianprops=grey, whiskerprops=grey,
-                      capprops=grey, boxprops={"facecolor": "#d6d9de", "edgecolor": DARK_GREY})  # fmt: skip
+        figure, panel = rows_figure(len(methods))
         for place, method in enumerate(methods):
-            panel.bar(place - 0.2, 100 * dice[method], 0.3, color=colour, alpha=0.85)
-            _dots(panel, place - 0.2, 100 * cases[method], 0.09)
-        _methods_axis(panel, methods)
-        _dice_axis(panel)
-        handles = [Line2D([], [], linewidth=6, color=colour, label=name), case_dot()]
-        if stats:
-            handles.append(Line2D([], [], linewidth=6, color="#d6d9de", label="others: min, quartiles, max"))
+            own = 100 * cases[method].dropna()
+            panel.scatter(own, np.full(len(own), place), s=12, color=colour, alpha=0.4, linewidth=0)
+            panel.plot(100 * dice[method], place, marker="|", markersize=13, markeredgewidth=2.6, color=colour)
+            if method in others.index:
+                panel.plot(100 * others[method], place, marker="D", markersize=5, color=DARK_GREY)
+        names_beside(panel, methods)
+        lowest = min(float(own.min()) for own in cases.values())
+        _dice_axis(panel, 100 * min([lowest, *others]))
+        handles = [mean_mark(f"{name}, mean", colour), case_dot()]
+        if len(others):
+            handles.append(
+                Line2D([], [], linestyle="", marker="D", markersize=5, color=DARK_GREY, label="median of others")
+            )
         legend(figure, handles)
     return figure
 
 
 def gain_ranges(gains: pd.DataFrame, sites: Sequence[str]) -> Figure:
-    """Gain in test Dice over training alone per method and site, with its interval.
+    """Gain in test Dice over training alone with its interval: a row per site, a colour per method.
 
     Args:
         gains: ``(method, site)`` x ``mean, low, high``, fractions.
-        sites: all sites, for their colours.
+        sites: all sites, a row for each.
     """
     shown = 100 * gains[["mean", "low", "high"]].dropna(subset="mean")
-    methods = list(shown.index.unique(0))
+    methods = [str(method) for method in shown.index.unique(0)]
     with style.context(STYLE):
-        figure, (panel,) = panels(1, width=wide(len(sites) * len(methods), 0.25))
-        panel.axhline(0, color=INK, linewidth=1)
-        for column, site in enumerate(sites):
-            if site not in shown.index.unique(1):
-                continue
-            rows = shown.xs(site, level=1)
-            places = [methods.index(method) + 0.8 * ((column + 0.5) / len(sites) - 0.5) for method in rows.index]
-            ends = rows[["low", "high"]].sub(rows["mean"], axis=0).abs().fillna(0).to_numpy().T
-            colour = site_style(sites, site)["color"]
-            panel.errorbar(places, rows["mean"], yerr=ends, fmt="o", markersize=4.5, linewidth=1.4, color=colour,
-                           capsize=2)  # fmt: skip
-        _methods_axis(panel, methods)
-        panel.set_ylabel("Gain in test Dice [points]")
-        legend(figure, site_dots(sites), "Site")
+        figure, panel = rows_figure(len(sites), len(methods))
+        panel.axvline(0, color=INK, linewidth=1)
+        for number, method in enumerate(methods):
+            rows = pd.DataFrame(shown.xs(method, level=0))
+            places = [spread_about(sites.index(str(site)), number, len(methods)) for site in rows.index]
+            _ranges(panel, rows, places, method_style(number)["color"])
+        names_beside(panel, sites)
+        panel.set_xlabel(
+            "Worse together  \N{LEFTWARDS ARROW}  gain in test Dice [points]  \N{RIGHTWARDS ARROW}  better"
+        )
+        if len(methods) > 1:
+            legend(figure, _method_bars(methods))
+    return figure
+
+
+def share_ranges(shares: pd.DataFrame, equal: float) -> Figure:
+    """Share of what all sites contributed with its interval over seeds: a row per site, the largest on top.
+
+    Args:
+        shares: sites x ``mean, low, high``, fractions.
+        equal: what each would have if all gave the same.
+    """
+    shown = 100 * shares.sort_values("mean", ascending=False, kind="stable")
+    with style.context(STYLE):
+        figure, panel = rows_figure(len(shown))
+        panel.axvline(100 * equal, **EQUAL)
+        panel.axvline(0, color=INK, linewidth=1)
+        _ranges(panel, shown, list(range(len(shown))), SITES[0]["color"])
+        names_beside(panel, [str(site) for site in shown.index])
+        panel.set_xlim(left=min(0.0, float(np.nanmin(shown[["mean", "low"]].to_numpy()))))
+        panel.set_xlabel("Share of contribution [%]")
+        legend(figure, [Line2D([], [], label=f"equal share, {100 * equal:.1f} %", **EQUAL)])
     return figure
 
 
 def agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> Figure:
-    """What each method says of contributions over what the sites are worth: a panel per method, a dot per site.
+    """What each method says of contributions over what the sites are worth: a panel per method, a named dot per site.
 
     Args:
         values: of each site, points of Dice.
@@ -129,27 +139,42 @@ def agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> F
     with style.context(STYLE):
         figure, axes = panels(len(said))
         for panel, (method, line) in zip(axes, said.items(), strict=True):
-            for site in sites:
-                panel.scatter(values[site], line.get(site, np.nan), s=34, color=site_style(sites, site)["color"])
+            known = [site for site in sites if not np.isnan(line.get(site, np.nan))]
+            panel.scatter(values[known], line[known], s=26, color=SITES[0]["color"])
             panel.set_title(method)
-            panel.margins(0.15)
+            panel.margins(0.2)
+            for site, below in _below(values[known], line[known]).items():
+                place = (4, -10) if below else (4, 3)
+                panel.annotate(site, (values[site], line[site]), place, textcoords="offset points", fontsize=7.5)
         titled(figure, "Contribution, as the method says", f"{truth[0].upper()}{truth[1:]} value [points of Dice]")
-        legend(figure, site_dots(sites), "Site")
     return figure
 
 
-def _dots(panel: Axes, centre: float, cases: pd.Series, reach: float) -> None:
-    """Every case as a dot, spread about the middle of its bar."""
-    known = cases.dropna()
-    spread = np.linspace(-reach, reach, len(known)) if len(known) > 1 else np.zeros(len(known))
-    panel.scatter(centre + spread, known, zorder=3, **CASE)
+def _below(x: pd.Series, y: pd.Series) -> dict[str, bool]:
+    """By site, whether its name is to stand below its dot, since the name of a dot near to it stands above."""
+    wide, high = (max(float(np.ptp(axis)), 1e-12) for axis in (x, y))
+    found: dict[str, bool] = {}
+    for site in x.sort_values().index:
+        near = [one for one in found if x[site] - x[one] < 0.2 * wide and abs(y[site] - y[one]) < 0.08 * high]
+        found[str(site)] = any(not found[one] for one in near)
+    return found
 
 
-def _dice_axis(panel: Axes) -> None:
-    panel.set_ylabel("Test Dice [%]")
-    panel.set_ylim(0, 100)
+def _ranges(panel: Axes, rows: pd.DataFrame, places: Sequence[float], colour: str) -> None:
+    """Dots with their intervals, where they have any."""
+    ends = rows[["low", "high"]].sub(rows["mean"], axis=0).abs().fillna(0).to_numpy().T
+    panel.errorbar(rows["mean"], places, xerr=ends, fmt="o", markersize=4.5, linewidth=1.4, color=colour, capsize=2)
 
 
-def _methods_axis(panel: Axes, methods: Sequence[str]) -> None:
-    names_axis(panel, range(len(methods)), in_two_lines(methods))
-    panel.set_xlim(-0.6, len(methods) - 0.4)
+def _method_bars(methods: Sequence[str]) -> list[Line2D]:
+    """Of a legend: a bar for each method."""
+    return [
+        Line2D([], [], linewidth=5, color=method_style(number)["color"], label=method)
+        for number, method in enumerate(methods)
+    ]
+
+
+def _dice_axis(panel: Axes, lowest: float) -> None:
+    """From the ten below the lowest case to 100: dots and marks, unlike bars, need no zero."""
+    panel.set_xlabel("Test Dice [%]")
+    panel.set_xlim(10 * np.floor(max(lowest - 1, 0) / 10), 100)

@@ -1,7 +1,7 @@
 """What all figures share: their look, one colour per site, panels, axes, and how a figure becomes a file."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -21,7 +21,9 @@ METHOD_COLOURS = (  # Tol's "muted", readable with colour-blindness
 )  # fmt: skip
 METHOD_LINES = ("-", "--", ":", "-.")
 INK, GREY, DARK_GREY = "#30343b", "#8a8f98", "#4b5563"
-CASE: Any = {"s": 11, "color": "white", "edgecolor": INK, "linewidth": 0.6}  # a dot in a scatter plot
+EQUAL: Any = {"color": GREY, "linewidth": 1, "linestyle": (0, (2, 2))}  # the line of an equal share
+NARROW = 5.6  # inches: a figure that can still be read where a phone makes it 3.7
+NAME_HEIGHT = 0.075  # of the height of a panel, that a name beside it takes
 DOTS: Any = {"linestyle": "", "marker": "o"}
 
 
@@ -54,10 +56,10 @@ def svg(figure: Figure) -> bytes:
 
 
 def panels(number: int, *, sharey: bool = False, width: float | None = None) -> tuple[Figure, list[Axes]]:
-    """A figure of ``number`` panels, two or three in a row."""
-    columns = 2 if number == 4 else min(number, 3)
+    """A figure of ``number`` panels, one or two in a row: what a phone and a sheet of paper have room for."""
+    columns = min(number, 2)
     rows = -(-number // columns)
-    size = (width or (6.8 if columns == 1 else 1.9 + 3.3 * columns), 0.7 + 2.7 * rows)
+    size = (width or (NARROW if columns == 1 else 6.6), 0.7 + 2.7 * rows)
     figure = Figure(figsize=size, dpi=160, layout="constrained")
     axes = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
     for panel in axes[number:]:
@@ -65,9 +67,26 @@ def panels(number: int, *, sharey: bool = False, width: float | None = None) -> 
     return figure, axes[:number]
 
 
-def wide(things: int, each: float) -> float:
-    """The width of a figure of one panel, in inches, by how many things stand side by side."""
-    return min(14.0, max(6.4, 2.2 + each * things))
+def rows_figure(rows: int, groups: int = 1) -> tuple[Figure, Axes]:
+    """A figure of one panel whose rows bear names, as high as they need, with room for ``groups`` dots in each."""
+    figure = Figure(figsize=(NARROW, 0.9 + rows * max(0.34, 0.13 + 0.17 * groups)), dpi=160, layout="constrained")
+    return figure, figure.subplots()
+
+
+def names_beside(panel: Axes, names: Sequence[str]) -> None:
+    """Names along the vertical axis, the first on top, a faint line for each."""
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(len(names) - 0.5, -0.5)
+    panel.tick_params(axis="y", length=0)
+    panel.grid(axis="y", visible=False)
+    panel.grid(axis="x", visible=True)
+    for place in range(1, len(names)):
+        panel.axhline(place - 0.5, color="#eceef1", linewidth=0.8, zorder=0)
+
+
+def spread_about(place: float, number: int, of: int) -> float:
+    """Where the ``number``-th of ``of`` dots of a row stands, the first on top."""
+    return place + 0.7 * ((number + 0.5) / of - 0.5)
 
 
 def rounds_axis(panel: Axes) -> None:
@@ -75,18 +94,6 @@ def rounds_axis(panel: Axes) -> None:
     panel.set_xlabel("Round")
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     panel.margins(x=0.02)
-
-
-def names_axis(panel: Axes, places: Sequence[float], names: Sequence[str]) -> None:
-    """Names along the horizontal axis."""
-    panel.set_xticks(places, names)
-    turn_if_long(panel, names)
-    panel.tick_params(axis="x", length=0)
-
-
-def in_two_lines(methods: Sequence[Any]) -> list[str]:
-    """Labels of methods, the settings below the name."""
-    return [str(method).replace(" (", "\n(") for method in methods]
 
 
 def turn_if_long(panel: Axes, names: Sequence[str]) -> None:
@@ -104,25 +111,41 @@ def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
 
 
 def legend(figure: Figure, handles: Sequence[Any], title: str | None = None) -> None:
-    """What the lines are, at the upper right beside the panels."""
-    figure.legend(handles=list(handles), title=title, loc="outside right upper", alignment="left")
+    """What the lines are, in rows above the panels."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    columns = max(1, min(len(handles), int(11 * figure.get_figwidth() / (longest + 6))))
+    figure.legend(handles=list(handles), title=title, loc="outside upper left", alignment="left", ncols=columns)
 
 
-def site_lines(sites: Sequence[str]) -> list[Line2D]:
-    """Of a legend: a line for each site."""
-    return [Line2D([], [], label=site, **site_style(sites, site)) for site in sites]
+def name_lines(panel: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
+    """Write the name of each line at its right end, moved apart where two would lie on each other.
 
-
-def site_dots(sites: Sequence[str]) -> list[Line2D]:
-    """Of a legend: a dot for each site."""
-    return [Line2D([], [], color=site_style(sites, site)["color"], label=site, **DOTS) for site in sites]
-
-
-def site_bars(sites: Sequence[str]) -> list[Line2D]:
-    """Of a legend: a bar for each site."""
-    return [Line2D([], [], linewidth=6, color=site_style(sites, site)["color"], label=site) for site in sites]
+    Args:
+        panel: with its limits set, or its lines drawn.
+        ends: by name, the end's place along both axes and the colour.
+    """
+    low, high = panel.get_ylim()
+    names = sorted(ends, key=lambda name: ends[name][1])
+    least = min(NAME_HEIGHT, 1 / max(len(names), 1)) * (high - low)
+    heights = [ends[name][1] for name in names]
+    for place in range(1, len(names)):
+        heights[place] = max(heights[place], heights[place - 1] + least)
+    for place in reversed(range(len(names))):
+        heights[place] = min(heights[place], high if place == len(names) - 1 else heights[place + 1] - least)
+    for name, height in zip(names, heights, strict=True):
+        x, y, colour = ends[name]
+        panel.annotate(
+            name, (x, y), (1.06, height), textcoords=panel.get_yaxis_transform(), color=colour, fontsize=8, va="center",
+            annotation_clip=False, arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6},
+        )  # fmt: skip
+    panel.set_ylim(low, high)
 
 
 def case_dot() -> Line2D:
     """Of a legend: the dot of a case."""
-    return Line2D([], [], **DOTS, markersize=4, color="white", markeredgecolor=INK, label="one case")
+    return Line2D([], [], **DOTS, markersize=4, color=GREY, markeredgewidth=0, label="one case")
+
+
+def mean_mark(label: str = "mean", colour: str = INK) -> Line2D:
+    """Of a legend: the mark of a mean."""
+    return Line2D([], [], linestyle="", marker="|", markersize=9, markeredgewidth=2.6, color=colour, label=label)

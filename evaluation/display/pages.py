@@ -11,7 +11,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from evaluation.display.drawing import png, svg
+from evaluation.display.table import file_name
 from fedmerit.files import write_atomically, write_text
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that is drawn."""
+
+    caption: str
+    figure: Figure
+    seen: str = ""  # what a reader sees in it, for those who cannot; the caption where nothing is said
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,7 @@ class Picture:
     name: str
     caption: str
     address: str
+    seen: str  # the text in the place of the image
 
 
 def write_page(out: Path, template: str, **shown: Any) -> None:
@@ -36,6 +47,7 @@ def write_page(out: Path, template: str, **shown: Any) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["file_name"] = file_name
     inside = {name: environment.get_template(name).render() for name in ("style.css", "sort.js")}
     policy = (
         f"default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
@@ -45,17 +57,20 @@ def write_page(out: Path, template: str, **shown: Any) -> None:
     write_text(out, page.render(style=inside["style.css"], script=inside["sort.js"], policy=policy, **shown))
 
 
-def pictures(drawn: Mapping[str, tuple[str, Figure]], folder: Path) -> dict[str, Picture]:
-    """Figures by name, with their captions: saved as PNG, and held as SVG for the page."""
-    for name, (_, figure) in drawn.items():
-        save_png(folder / f"{name}.png", png(figure))
-    return {name: Picture(name, caption, _address(svg(figure), "svg+xml")) for name, (caption, figure) in drawn.items()}
+def pictures(drawn: Mapping[str, Drawing], folder: Path) -> dict[str, Picture]:
+    """Figures by name: saved as PNG, and held as SVG for the page."""
+    for name, one in drawn.items():
+        save_png(folder / f"{name}.png", png(one.figure))
+    return {
+        name: Picture(name, one.caption, _address(svg(one.figure), "svg+xml"), one.seen or one.caption)
+        for name, one in drawn.items()
+    }
 
 
-def photograph(content: bytes, caption: str, file: Path) -> Picture:
+def photograph(content: bytes, caption: str, seen: str, file: Path) -> Picture:
     """A PNG, saved, and held for the page."""
     save_png(file, content)
-    return Picture(file.stem, caption, _address(content, "png"))
+    return Picture(file.stem, caption, _address(content, "png"), seen)
 
 
 def save_png(path: Path, content: bytes) -> None:

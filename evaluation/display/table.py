@@ -39,19 +39,23 @@ HEADINGS = {
     "std": "Std",
     "worst": "Worst",
     "num_samples": "Training images",
-    "weight": "Weight, last round",
-    "mean_weight": "Weight, mean",
-    "contribution": "Contribution, last round",
-    "mean_contribution": "Contribution, mean",
-    "reputation": "Reputation, last round",
-    "mean_reputation": "Reputation, mean",
+    "weight": "Weight, last round [%]",
+    "mean_weight": "Weight, mean [%]",
+    "share": "Share of contribution [%]",
+    "contribution": "Contribution, last round [own unit]",
+    "mean_contribution": "Contribution, mean [own unit]",
+    "reputation": "Reputation, last round [own unit]",
+    "mean_reputation": "Reputation, mean [own unit]",
     "flagged": "Flagged rounds",
     "rejected": "Rejected rounds",
     "seconds": "Seconds per round",
     "bytes_sent": "Sent per round [MB]",
     "bytes_received": "Received per round [MB]",
 }
-UNITS = {"dice": 100.0, "lowest": 100.0, "nsd": 100.0, "nsd_px": 100.0, "bytes_sent": 1e-6, "bytes_received": 1e-6}
+UNITS = {
+    **dict.fromkeys(("dice", "lowest", "nsd", "nsd_px", "weight", "mean_weight", "share"), 100.0),
+    **dict.fromkeys(("bytes_sent", "bytes_received"), 1e-6),
+}
 WHOLE = (
     "Runs",
     "Seed",
@@ -218,7 +222,8 @@ def print_table(table: pd.DataFrame | Table, console: Console) -> None:
     drawn = rich_table(shown)
     if console.is_terminal and _columns(drawn, console) > console.width:
         drawn = rich_table(shown, narrow=True)
-    Console(file=console.file, width=max(console.width, _columns(drawn, console))).print(drawn)
+    wide = max(console.width, _columns(drawn, console))
+    Console(file=console.file, width=wide, quiet=console.quiet).print(drawn)
 
 
 def _columns(drawn: RichTable, console: Console) -> int:

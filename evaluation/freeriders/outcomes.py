@@ -23,8 +23,9 @@ def tables(attacks: Sequence[Attack], results: Results) -> list[Table]:
 
     - ``freeriders``: the rider's weight in the last round (of sites that stand twice or as two, the sum) and the
       part of the aggregate it earned, beside the same site's in the honest run of that seed; by how much the Dice of
-      the others and its own differ from that run's; in how many runs the free-rider value is highest for it after
-      `WITHIN` rounds; the detectors that flag it within these in most runs, and in which of them (median).
+      the others and its own differ from that run's; in how many runs any detector flags it within `WITHIN` rounds, and
+      in how many the free-rider value is highest for it after these; the detectors that flag it within these in most
+      runs, and after how many rounds of the attack (median).
     - ``flagged``: in how many of the runs each detector flags it within these rounds.
     - ``auroc``: of each detector's suspicion in the last of these rounds, riders against honest sites of those runs.
     - ``false-flags``: how many honest sites each detector flags in any round of the honest runs.
@@ -152,27 +153,35 @@ def beside_honest(attack: Attack, control: Attack, results: Results) -> Table:
         for quantity in ("weight", "contribution"):
             found = _last(detectors.of_rounds(results, quantity))
             if of in found.index:
-                columns[f"{quantity.capitalize()}{name}"] = found.loc[of]
-    flags = detection.first_flags(results)
+                weight = quantity == "weight"
+                heading = f"{quantity.capitalize()}{name} [{'%' if weight else 'own unit'}]"
+                columns[heading] = (100 if weight else 1) * found.loc[of]
+    flags = detection.first_flags(results, dict.fromkeys((run, honest), attack.first))
     table = pd.DataFrame(columns).reindex(sorted({*dice[run].index, *dice[honest].index})).rename_axis("Site")
-    for name, of in (("Flagged by (round)", run), ("In the honest run by", honest)):
+    for name, of in (("Flagged by (after rounds)", run), ("In the honest run by (after rounds)", honest)):
         own = flags[flags["run"] == of].sort_values("round")
-        texts = (own["detector"] + " (" + own["round"].astype(str) + ")").groupby(own["site"]).agg(", ".join)
+        after = own["round"] - attack.first + 1  # from 1, as `outcomes` counts
+        texts = (own["detector"] + " (" + after.astype(str) + ")").groupby(own["site"]).agg(", ".join)
         table[name] = texts.reindex(table.index, fill_value="")
     table.insert(0, "Behaviour", [attack.kind if site in attack.riders else HONEST for site in table.index])
-    caption = f"{attack.label}, seed {attack.seed}: site {attack.site} beside the run in which all are honest"
+    caption = (
+        f"{attack.label}, seed {attack.seed}: site {attack.site} beside the run in which all are honest; rounds are "
+        "counted from the first of the attack, that is 1"
+    )
     return Table("attack", caption, table.reset_index())
 
 
 def _summary(told: pd.DataFrame) -> pd.DataFrame:
     groups = told.groupby(KEY, sort=False)
-    mean = groups[["Weight", "Weight, honest", "Reward", "Reward, honest"]].mean()
+    mean = (100 * groups[["Weight", "Weight, honest", "Reward", "Reward, honest"]].mean()).add_suffix(" [%]")
     for name, column in {
         "Others": "Others' Dice, change [%]",
         "Own": "Own Dice, change [%]",
-        "Named": "Named [%]",
+        "Named": "Highest free-rider value [%]",
     }.items():
         mean[column] = 100 * groups[name].mean()
+    flagged = told[NAMES].notna().any(axis=1).groupby([told[name] for name in KEY], sort=False)
+    mean["Flagged by any detector [%]"] = 100 * flagged.mean()
     mean.insert(0, "Runs", groups.size())
     mean["Flagged by (after rounds)"] = [_flagged_by(rows) for _, rows in groups]
     return mean.dropna(axis=1, how="all").reset_index()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from evaluation.display.pages import Picture, pictures, write_page
+from evaluation.display.pages import Drawing, Picture, pictures, write_page
 from evaluation.display.table import Table, write_tables
 from evaluation.papers import cgsv_artefacts, cycle_artefacts, fedave_artefacts, fedce_artefacts, fedsac_artefacts
 from evaluation.papers.artefact import Artefact, Made, Paper
@@ -136,7 +136,7 @@ def _shown(artefact: Artefact, study: Study) -> Shown:
     for drawn in made.drawn:
         numbers = drawn.numbers.to_csv(index=False, lineterminator="\n")
         write_text(study.out / "figures" / f"{drawn.name}.csv", numbers)
-    named = {drawn.name: (drawn.caption, drawn.figure) for drawn in made.drawn}
+    named = {drawn.name: Drawing(drawn.caption, drawn.figure) for drawn in made.drawn}
     drawings = list(pictures(named, study.out / "figures").values())
     return Shown(artefact, made.tables, drawings, made.notes, left_out)
 

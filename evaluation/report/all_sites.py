@@ -1,25 +1,35 @@
 """The report of one or several runs on all sites, for whoever steers them: one HTML file, tables and figures beside."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
+import pandas as pd
 
 from evaluation.display import curves, dots_and_bars, heat_maps
-from evaluation.display.pages import Picture, pictures, write_page
+from evaluation.display.pages import Drawing, Picture, pictures, write_page
 from evaluation.display.table import Table, write_tables
-from evaluation.report import caveats, marks, summary
+from evaluation.report import alt_texts, caveats, marks, summary, verdicts
 from evaluation.report.agreement import Agreement, agreements
 from evaluation.report.all_sites_tables import report_tables
+from evaluation.report.hospitals import Hospital, hospital_table, hospitals, judged_method
 from evaluation.report.observed_values import drawn_values
-from evaluation.report.parts import ROUNDS, common_folder, overlay_picture, settings_of, shared_quantities
+from evaluation.report.parts import (
+    ROUNDS,
+    common_folder,
+    overlay_picture,
+    settings_of,
+    shared_quantities,
+    trained,
+)
+from evaluation.report.verdicts import of_suspicions
 from evaluation.results.dice import ALONE
 from evaluation.results.intervals import by_rank, of_methods, of_sites
 from evaluation.results.run_folders import Run, open_runs, together
 from evaluation.results.views import Results
 
-MOST_SHOWN = 2  # methods whose segmentations are shown side by side
+MOST_GAINS = 5  # methods whose gains are drawn; the table has all
 
 
 def write_report(
@@ -46,27 +56,36 @@ def write_report(
         BadInput: a run is unusable or empty, the runs do not belong together, or the ground truth is not of them.
     """
     opened = open_runs(runs)
-    results = together(opened)
-    agreed, truth_notes = agreements(opened, results, truth) if truth is not None else ([], [])
+    honest = [run for run in opened if not run.attacks] or opened
+    results, everything = together(honest), together(opened)
+    agreed, truth_notes = agreements(honest, results, truth) if truth is not None else ([], [])
     suspicions, silent = marks.suspected(opened)
     out = common_folder(opened) / "report.html" if out is None else Path(out)
-    shown = report_tables(opened, results)
+    method = judged_method(honest, results)
+    judged = hospitals(honest, results, method, agreed, suspicions.frame) if method else []
+    shown = report_tables(honest, results, opened, everything)
+    if method:
+        shown["hospitals"] = hospital_table(judged, method)
     extra = [table for one in agreed for table in (one.of_values, one.of_methods)]
     write_tables([*shown.values(), *extra, *([suspicions] if len(suspicions.frame) else [])], out.parent / "tables")
-    drawn = _drawn(results) | _drawn_agreements(agreed) | drawn_values(opened)
-    for name in {"peers", *(name for name, _ in ROUNDS.values())} - set(drawn):
+    drawn = _of_hospitals(judged) | _drawn(results, everything) | _drawn_agreements(agreed) | drawn_values(opened)
+    for name in {"peers", "shares", *(name for name, _ in ROUNDS.values())} - set(drawn):
         (out.parent / "figures" / f"{name}.png").unlink(missing_ok=True)
-    overlay, overlay_note = _overlay(opened, results, sites, out.parent / "figures", images=images)
+    overlay, overlay_note = _overlay(honest, method, sites, out.parent / "figures", images=images)
     settings, differing = settings_of(opened, [_shown(run) for run in opened])
     write_page(
         out,
         "report.html.j2",
         runs=opened,
-        title=_title(opened),
+        trained=trained(opened),
+        title=_title(honest),
+        method=method,
+        answers=_answers(judged, method, agreed),
         facts=summary.facts(results),
-        sentences=[*summary.sentences(results), *marks.suspicion_in_words(suspicions.frame)],
+        sentences=[*summary.sentences(results), *_suspected(suspicions.frame, honest)],
         of_methods=summary.method_by_method(results),
-        notes=caveats.of_runs(opened, results),
+        planted=marks.planted(opened, suspicions.frame),
+        notes=[*caveats.of_runs(honest, results), *caveats.of_attacked(opened)],
         caveats=[
             *caveats.of_ranks(results),
             *caveats.of_contributions(results),
@@ -79,6 +98,7 @@ def write_report(
         suspicions=suspicions,
         silent=silent,
         pictures=pictures(drawn, out.parent / "figures"),
+        still=[name for name in ROUNDS if name not in _moving(everything)],
         overlay=overlay,
         overlay_note=overlay_note,
         settings=settings,
@@ -87,61 +107,112 @@ def write_report(
     return out
 
 
+def _answers(judged: Sequence[Hospital], method: str | None, agreed: Sequence[Agreement]) -> list[str]:
+    """Who made it better, and by how much, in a few sentences."""
+    if method is None:
+        return ["No run trains hospitals together: there is nothing to gain or to give."]
+    shares, seeds = {one.name: one.share for one in judged}, min(one.grounds.seeds for one in judged)
+    said = [verdicts.overall({one.name: one.verdict for one in judged}, method), verdicts.of_most(shares, seeds)]
+    for one in agreed:
+        values = {str(site): value / 100 for site, value in one.values.mean().items()}
+        said.append(verdicts.of_values(values, one.truth, len(one.values)))
+    return list(filter(None, said))
+
+
 def _title(runs: Sequence[Run]) -> str:
     labels = list(dict.fromkeys(run.label for run in runs))
     return ", ".join(labels) if len(labels) < 4 else f"{len(labels)} methods compared"
 
 
-def _drawn(results: Results) -> dict[str, tuple[str, Figure]]:
-    """Every figure that the results can fill, with its caption."""
-    drawn: dict[str, tuple[str, Figure]] = {}
+def _suspected(suspicions: pd.DataFrame, honest: Sequence[Run]) -> list[str]:
+    """Whom detectors suspect in honest runs; of those with attackers another sentence speaks."""
+    labels = [run.label for run in honest]
+    said = of_suspicions(
+        marks.by_detector(suspicions[suspicions["Method"].isin(labels)] if len(suspicions) else suspicions)
+    )
+    return [said] if said else []
+
+
+def _of_hospitals(judged: Sequence[Hospital]) -> dict[str, Drawing]:
+    """Their shares, where a method says."""
+    known = {one.name: vars(one.share) for one in judged if not math.isnan(one.share.mean)}
+    if not known:
+        return {}
+    shares, equal = pd.DataFrame(known).T, 1 / len(judged)
+    text = "What share of all contributions each hospital gave, by the method's own estimate; intervals over seeds."
+    return {"shares": Drawing(text, dots_and_bars.share_ranges(shares, equal), alt_texts.of_shares(shares, equal))}
+
+
+def _moving(results: Results) -> dict[str, list[str]]:
+    """By quantity that is recorded and its own numbers, the methods under which it changes over the rounds."""
+    found = {quantity: curves.moving(results.rounds.of(quantity)) for quantity in shared_quantities(results)}
+    return {quantity: methods for quantity, methods in found.items() if methods}
+
+
+def _drawn(results: Results, everything: Results) -> dict[str, Drawing]:
+    """Every figure that the results can fill: of Dice those of honest runs, of rounds those of all."""
+    drawn: dict[str, Drawing] = {}
     if not results.dice.rows.empty:
-        drawn["dice"] = ("Test Dice per method and site; each dot is a case.", dots_and_bars.dice_bars(results))
+        text = "Test Dice of each hospital, a colour per method: bars are means, dots cases."
+        means = results.dice.comparison[0]["site"]
+        drawn["dice"] = Drawing(text, dots_and_bars.dice_bars(results), alt_texts.of_dice(pd.DataFrame(means)))
     gains = of_sites(results.dice.intervals, "gain")
     if not gains.empty:
-        text = "Gain in test Dice over training alone, with 95 % intervals over cases and seeds; below 0 a site lost."
-        gains = gains.loc[[method for method in results.methods if method in gains.index.unique("method")]]
-        drawn["gains"] = (text, dots_and_bars.gain_ranges(gains, results.sites))
-    if not results.rounds.validation.empty:
+        order = [method for method in results.methods if method in gains.index.unique("method")]
+        best = [method for method in by_rank(of_methods(results.dice.intervals, "mean")) if method in order]
+        gains = gains.loc[[method for method in order if method in best[:MOST_GAINS]]]
+        text = "Gain in test Dice over training alone, 95 % intervals over cases and seeds; left of 0 a hospital lost."
+        text += f" The {MOST_GAINS} methods of the highest mean Dice." if len(order) > MOST_GAINS else ""
+        drawn["gains"] = Drawing(text, dots_and_bars.gain_ranges(gains, results.sites), alt_texts.of_gains(gains))
+    if not everything.rounds.validation.empty:
         text = (
-            "Validation Dice over the rounds, of the model each site receives. Mean of sites: thin as measured, "
-            "thick smoothed (Savitzky-Golay); single sites are smoothed."
+            "Validation Dice over the rounds, of the model each hospital receives. Mean of hospitals: thin as "
+            "measured, thick smoothed (Savitzky-Golay); single hospitals are smoothed."
         )
-        drawn["convergence"] = (text, curves.convergence(results))
-    for quantity, same in shared_quantities(results).items():
+        means = 100 * everything.rounds.validation.groupby(level=["method", "round"], observed=True).mean().mean(axis=1)
+        seen = alt_texts.of_lines(means.unstack("method"), "Validation Dice in percent")
+        drawn["convergence"] = Drawing(text, curves.convergence(everything), seen)
+    same = shared_quantities(everything)
+    for quantity, methods in _moving(everything).items():
         name, caption = ROUNDS[quantity]
-        caption += "".join(f" Here the {other} is the same number." for other in same)
-        figure = curves.over_rounds(results, quantity, quantity.title(), equal_share=quantity == "weight")
-        drawn[name] = (caption, figure)
-    if not results.rounds.pairs("peer_reputation").empty:
-        text = "Reputation of each site (columns) with each of the others (rows), 0 to 1, in three rounds."
-        drawn["peers"] = (
-            text + " The lowest row is the mean over all rounds and holders.",
-            heat_maps.reputations(results),
-        )
+        caption += "".join(f" Here the {other} is the same number." for other in same[quantity])
+        table, weight = everything.rounds.of(quantity), quantity == "weight"
+        if still := [method for method in everything.methods if method not in methods and method in table.index]:
+            caption += f" Not shown, as it never changes: {', '.join(still)}."
+        title = "Weight [%]" if weight else f"{quantity.title()} [own unit]"
+        figure = curves.over_rounds(everything, quantity, title, equal_share=weight)
+        rounds = (100 if weight else 1) * table.groupby(level=["method", "round"], observed=True).mean()
+        panels = {method: pd.DataFrame(rounds.loc[method]) for method in methods}
+        drawn[name] = Drawing(caption, figure, alt_texts.of_panels(panels, title))
+    if not everything.rounds.pairs("peer_reputation").empty:
+        text = "Reputation of each hospital (columns) with each of the others (rows), 0 to 1, in three rounds."
+        text += " The lowest row is the mean over all rounds and holders."
+        drawn["peers"] = Drawing(text, heat_maps.reputations(everything))
     return drawn
 
 
-def _drawn_agreements(agreed: Sequence[Agreement]) -> dict[str, tuple[str, Figure]]:
+def _drawn_agreements(agreed: Sequence[Agreement]) -> dict[str, Drawing]:
     """What the methods say over each ground truth, means over seeds."""
     drawn = {}
     for one in agreed:
         said = {method: frame.mean() for (method, estimate), frame in one.said.items()
                 if estimate in ("mean contribution", "sample share")}  # fmt: skip
         said = {("sample share" if method == "any" else method): line for method, line in said.items()}
-        caption = f"What each method says of the sites' contributions, over their {one.truth} values; means over seeds."
-        name = f"agreement-{one.truth.lower()}"
-        drawn[name] = (caption, dots_and_bars.agreement(one.values.mean(), said, one.truth))
+        text = (
+            f"What each method says of the hospitals' contributions, over their {one.truth} values; means over seeds."
+        )
+        values = one.values.mean()
+        figure = dots_and_bars.agreement(values, said, one.truth)
+        drawn[f"agreement-{one.truth.lower()}"] = Drawing(text, figure, alt_texts.of_agreement(values, said, one.truth))
     return drawn
 
 
 def _overlay(
-    runs: Sequence[Run], results: Results, sites: Path | None, folder: Path, *, images: bool
+    runs: Sequence[Run], method: str | None, sites: Path | None, folder: Path, *, images: bool
 ) -> tuple[Picture | None, str]:
-    """The overlays, or why there are none. An older overlay file is removed where there are none."""
-    if len(results.methods) > MOST_SHOWN and not results.dice.intervals.empty:
-        best = by_rank(of_methods(results.dice.intervals, "mean"))[0]
-        runs = sorted((run for run in runs if run.label in (best, ALONE)), key=lambda run: run.label != best)
+    """The overlays, or why there are none: of the method that hospitals are judged by beside training alone."""
+    if method is not None:
+        runs = sorted((run for run in runs if run.label in (method, ALONE)), key=lambda run: run.label != method)
     return overlay_picture(runs, sites, folder / "overlays.png", images=images)
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from evaluation.display.table import HEADINGS, MISSING, UNITS, Table, headed
 from evaluation.report import marks
+from evaluation.report.hospitals import grounds_of
 from evaluation.report.other_models import other_models
 from evaluation.report.parts import averaged, surface_columns, with_intervals
 from evaluation.results.dice import RUN, SURFACES
@@ -18,12 +19,16 @@ from evaluation.results.views import Results
 LEVEL_NOTE = "95 % intervals over cases and seeds in brackets"
 
 
-def report_tables(runs: Sequence[Run], results: Results) -> dict[str, Table]:
-    """The tables that the results can fill, by name.
+def report_tables(
+    runs: Sequence[Run], results: Results, everyone: Sequence[Run], everything: Results
+) -> dict[str, Table]:
+    """The tables that the results can fill, by name: what was given, what it costs and who was marked is of all runs.
 
     Args:
-        runs: with labels.
-        results: of all runs.
+        runs: with labels, without those that were attacked.
+        results: of them.
+        everyone: all runs.
+        everything: the results of all runs.
     """
     several_seeds = len({run.seed for run in runs}) > 1
     over_seeds = ", mean over seeds" * several_seeds
@@ -39,12 +44,12 @@ def report_tables(runs: Sequence[Run], results: Results) -> dict[str, Table]:
         if not of_sites(results.dice.intervals, "gain").empty:
             found.append(_gains(results))
     found += other_models(results)
-    if not results.rounds.contributions.empty:
-        found.append(_contributions(results, several_seeds))
-    marked = marks.marked(runs)
+    if not everything.rounds.contributions.empty:
+        found.append(_contributions(everything, several_seeds))
+    marked = marks.marked(everyone)
     if not marked.empty:
         found.append(Table("marks", "Flagged and expelled sites, and rejected replies", marked))
-    costs = results.rounds.costs
+    costs = everything.rounds.costs
     if not costs.empty:
         found.append(Table("costs", f"Time and transfer per site and round{over_seeds}", headed(averaged(costs))))
     return {table.name: table for table in found}
@@ -56,7 +61,7 @@ def _methods(results: Results) -> Table:
     order = by_rank(of_methods(intervals, "mean"))
     columns: dict[str, pd.DataFrame | pd.Series] = {
         "Mean Dice [%]": 100 * of_methods(intervals, "mean").loc[order],
-        "Rank": of_methods(intervals, "rank").loc[order].round(),
+        "Rank": _ranks(results).reindex(order),
         "Worst site [%]": 100 * of_methods(intervals, "worst").loc[order],
     }
     gain = of_methods(intervals, "mean_gain")
@@ -67,6 +72,14 @@ def _methods(results: Results) -> Table:
     columns |= surface_columns(runs.groupby(level="method").mean().reindex(order))
     caption = f"Methods by mean test Dice; {LEVEL_NOTE}"
     return Table("methods", caption, **with_intervals(columns, {"Method": order}))
+
+
+def _ranks(results: Results) -> pd.DataFrame | pd.Series:
+    """Of methods by mean Dice, with their intervals; why there are none, where too little is known to say."""
+    ranks = of_methods(results.dice.intervals, "rank")
+    if hindrance := grounds_of(results).hindrance:
+        return pd.Series(hindrance.partition(" (")[0], ranks.index, dtype=object)
+    return ranks.round()
 
 
 def _comparison(results: Results, several_seeds: bool) -> Table:
@@ -140,6 +153,7 @@ def _gains(results: Results) -> Table:
 def _contributions(results: Results, several_seeds: bool) -> Table:
     ranks = results.rounds.ranks
     frame = averaged(results.rounds.contributions).drop(columns=["contribution", "mean_reputation"], errors="ignore")
+    frame = frame[frame.drop(columns="num_samples", errors="ignore").notna().any(axis=1)]
     caption = "Contributions and weights of the sites"
     low, high = (pd.DataFrame(math.nan, frame.index, frame.columns) for _ in range(2))
     if several_seeds:

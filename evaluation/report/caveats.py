@@ -5,16 +5,17 @@ from itertools import pairwise
 
 import pandas as pd
 
+from evaluation.report.hospitals import grounds_of
+from evaluation.report.verdicts import FEWEST_CASES
 from evaluation.report.words import listed
 from evaluation.results.bootstrap import LEVEL
-from evaluation.results.dice import SURFACES
+from evaluation.results.dice import FEWEST_TO_RESAMPLE, SURFACES
 from evaluation.results.intervals import alike, by_rank, chains, of_methods, of_sites
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
 from fedmerit.configuration.filters import HE
 
-FEWEST_SEEDS = 3
-FEWEST_CASES = 5  # test cases of a site
+SEEDS_FOR_INTERVALS = 3  # over seeds; of two they are the two numbers themselves
 
 
 def of_runs(runs: Sequence[Run], results: Results, *, sites_named: bool = True) -> list[str]:
@@ -49,8 +50,10 @@ def of_runs(runs: Sequence[Run], results: Results, *, sites_named: bool = True) 
             "One seed: differences between sites and methods may be chance. "
             "Repeat with several seeds before anything is paid or decided by these numbers."
         )
-    elif fewest < FEWEST_SEEDS:
-        said.append(f"{fewest} seeds: too few for intervals over seeds; at least {FEWEST_SEEDS} are needed.")
+    elif fewest < SEEDS_FOR_INTERVALS:
+        said.append(
+            f"{fewest} seeds: intervals over seeds are their two numbers; {SEEDS_FOR_INTERVALS} or more tell better."
+        )
     if len({frozenset(numbers) for numbers in seeds.values()}) > 1:
         said.append("The methods were run with different seeds: compare their means with care.")
     rounds = sorted({run.rounds for run in runs})
@@ -59,6 +62,17 @@ def of_runs(runs: Sequence[Run], results: Results, *, sites_named: bool = True) 
     if _cases_differ(results):
         said.append("Runs of one seed were tested on different cases: their Dice cannot be compared.")
     return said
+
+
+def of_attacked(runs: Sequence[Run]) -> Iterator[str]:
+    """That runs with attackers planted in them are no part of what is said of Dice."""
+    if labels := list(dict.fromkeys(run.label for run in runs if run.attacks)):
+        yield (
+            f"{listed(labels)}: attackers were planted. Of these runs contributions, weights, flags, convergence and "
+            "cost are shown, and no Dice."
+            if not all(run.attacks for run in runs)
+            else "Attackers were planted in every run here."
+        )
 
 
 def of_cases(results: Results, own: str | None = None) -> Iterator[str]:
@@ -79,9 +93,9 @@ def of_cases(results: Results, own: str | None = None) -> Iterator[str]:
     if not few.empty:
         counts = listed([f"{site} ({count})" for site, count in few.items()])
         text = f"Fewer than {FEWEST_CASES} test cases per seed: {counts}. Each moves the site's Dice by much"
-        lonely = [str(site) for site in few.index[few == 1]]
+        lonely = [str(site) for site in few.index[few < FEWEST_TO_RESAMPLE]]
         yield text + (
-            f", and of a single one (of {listed(lonely)}) there is nothing to resample: its intervals are too short."
+            f", and fewer than {FEWEST_TO_RESAMPLE} ({listed(lonely)}) are nothing to resample: no interval."
             if lonely
             else "."
         )
@@ -102,6 +116,8 @@ def of_cases(results: Results, own: str | None = None) -> Iterator[str]:
 def of_ranks(results: Results) -> Iterator[str]:
     """Methods whose neighbour in rank by mean Dice cannot be told from them."""
     intervals = results.dice.intervals
+    if grounds_of(results).hindrance:
+        return
     order = by_rank(of_methods(intervals, "mean"))
     together = alike(of_sites(intervals, "difference"))
     hang = [bool(together.get((one, other), False)) for one, other in pairwise(order)]

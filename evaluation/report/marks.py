@@ -7,6 +7,7 @@ import pandas as pd
 from evaluation.display.table import DASH, Table
 from evaluation.freeriders.detection import flags
 from evaluation.freeriders.detectors import DETECTORS, Detector
+from evaluation.report.verdicts import of_planted
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
 from fedmerit.methods.fedce import CLAIM_TOLERANCE
@@ -72,13 +73,30 @@ def suspected(runs: Sequence[Run]) -> tuple[Table, list[str]]:
     return Table("suspicions", caption, pd.DataFrame(lines), decimals=2), silent
 
 
-def suspicion_in_words(suspicions: pd.DataFrame) -> list[str]:
-    """One sentence of what `suspected` found; none where nothing."""
+def by_detector(suspicions: pd.DataFrame) -> dict[str, list[str]]:
+    """The sites that each detector suspects, under any method, of what `suspected` found."""
     if suspicions.empty:
-        return []
-    sites = {name: sorted(set(rows["Site"])) for name, rows in suspicions.groupby("Detector", sort=False)}
-    told = "; ".join(f"{name!s} ({', '.join(who)})" for name, who in sites.items())
-    return [f"Detectors of free riders suspect, under some method: {told}. They suspect honest sites, too."]
+        return {}
+    return {str(name): sorted(set(rows["Site"])) for name, rows in suspicions.groupby("Detector", sort=False)}
+
+
+def planted(runs: Sequence[Run], suspicions: pd.DataFrame) -> list[str]:
+    """Of every method whose runs were given attackers, a sentence on who was told."""
+    said = []
+    for label in dict.fromkeys(run.label for run in runs if run.attacks):
+        attacks = {
+            site: kind.removesuffix(":from=0")
+            for run in runs
+            if run.label == label
+            for site, kind in run.attacks.items()
+        }
+        own = suspicions[suspicions["Method"] == label] if not suspicions.empty else suspicions
+        told = {} if own.empty else {str(site): list(rows["Detector"]) for site, rows in own.groupby("Site")}
+        for row in marked([run for run in runs if run.label == label]).to_dict("records"):
+            told.setdefault(row["Site"], []).append(f"the server ({row['What']})")
+        honest = sorted(site for site in told if site not in attacks)
+        said.append(of_planted(label, attacks, told, honest))
+    return said
 
 
 def ranges(numbers: Iterable[int]) -> str:

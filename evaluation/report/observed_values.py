@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
+from evaluation.display.pages import Drawing
 from evaluation.display.value_ranges import value_ranges
 from evaluation.results.ranks import Ranking
 from evaluation.results.run_folders import Run
@@ -19,7 +18,7 @@ CAPTION = (
 COUNTED = ("contribution", "data_size")  # estimators that the report shows elsewhere
 
 
-def drawn_values(runs: Sequence[Run]) -> dict[str, tuple[str, Figure]]:
+def drawn_values(runs: Sequence[Run]) -> dict[str, Drawing]:
     """The figure with its caption, by its name; nothing where no method's runs were all observed."""
     rankings, of_values = dict[str, Ranking](), dict[str, str]()
     labels = list(dict.fromkeys(run.label for run in runs))
@@ -32,4 +31,4 @@ def drawn_values(runs: Sequence[Run]) -> dict[str, tuple[str, Figure]]:
             named = {spec: spec if len(labels) == 1 else f"{label}: {spec}" for spec in asked}
             rankings |= {named[spec]: one for spec, one in valued.rankings.items()}
             of_values |= {named[spec]: unit for spec, unit in units(valued).items()}
-    return {"values": (CAPTION, value_ranges(rankings, of_values))} if rankings else {}
+    return {"values": Drawing(CAPTION, value_ranges(rankings, of_values))} if rankings else {}

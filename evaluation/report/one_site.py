@@ -1,5 +1,6 @@
-"""The report for one hospital: itself by name, the others as quantiles without names, images or numbers of images."""
+"""The report for one hospital: itself by name, and of the others one rounded median at most."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,11 +13,15 @@ from evaluation.display.pages import pictures, write_page
 from evaluation.display.table import Table, write_tables
 from evaluation.report import caveats
 from evaluation.report.agreement import agreements
-from evaluation.report.own_site import FEWEST_OTHERS, Own, without_image_shares
+from evaluation.report.contribution_shares import contribution_shares
+from evaluation.report.hospitals import grounds_of
+from evaluation.report.own_site import FEWEST_OTHERS, MANY_OTHERS, Own, rounded_others, without_what_tells
 from evaluation.report.own_tables import own_figures, own_tables
-from evaluation.report.parts import common_folder, overlay_picture, settings_of
+from evaluation.report.parts import common_folder, overlay_picture, settings_of, trained
 from evaluation.report.summary import Fact
+from evaluation.report.verdicts import Measured, of_gain, of_share
 from evaluation.report.words import between, percent, points
+from evaluation.results.dice import ALONE
 from evaluation.results.run_folders import Run, open_runs, together
 from fedmerit.errors import BadInput
 
@@ -37,8 +42,8 @@ def write_site_report(
 ) -> Path:
     """Write one site's own report, with ``<its name>-files/tables`` and ``figures`` beside it.
 
-    Neither the page nor a file beside it holds another site's name, number of images or image. What is said of the
-    others are quantiles (min, quartiles, max) of `FEWEST_OTHERS` or more of them.
+    Neither the page nor a file beside it holds another site's name, number of images or image, nor numbers from which
+    another site's could be solved: what is said of others is in `evaluation.report.own_site`.
 
     Args:
         runs: run folders, on the same task and sites.
@@ -58,7 +63,8 @@ def write_site_report(
     if name not in opened[0].sites:
         raise BadInput(f"--site {name}: no site of {opened[0].path}; its sites are {', '.join(opened[0].sites)}")
     everything = together(opened)
-    results, left_out = without_image_shares(everything)
+    others = len(opened[0].sites) - 1
+    results, left_out = without_what_tells(everything, name, others)
     own = Own(name, opened, results)
     agreed = agreements(opened, everything, truth)[0] if truth is not None else []
     default = common_folder(opened) / re.sub(r"[^\w.-]", "_", f"for-{name}") / "report.html"
@@ -72,19 +78,21 @@ def write_site_report(
         opened[:1], sites, files / "figures" / "own-overlays.png", images=images, only=name
     )
     settings, differing = settings_of(opened, [_settings(run) for run in opened])
-    others = len(opened[0].sites) - 1
     write_page(
         out,
         "site.html.j2",
         site=name,
         others=others,
+        files=f"{files.name}/tables",
         fewest=FEWEST_OTHERS,
+        many=MANY_OTHERS,
+        trained=trained(opened),
         left_out=left_out,
         runs=opened,
         facts=list(_facts(own)),
         sentences=list(_sentences(own)),
         notes=caveats.of_runs(opened, everything, sites_named=False),
-        caveats=[*caveats.of_cases(results, name), *_few_points(others)],
+        caveats=list(caveats.of_cases(results, name)),
         tables=shown,
         pictures=pictures(dict(own_figures(own)), files / "figures"),
         overlay=overlay,
@@ -110,14 +118,15 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _facts(own: Own) -> Iterator[Fact]:
-    dice, others = own.of("dice")
+    dice, everyone = own.of("dice")
     if dice.empty:
         return
     best = str(dice["mean"].idxmax())
     several = len(dice) > 1
     yield Fact("Highest test Dice" if several else "Test Dice", percent(dice["mean"].max()), best)
-    if best in others.index:
-        yield Fact("Median of the others", percent(float(others["median"][best])), f"same method, {best}")
+    medians = rounded_others(everyone, own.name)
+    if best in medians.index:
+        yield Fact("Median of the others", f"about {medians['median'][best]:.0%}", f"same method, {best}, rounded to 5")
     gain, _ = own.of("gain")
     if not gain.empty:
         top = str(gain["mean"].idxmax())
@@ -127,24 +136,24 @@ def _facts(own: Own) -> Iterator[Fact]:
 
 def _sentences(own: Own) -> Iterator[tuple[str, str]]:
     """What there is to say of each method, as (method, text)."""
-    (dice, others), (gain, _) = own.of("dice"), own.of("gain")
+    (dice, everyone), (gain, _) = own.of("dice"), own.of("gain")
+    medians = rounded_others(everyone, own.name)
+    shares = contribution_shares(own.results)
     for method, row in ((str(name), row) for name, row in dice.iterrows()):
         text = f"{own.name}'s test Dice is {percent(row['mean'])}"
         if pd.notna(row["low"]):
             text += f" (95 % interval {percent(row['low'])} to {percent(row['high'])})"
-        if method in others.index:
-            middle = float(others["median"][method])
-            place = "above" if row["mean"] > middle else "below" if row["mean"] < middle else "at"
-            text += f", {place} the others' median of {percent(middle)}"
-        if method in gain.index:
-            change = gain.T[method]
-            text += f"; taking part changes it by {points(change['mean'])} points against training alone"
-            if pd.notna(change["low"]):
-                held = change["low"] <= 0 <= change["high"]
-                text += f" ({between(change['low'], change['high'])}" + (", which may be chance)" if held else ")")
-        yield method, f"{text}."
-
-
-def _few_points(others: int) -> Iterator[str]:
-    if others == FEWEST_OTHERS:
-        yield f"Of {others} others, min, median and max are the very numbers of single sites, though not named."
+        if method in medians.index:
+            text += f"; the others' median is about {medians['median'][method]:.0%}"
+        text += "."
+        if method != ALONE:
+            grounds = grounds_of(own.results, own.name, method)
+            change = Measured(*gain.T[method]) if method in gain.index else Measured(math.nan)
+            if not math.isnan(change.mean):
+                inside = f" ({between(change.low, change.high)})" if not math.isnan(change.low) else ""
+                text += f" Taking part changes it by {points(change.mean)} points{inside}."
+            alone = ALONE in dice.index
+            text += f" {of_gain(change, grounds, tested=True, alone=alone)}"
+            share = shares.get(method, {}).get(own.name, Measured(math.nan))
+            text += f" {of_share(share, 1 / (own.others + 1), grounds.seeds)}".rstrip()
+        yield method, text

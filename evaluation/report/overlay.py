@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from evaluation.display.drawing import STYLE
+from evaluation.display.drawing import NARROW, STYLE
 from evaluation.results.final_models import final_models
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
@@ -21,6 +21,7 @@ from fedmerit.training.prediction import predict
 
 REFERENCE = "#F0E442"
 PREDICTION = "#FF4FA3"
+KEPT = {1: {"worst"}, 2: {"best", "worst"}, 3: {"best", "median", "worst"}}  # by how many cases every site has
 WHICH = {"only": "only case", "best": "best case", "median": "median case", "worst": "worst case"}
 
 
@@ -96,31 +97,45 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     ]
 
 
+def without_blanks(shown: Sequence[Overlay]) -> list[Overlay]:
+    """Of every site as many cases as the site with the fewest has, of several methods two at most.
+
+    One is the worst, two are the best and the worst.
+    """
+    sites = {overlay.site: {one.which for one in shown if one.site == overlay.site} for overlay in shown}
+    several = len({one.method for one in shown}) > 1
+    kept = KEPT[min(2 if several else 3, *map(len, sites.values()))]
+    return [one for one in shown if one.which in kept or one.which == "only"]
+
+
 def draw(shown: Sequence[Overlay]) -> Figure:
-    """A row per site: its best, median and worst case, of each the methods side by side."""
+    """A row per site: its best, median and worst case, of each the methods side by side; no cell is blank."""
+    shown = without_blanks(shown)
     sites, methods = (
         list(dict.fromkeys(names)) for names in ([one.site for one in shown], [one.method for one in shown])
     )
-    kinds = [which for which in WHICH if any(overlay.which == which for overlay in shown)]
-    kinds = [which for which in kinds if which != "only"] or kinds  # an only case stands in the first column
-    columns = len(kinds) * len(methods)
+    columns = len(shown) // len(sites)
     with style.context(STYLE):
-        size = (max(4.8, 2.2 * columns), 2.6 * len(sites) + 0.55)
+        side = max(1.25, NARROW / columns)
+        size = (columns * side, (side + 0.42) * len(sites) + 0.4)
         figure = Figure(figsize=size, dpi=130, layout="constrained")
         panels = figure.subplots(len(sites), columns, squeeze=False)
-        for panel in panels.flat:
-            panel.set_axis_off()
-        for overlay in shown:
-            place = kinds.index(overlay.which) if overlay.which in kinds else 0
-            panel = panels[sites.index(overlay.site), place * len(methods) + methods.index(overlay.method)]
-            panel.imshow(overlay.image, cmap="gray", vmin=0, vmax=1, interpolation="bilinear")
-            for masks, colour, width in ((overlay.reference, REFERENCE, 1.7), (overlay.prediction, PREDICTION, 1.0)):
-                for mask in masks:
-                    if mask.any():
-                        panel.contour(mask, levels=[0.5], colors=[colour], linewidths=width)
-            title = overlay.site if len(methods) == 1 else f"{overlay.site}, {overlay.method}"
-            text = f"{title}\n{WHICH[overlay.which]}: Dice {100 * overlay.dice:.1f}%"
-            panel.set_title(text, fontsize=9, fontweight="normal")
+        for row, site in enumerate(sites):
+            own = [one for one in shown if one.site == site]
+            own.sort(key=lambda one: (list(WHICH).index(one.which), methods.index(one.method)))
+            for panel, overlay in zip(panels[row], own, strict=True):
+                panel.set_axis_off()
+                panel.imshow(overlay.image, cmap="gray", vmin=0, vmax=1, interpolation="bilinear")
+                for masks, colour, width in (
+                    (overlay.reference, REFERENCE, 1.7),
+                    (overlay.prediction, PREDICTION, 1.0),
+                ):
+                    for mask in masks:
+                        if mask.any():
+                            panel.contour(mask, levels=[0.5], colors=[colour], linewidths=width)
+                title = overlay.site if len(methods) == 1 else f"{overlay.site}, {overlay.method}"
+                text = f"{title}\n{WHICH[overlay.which]}: {100 * overlay.dice:.1f} %"
+                panel.set_title(text, fontsize=8, fontweight="normal")
         handles = [
             Line2D([], [], color="#b8ad00", linewidth=2, label="reference"),
             Line2D([], [], color=PREDICTION, linewidth=1.5, label="prediction"),

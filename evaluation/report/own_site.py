@@ -1,19 +1,26 @@
-"""One hospital among the others: its own numbers, and of the others what tells nobody's."""
+"""One hospital among the others: its own numbers, and of the others what tells nobody's.
 
-import math
+Of fewer than `MANY_OTHERS` others that is one median, rounded so coarsely that it stands for no single number, and the
+third in which the site's own number lies; of fewer than `FEWEST_OTHERS` nothing.
+"""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
+from evaluation.display.table import MISSING
+from evaluation.report.contribution_shares import image_shares
 from evaluation.report.parts import ROUNDS
 from evaluation.results.intervals import of_sites
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
 
-FEWEST_OTHERS = 3  # sites; quantiles of fewer would be single sites' numbers
-QUANTILES = {"min": 0.0, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "max": 1.0}
-SAME = 1e-6  # shares that differ by less, relative to the largest, are the same
+FEWEST_OTHERS = 3  # sites; of fewer a median is a number of one, or of both
+MANY_OTHERS = 8  # from here on quartiles are shown beside the median
+GRAIN = 0.05  # what numbers of others are rounded to, where 0 to 1: 5 points of Dice, 5 percent of a whole
+SHARES = ("weight", "contribution", "reputation")  # with one other site, its number is what is left of the whole
 
 
 @dataclass(frozen=True)
@@ -24,43 +31,82 @@ class Own:
     runs: Sequence[Run]
     results: Results  # of all sites, without shares of training images
 
+    @property
+    def others(self) -> int:
+        """How many other sites there are."""
+        return len(self.runs[0].sites) - 1
+
     def of(self, statistic: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """A statistic of Dice, fractions, by method: ``mean, low, high`` of the site, and the others' quantiles."""
+        """A statistic of Dice, fractions, by method: ``mean, low, high`` of the site, and all sites' means."""
         table = of_sites(self.results.dice.intervals, statistic)
         mine = table[table.index.get_level_values("of") == self.name].droplevel("of").dropna(subset="mean")
-        mine = mine.reindex(
-            [method for method in dict.fromkeys(run.label for run in self.runs) if method in mine.index]
-        )
-        others = table[table.index.get_level_values("of") != self.name]["mean"]
-        return mine[["mean", "low", "high"]], quantiles(pd.DataFrame(others.unstack("of")))
+        order = dict.fromkeys(run.label for run in self.runs)
+        mine = mine.reindex([method for method in order if method in mine.index])
+        return mine[["mean", "low", "high"]], pd.DataFrame(table["mean"].unstack("of")).reindex(mine.index)
 
 
-def quantiles(others: pd.DataFrame) -> pd.DataFrame:
-    """Rows x `QUANTILES` of the others' numbers; without rows in which fewer than `FEWEST_OTHERS` are known.
+def rounded_others(table: pd.DataFrame, own: str) -> pd.DataFrame:
+    """Rows x ``median``, and the quartiles of `MANY_OTHERS` or more, of the others' numbers from 0 to 1, by `GRAIN`.
+
+    Without rows in which fewer than `FEWEST_OTHERS` are known.
 
     Args:
-        others: rows x other sites.
+        table: rows x all sites.
+        own: the site whose others these are.
     """
-    known = others[others.notna().sum(axis=1) >= FEWEST_OTHERS]
-    if known.empty:
-        return pd.DataFrame(math.nan, known.index, list(QUANTILES))
-    return pd.DataFrame({name: known.quantile(share, axis=1) for name, share in QUANTILES.items()}, index=known.index)
+    others = table.drop(columns=own, errors="ignore")
+    known = others.notna().sum(axis=1)
+    shown = {
+        "median": (0.5, FEWEST_OTHERS),
+        "lower quartile": (0.25, MANY_OTHERS),
+        "upper quartile": (0.75, MANY_OTHERS),
+    }
+    columns = {}
+    for name, (share, fewest) in shown.items():
+        numbers = pd.Series(others.astype(float).quantile(share, axis=1))
+        columns[name] = (GRAIN * (numbers / GRAIN).round()).where(known >= fewest)
+    return pd.DataFrame(columns, index=table.index).dropna(axis=0, how="all").dropna(axis=1, how="all")
 
 
-def without_image_shares(results: Results) -> tuple[Results, bool]:
-    """The results without weights and contributions that are shares of training images, and whether there were any.
+def rank_bands(table: pd.DataFrame, own: str, *, lowest_first: bool = False) -> pd.Series:
+    """By row, the third of all sites in which the own number ranks: ``upper third``; no words of too few others.
 
-    Beside a site's own number of images they would tell the others'. They are known by their proportions: all that are
-    above 0 in a round are the same multiple of the sites' images.
+    Args:
+        table: rows x all sites.
+        own: the site.
+        lowest_first: whether a lower number ranks higher.
     """
-    images = results.rounds.of("num_samples")
-    rows = results.rows
+    ranks = table.rank(axis=1, ascending=lowest_first, method="average")
+    count = table.notna().sum(axis=1)
+    place = (ranks[own] - 0.5) / count
+    words = np.select([place < 1 / 3, place < 2 / 3], ["upper third", "middle third"], "lower third")
+    told = pd.Series(words, index=table.index, dtype=object)
+    return told.where((count > FEWEST_OTHERS) & place.notna(), MISSING)
+
+
+def without_what_tells(results: Results, name: str, others: int) -> tuple[Results, list[str]]:
+    """The results without what would tell other sites' numbers, and why each is left out.
+
+    Beside a site's own number of images, weights and contributions that are shares of training images would tell how
+    many there are at others. They are known by their proportions: all that are above 0 in a round are the same multiple
+    of the sites' images. With one other site, what is not its own of a whole is the other's.
+
+    Args:
+        results: of all sites.
+        name: of the site that the report is for.
+        others: how many other sites there are.
+    """
+    rows, said = results.rows, []
     dropped = pd.Series(False, rows.index)
     rounds = pd.MultiIndex.from_frame(rows[["method", "seed", "round"]].astype({"method": str}))
+    of_rounds = rows["split"] == ""
     for quantity in ROUNDS:
-        table = results.rounds.of(quantity)
-        ratio = table.where(table > 0) / images.reindex(table.index)
-        same = ratio.max(axis=1) - ratio.min(axis=1) <= SAME * ratio.max(axis=1)
+        same = image_shares(results, quantity)
         found = [(str(method), seed, number) for method, seed, number in same.index[same]]
-        dropped |= rounds.isin(found) & (rows["quantity"] == quantity) & (rows["split"] == "")
-    return (Results(rows[~dropped]), True) if dropped.any() else (results, False)
+        dropped |= rounds.isin(found) & (rows["quantity"] == quantity) & of_rounds
+    if dropped.any():
+        said.append("those that are shares of training images would tell the numbers of images of other sites")
+    if others == 1:
+        dropped |= rows["quantity"].isin(SHARES) & of_rounds
+        said.append("of two sites, what one does not have of the whole is the other's")
+    return (Results(rows[~dropped]) if dropped.any() else results), said

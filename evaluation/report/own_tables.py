@@ -1,37 +1,45 @@
-"""Tables and figures of one hospital: its own numbers, beside quantiles of the others where they may be shown."""
+"""Tables and figures of one hospital: its own numbers, and beside them of the others what tells nobody's."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from evaluation.display import curves, dots_and_bars
+from evaluation.display.pages import Drawing
 from evaluation.display.table import Table
-from evaluation.report import marks
+from evaluation.report import alt_texts, marks
 from evaluation.report.agreement import Agreement
-from evaluation.report.own_site import QUANTILES, Own, quantiles
+from evaluation.report.contribution_shares import contribution_shares
+from evaluation.report.hospitals import grounds_of
+from evaluation.report.own_site import Own, rank_bands, rounded_others
 from evaluation.report.parts import ROUNDS, averaged, shared_quantities, surface_columns, with_intervals
-from evaluation.results.intervals import of_sites
+from evaluation.report.verdicts import FEWEST_SEEDS, ONE_SEED
 
-MERIT = {
-    "mean_weight": "Weight, mean",
-    "mean_contribution": "Contribution, mean",
-    "mean_reputation": "Reputation, mean",
-}
+MERIT = {"mean_weight": "Weight, mean [%]", "mean_reputation": "Reputation, mean [own unit]"}
+SHARE = "Share of contribution [%]"
 
 
 def own_tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
-    """Every table that the results can fill."""
-    dice, gain = own.of("dice"), own.of("gain")
-    if not dice[0].empty:
-        yield _against("own-dice", own, {"Test Dice [%]": dice}, 100.0, "Test Dice [%], with its 95 % interval", 1)
+    """Every table that the results can fill, its numbers rounded as they are shown."""
+    return (_rounded(table) for table in _tables(own, agreed))
+
+
+def _tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
+    (dice, all_dice), (gain, all_gains) = own.of("dice"), own.of("gain")
+    grounds = grounds_of(own.results)
+    if not dice.empty:
+        shown = {"Test Dice [%]": Beside(dice, all_dice, 100.0, rounded=True)}
+        yield _against("own-dice", own, shown, "Test Dice [%], with its 95 % interval", grounds.hindrance)
     surfaces = _surfaces(own)
     if surfaces:
-        yield _against("own-surfaces", own, surfaces, 1.0, "How far surfaces of prediction and reference lie apart", 1)
-    if not gain[0].empty:
+        caption = "How far surfaces of prediction and reference lie apart"
+        yield _against("own-surfaces", own, surfaces, caption, grounds.hindrance)
+    if not gain.empty:
+        shown = {"Gain [points]": Beside(gain, all_gains, 100.0)}
         caption = "Gain in test Dice over training alone [points], with its 95 % interval"
-        yield _against("own-gains", own, {"Gain [points]": gain}, 100.0, caption, 1)
+        yield _against("own-gains", own, shown, caption, grounds.hindrance)
     cases = own.results.dice.sites
     if not cases.empty:
         mine = averaged(cases[cases.index.get_level_values("site") == own.name]).droplevel("site")
@@ -39,52 +47,95 @@ def own_tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
                               "Lowest case [%]": 100 * mine["lowest"].to_numpy(),
                               "Both empty": mine["both_empty"].to_numpy()})  # fmt: skip
         yield Table("own-cases", f"Test cases of {own.name}", frame)
-    merit = _merit(own)
-    if merit:
-        caption = "Weights and contributions, means over rounds and seeds, of the contribution with its 95 % interval"
-        yield _against("own-contributions", own, merit, 1.0, caption, 3)
+    seeds = len({run.seed for run in own.runs})
+    hindrance = ONE_SEED if seeds < FEWEST_SEEDS else ""
+    if merit := _merit(own):
+        caption = "Weights and share of contribution, means over rounds and seeds, of the share with its 95 % interval"
+        yield _against("own-contributions", own, merit, caption, hindrance)
     if agreed:
-        columns = {f"{one.truth} value [points]": _valued(one.values, own.name) for one in agreed}
+        shown = {f"Value, {one.truth} [points]": _valued(one.values, own.name) for one in agreed}
         caption = "What the site is worth: points of mean Dice, mean over seeds"
         caption += "".join(f"; {one.sampled}" for one in agreed if one.sampled)
-        yield _against("own-values", own, columns, 1.0, caption, 2)
+        alone = min(len(one.values) for one in agreed) < FEWEST_SEEDS
+        yield _against("own-values", own, shown, caption, ONE_SEED if alone else "")
     marked = marks.marked(own.runs)
     marked = marked[marked["Site"] == own.name]
     if not marked.empty:
+        others = [site for site in own.runs[0].sites if site != own.name]
+        marked = marked.assign(Reason=[_unnamed(str(reason), others) for reason in marked["Reason"]])
         yield Table("own-marks", f"Where {own.name} was flagged or expelled, or its reply rejected", marked)
     suspicions = marks.suspected(own.runs)[0]
     if not suspicions.frame.empty and (rows := suspicions.frame[suspicions.frame["Site"] == own.name]).size:
-        yield replace(suspicions, name="own-suspicions", frame=rows.reset_index(drop=True))
+        # a suspicion relates the own number to all sites': with the own one it would tell the sum of the others'
+        kept = rows.drop(columns=["Suspicion, highest", "Threshold"]).reset_index(drop=True)
+        yield replace(suspicions, name="own-suspicions", frame=kept)
 
 
-Against = tuple[pd.DataFrame, pd.DataFrame]  # (rows x mean, low, high of the site; rows x quantiles of the others)
+@dataclass(frozen=True)
+class Beside:
+    """A quantity of the site and of all sites, in the same unit."""
+
+    mine: pd.DataFrame  # methods x mean, low, high
+    everyone: pd.DataFrame  # methods x sites
+    unit: float = 1.0  # of what is shown
+    rounded: bool = False  # whether it lies between 0 and 1, so that the others' median may be shown, rounded
+    lowest_first: bool = False
 
 
-def _against(name: str, own: Own, columns: dict[str, Against], unit: float, caption: str, decimals: int) -> Table:
-    """A row per quantity and method: the site's own, then the quantiles of the others where they may be shown."""
-    mine = unit * pd.concat({what: pair[0] for what, pair in columns.items()})
-    others = unit * pd.concat({what: pair[1] for what, pair in columns.items()}).reindex(mine.index)
+def _against(name: str, own: Own, columns: dict[str, Beside], caption: str, hindrance: str) -> Table:
+    """A row per quantity and method: the site's own, the third it ranks in, the rounded median of the others."""
+    mine = pd.concat({what: one.unit * one.mine for what, one in columns.items()})
     names = {"Method": [str(index[1]) for index in mine.index]}
     if len(columns) > 1:
         names = {"Quantity": [str(index[0]) for index in mine.index], **names}
     if not any(names["Method"]):
         names = {"Value": [str(index[0]) for index in mine.index]}
+    bands = pd.concat(
+        {what: rank_bands(one.everyone, own.name, lowest_first=one.lowest_first) for what, one in columns.items()}
+    )
+    others = pd.concat(
+        {
+            what: one.unit * rounded_others(one.everyone, own.name).reindex(one.everyone.index)
+            for what, one in columns.items()
+            if one.rounded
+        }
+        or {"": pd.DataFrame()}
+    )
     shown: dict[str, pd.DataFrame | pd.Series] = {own.name: mine}
+    if bands.str.endswith("third").any():
+        words = bands.where(~bands.str.endswith("third"), hindrance.partition(" (")[0]) if hindrance else bands
+        shown["Rank among all sites"] = words
     if others.notna().any(axis=None):
-        shown |= {f"Others, {quantile}": others[quantile] for quantile in QUANTILES}
-        caption += "; beside it the quantiles of the other sites"
-    return Table(name, caption, **with_intervals(shown, names), decimals=decimals)
+        shown |= {f"Others, {column}": others[column].reindex(mine.index) for column in others}
+        caption += "; of the others' numbers no more than a median, rounded to 5"
+    return Table(name, caption, **with_intervals(shown, names), decimals=1)
 
 
-def _surfaces(own: Own) -> dict[str, Against]:
+def _rounded(table: Table) -> Table:
+    """The same numbers in the files as on the page."""
+    parts = {name: part.round(1) for name in ("frame", "low", "high") if (part := getattr(table, name)) is not None}
+    return replace(table, **parts)
+
+
+def _unnamed(text: str, others: Sequence[str]) -> str:
+    for site in sorted(others, key=len, reverse=True):
+        text = text.replace(site, "another site")
+    return text
+
+
+def _surfaces(own: Own) -> dict[str, Beside]:
     """HD95 and NSD, means over seeds."""
-    found: dict[str, Against] = {}
+    found = {}
     for heading, column in surface_columns(own.results.dice.sites).items():
         table = _method_by_site(column)
         if own.name in table and table[own.name].notna().any():
-            mine = pd.DataFrame({"mean": table[own.name]}).dropna().assign(low=float("nan"), high=float("nan"))
-            found[heading] = (mine, quantiles(table.drop(columns=own.name)))
+            found[heading] = _beside(table, own.name, lowest_first=heading.startswith("HD95"))
     return found
+
+
+def _beside(table: pd.DataFrame, name: str, *, unit: float = 1.0, lowest_first: bool = False) -> Beside:
+    mine = pd.DataFrame({"mean": table[name], "low": math.nan, "high": math.nan}).dropna(subset="mean")
+    return Beside(mine, table.reindex(mine.index), unit, lowest_first=lowest_first)
 
 
 def _method_by_site(column: pd.Series) -> pd.DataFrame:
@@ -93,56 +144,53 @@ def _method_by_site(column: pd.Series) -> pd.DataFrame:
     return table.set_axis(table.index.astype(str), axis=0)
 
 
-def _merit(own: Own) -> dict[str, Against]:
-    """Weights, contributions and reputations, means over rounds and seeds."""
+def _merit(own: Own) -> dict[str, Beside]:
+    """Weights and reputations, means over rounds and seeds, and shares of contribution."""
     merit = own.results.rounds.contributions
-    found: dict[str, Against] = {}
+    found: dict[str, Beside] = {}
     for column, heading in MERIT.items():
-        if column not in merit:
-            continue
-        table = _method_by_site(merit[column])
-        if own.name not in table:
-            continue
-        mine = pd.DataFrame({"mean": table[own.name]}).dropna().assign(low=float("nan"), high=float("nan"))
-        if column == "mean_contribution":
-            ends = of_sites(own.results.rounds.intervals, "contribution")
-            ends = ends[ends.index.get_level_values("of") == own.name].droplevel("of")
-            ends = ends[(ends["seeds"] > 1) & (ends["high"] > ends["low"])]
-            mine = mine.assign(low=ends["low"].reindex(mine.index), high=ends["high"].reindex(mine.index))
-        found[heading] = (mine, quantiles(table.drop(columns=own.name)))
+        table = _method_by_site(merit[column]) if column in merit else pd.DataFrame()
+        if own.name in table:
+            found[heading] = _beside(table, own.name, unit=100.0 if "[%]" in heading else 1.0)
+    shares = {method: sites for method, sites in contribution_shares(own.results).items() if own.name in sites}
+    if shares:
+        mine = pd.DataFrame({method: vars(sites[own.name]) for method, sites in shares.items()}).T
+        everyone = pd.DataFrame(
+            {method: {site: one.mean for site, one in sites.items()} for method, sites in shares.items()}
+        )
+        found[SHARE] = Beside(mine, everyone.T, 100.0, rounded=True)
     return found
 
 
-def _valued(values: pd.DataFrame, name: str) -> Against:
-    means = values.mean().to_frame("").T
-    mine = pd.DataFrame({"mean": means[name], "low": float("nan"), "high": float("nan")})
-    return mine, quantiles(means.drop(columns=name))
+def _valued(values: pd.DataFrame, name: str) -> Beside:
+    return _beside(values.mean().to_frame("").T, name)
 
 
-def own_figures(own: Own) -> Iterator[tuple[str, tuple[str, Figure]]]:
-    """Figures by name, with captions."""
-    told = "; grey: the other sites, from lowest to highest, their quartiles and median"
-    dice, others = own.of("dice")
+def own_figures(own: Own) -> Iterator[tuple[str, Drawing]]:
+    """Figures by name."""
+    dice, everyone = own.of("dice")
     if not dice.empty:
         rows = own.results.dice.cases.xs(own.name, level="site")
         cases = {method: rows[rows.index.get_level_values("method") == method] for method in dice.index}
-        text = f"Test Dice of {own.name} per method, each dot one of its cases{'; beside it the others' * len(others)}."
-        yield "own-dice", (text, dots_and_bars.own_dice(dice["mean"], cases, others, own.name))
+        others = rounded_others(everyone, own.name)
+        medians = others["median"] if "median" in others else pd.Series(dtype=float)
+        beside = "; beside it the median of the others" if len(medians) else ""
+        text = f"Test Dice of {own.name} per method, each dot one of its cases{beside}."
+        drawn = dots_and_bars.own_dice(dice["mean"], cases, medians, own.name)
+        yield "own-dice", Drawing(text, drawn, alt_texts.of_own(own.name, dice["mean"]))
     validation = own.results.rounds.validation
     if own.name in validation:
-        text = "Validation Dice over the rounds, of the model received, mean over seeds"
-        yield "own-validation", _over_rounds(own, 100 * validation, "Validation Dice [%]", text, told)
+        text = "Validation Dice over the rounds, of the model received, mean over seeds."
+        yield "own-validation", _over_rounds(own, validation, "Validation Dice [%]", text)
     for quantity in shared_quantities(own.results):
         table = own.results.rounds.of(quantity)
-        if own.name in table and table[own.name].notna().any():
-            text = f"{quantity.title()} over the rounds, mean over seeds"
-            yield f"own-{ROUNDS[quantity][0]}", _over_rounds(own, table, quantity.title(), text, told)
+        if own.name in table and table[own.name].notna().any() and quantity == "weight":
+            text = "Aggregation weight over the rounds, mean over seeds."
+            yield f"own-{ROUNDS[quantity][0]}", _over_rounds(own, table, "Weight [%]", text)
 
 
-def _over_rounds(own: Own, table: pd.DataFrame, title: str, text: str, told: str) -> tuple[str, Figure]:
-    means = table.groupby(level=["method", "round"], observed=True).mean()
-    mine = pd.DataFrame(means[own.name].unstack("method")).dropna(axis=1, how="all")
+def _over_rounds(own: Own, table: pd.DataFrame, title: str, text: str) -> Drawing:
+    means = (100 * table[own.name]).round(1).groupby(level=["method", "round"], observed=True).mean()
+    mine = pd.DataFrame(means.unstack("method")).dropna(axis=1, how="all").round(1)
     mine.columns = mine.columns.astype(str)
-    bands = quantiles(means.drop(columns=own.name))
-    others = {str(method): band.droplevel("method").reindex(mine.index) for method, band in bands.groupby("method")}
-    return f"{text}{told * bool(others)}.", curves.own_over_rounds(mine, others, own.name, title)
+    return Drawing(text, curves.own_over_rounds(mine, own.name, title), alt_texts.of_lines(mine, title))

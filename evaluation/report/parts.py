@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,22 @@ import pandas as pd
 from evaluation.display.drawing import png
 from evaluation.display.pages import Picture, photograph
 from evaluation.display.table import HEADINGS, UNITS
-from evaluation.report.overlay import draw, overlays
+from evaluation.report.alt_texts import of_overlays
+from evaluation.report.overlay import draw, overlays, without_blanks
 from evaluation.results.dice import SURFACES
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
 from fedmerit.errors import BadInput
 
+FOLDERS = ("sites_folder", "server_sites")  # of run.json, places on one machine
 OF_ONE_RUN = ("run", "method", "command", "started")  # of run.json, what is in no table of several runs
 ROUNDS = {
-    "weight": ("weights", "Aggregation weight of each site over the rounds."),
-    "contribution": ("contributions", "Contribution of each site as the method estimates it, round by round."),
-    "reputation": ("reputation", "Reputation: contribution remembered over rounds."),
+    "weight": ("weights", "Aggregation weight of each site over the rounds, in percent of the whole."),
+    "contribution": (
+        "contributions",
+        "Contribution of each site as the method estimates it, round by round, in the method's own unit.",
+    ),
+    "reputation": ("reputation", "Reputation: contribution remembered over rounds, in the method's own unit."),
 }
 
 
@@ -47,16 +53,30 @@ def settings_of(runs: Sequence[Run], shown: Sequence[Mapping[str, Any]]) -> tupl
 
 
 def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings by name, without those that say nothing and without the folders of this machine."""
     found: dict[str, str] = {}
     for name, value in info.items():
         if isinstance(value, Mapping):
             found |= _flat(value, f"{prefix}{name}: ")
+        elif value in (None, "", []) or name in FOLDERS:
+            continue
         elif isinstance(value, list) and all(isinstance(part, str) for part in value):
             joint = " " if name == "command" else ", "
-            found[prefix + name] = joint.join(value)
+            found[prefix + name] = joint.join(map(_without_folder, value))
         else:
-            found[prefix + name] = value if isinstance(value, str) else json.dumps(value)
+            found[prefix + name] = _without_folder(value) if isinstance(value, str) else json.dumps(value)
     return found
+
+
+def _without_folder(text: str) -> str:
+    """The last part of a path, of an option's value too; else the text."""
+    return re.sub(r"(^|=)[^=\s]*/([^/=\s]+)/?$", r"\1\2", text) if "://" not in text else text
+
+
+def trained(runs: Sequence[Run]) -> str:
+    """The days on which the runs were begun: ``2026-01-02``, or the first and the last."""
+    days = sorted({str(run.info["started"])[:10] for run in runs if run.info.get("started")})
+    return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "at a time not recorded"
 
 
 def shared_quantities(results: Results) -> dict[str, list[str]]:
@@ -95,7 +115,8 @@ def overlay_picture(
     if not tested:
         return None, "No segmentation is shown: the run has no test Dice yet."
     try:
-        content = png(draw(overlays(tested, place, only)))
+        shown = without_blanks(overlays(tested, place, only))
+        content = png(draw(shown))
     except BadInput as error:
         if sites is not None:
             raise
@@ -105,7 +126,7 @@ def overlay_picture(
         f"The best, median and worst test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
         "in the slice where the organ is largest. The Dice is that of the whole case."
     )
-    return photograph(content, caption, file), ""
+    return photograph(content, caption, of_overlays(shown), file), ""
 
 
 def surface_columns(table: pd.DataFrame) -> dict[str, pd.Series]:

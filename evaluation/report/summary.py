@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from evaluation.report.words import between, listed, percent, points
+from evaluation.report import verdicts
+from evaluation.report.hospitals import grounds_of
+from evaluation.report.verdicts import Measured
+from evaluation.report.words import listed, percent, points
 from evaluation.results.bootstrap import LEVEL
 from evaluation.results.dice import over_sites
 from evaluation.results.intervals import alike, by_rank, of_methods, of_sites
@@ -57,17 +60,37 @@ def _facts_of_several(results: Results) -> Iterator[Fact]:
 
 def _fact_of_weights(weights: pd.Series) -> Iterator[Fact]:
     if (known := weights.dropna()).size and not _equal(known):
-        yield Fact("Largest weight", f"{known.max():.3f}", f"{_top(known)}; an equal share is {1 / len(known):.3f}")
+        yield Fact(
+            "Largest weight", percent(known.max()), f"{_top(known)}; an equal share is {percent(1 / len(known))}"
+        )
 
 
 def sentences(results: Results) -> list[str]:
     """The findings over all methods: which is highest and whether that can be told, who gained, lost or was flagged."""
-    said, intervals = list[str](), results.dice.intervals
-    if len(_dice(results)) > 1:
-        said.append(_headline(_over_sites(results)))
-        said += _told_apart(intervals)
-    said += _gained_and_lost(intervals)
-    return [*said, _marks(results)]
+    said, table = list[str](), _over_sites(results) if len(_dice(results)) else pd.DataFrame()
+    grounds = grounds_of(results)
+    if len(table) > 1:
+        columns = (
+            {str(name): float(value) for name, value in table[column].items()} for column in ("mean", "worst", "std")
+        )
+        said += [verdicts.of_methods(*columns), verdicts.of_lead(*_close(results.dice.intervals), grounds, LEVEL)]
+    gains = of_sites(results.dice.intervals, "gain").dropna(subset="mean")
+    alike_sites: dict[str, list[str]] = {}
+    for site, rows in gains.groupby(level="of"):
+        of_site = {
+            str(name): Measured(row["mean"], row["low"], row["high"]) for name, row in rows.droplevel("of").iterrows()
+        }
+        alike_sites.setdefault(verdicts.of_gains(of_site, grounds_of(results, str(site))), []).append(str(site))
+    said += [f"{listed(sites)} {text}" for text, sites in alike_sites.items()]
+    return [*said, verdicts.of_marks(_marked(results, "flagged"), _marked(results, "rejected"))]
+
+
+def _close(intervals: pd.DataFrame) -> tuple[str, list[str]]:
+    """The best method by mean Dice, and those that it cannot be told from."""
+    best = by_rank(of_methods(intervals, "mean"))[0]
+    against = of_sites(intervals, "difference")
+    against = against[against.index.get_level_values("method") == best].droplevel("method")
+    return best, [str(method) for method in against.index[alike(against)]]
 
 
 def method_by_method(results: Results) -> list[tuple[str, str]]:
@@ -81,66 +104,6 @@ def method_by_method(results: Results) -> list[tuple[str, str]]:
         elif found:
             said.append((method, f"{'; '.join(found)}."))
     return said
-
-
-def _headline(overall: pd.DataFrame) -> str:
-    text = (
-        f"Of {len(overall)} methods, {_top(overall['mean'])} has the highest mean test Dice "
-        f"({percent(overall['mean'].max())}), {_top(overall['worst'])} the highest Dice on its worst site "
-        f"({percent(overall['worst'].max())})"
-    )
-    if overall["std"].notna().any():
-        least = _top(-overall["std"])
-        text += (
-            f", and {least} serves the sites most alike (standard deviation {100 * overall['std'].min():.1f} points, "
-            f"at a mean of {percent(overall['mean'][least])})"
-        )
-    return f"{text}."
-
-
-def _told_apart(intervals: pd.DataFrame) -> Iterator[str]:
-    """Which methods the best by mean Dice cannot be told from."""
-    best = by_rank(of_methods(intervals, "mean"))[0]
-    against = of_sites(intervals, "difference")
-    against = against[against.index.get_level_values("method") == best].droplevel("method")
-    close = [str(method) for method in against.index[alike(against)]]
-    end = f"the {100 * LEVEL:g} % intervals of the differences, case by case, hold 0"
-    yield (
-        f"{best} is not distinguishable from {listed(close)}: {end}." if close
-        else f"The {100 * LEVEL:g} % intervals of what {best} is above each other method leave out 0."
-    )  # fmt: skip
-
-
-def _gained_and_lost(intervals: pd.DataFrame) -> Iterator[str]:
-    """Who gained and who lost against training alone, over all methods; surely where the interval leaves out 0."""
-    gain = of_sites(intervals, "gain").dropna(subset="mean")
-    methods = len(gain.index.unique("method"))
-    for site, rows in gain.groupby(level="of"):
-        won, lost = rows[rows["mean"] >= 0], rows[rows["mean"] < 0]
-        if methods == 1:
-            row = rows.iloc[0]
-            verb = "gained" if row["mean"] >= 0 else "lost"
-            yield (
-                f"{site} {verb} against training alone: {points(row['mean'])} points of Dice "
-                f"({between(row['low'], row['high'])})."
-            )
-            continue
-        parts = []
-        if len(won):
-            sure = int((won["low"] > 0).sum())
-            parts.append(f"gained under {len(won)} of {methods} methods{_sure(sure)}")
-        if len(lost):
-            sure = int((lost["high"] < 0).sum())
-            worst = lost["mean"].droplevel("of").idxmin()
-            parts.append(
-                f"lost under {len(lost)}{_sure(sure)}, most under {worst} ({points(lost['mean'].min())} points)"
-            )
-        yield f"{site} {' and '.join(parts)}, against training alone."
-
-
-def _sure(count: int) -> str:
-    """How many of the changes have an interval that leaves out 0."""
-    return f" ({count or 'none'} with an interval that leaves out 0)"
 
 
 def _findings(results: Results, method: str) -> Iterator[str]:
@@ -160,10 +123,10 @@ def _findings(results: Results, method: str) -> Iterator[str]:
     for _, line in _of(_mean(results, "weight"), method).iterrows():
         if (known := line.dropna()).size:
             yield (
-                f"all sites ended with the weight {known.max():.3f}"
+                f"all sites ended with the weight {percent(known.max())}"
                 if _equal(known)
-                else f"the largest weight in the end is {_top(known)}'s, {known.max():.3f}, and the smallest "
-                f"{_top(-known)}'s, {known.min():.3f} (an equal share is {1 / len(known):.3f})"
+                else f"the largest weight in the end is {_top(known)}'s, {percent(known.max())}, and the smallest "
+                f"{_top(-known)}'s, {percent(known.min())} (an equal share is {percent(1 / len(known))})"
             )
     for _, line in _of(_mean(results, "mean_contribution"), method).iterrows():
         if (known := line.dropna()).size and not _equal(known):
@@ -184,18 +147,6 @@ def _findings(results: Results, method: str) -> Iterator[str]:
 def _of(table: pd.DataFrame, method: str) -> pd.DataFrame:
     """The row of one method, where it has any."""
     return table[table.index == method]
-
-
-def _marks(results: Results) -> str:
-    flagged, rejected = _marked(results, "flagged"), _marked(results, "rejected")
-    if not flagged and not rejected:
-        return "No site was flagged and no reply was rejected."
-    parts = [
-        f"{listed(sites)} {what} in at least one round"
-        for sites, what in ((flagged, "flagged"), (rejected, "with a reply rejected"))
-        if sites
-    ]
-    return f"Look at these first: {'; '.join(parts)}."
 
 
 def _marked(results: Results, quantity: str) -> list[str]:

@@ -14,6 +14,7 @@ RUN = ["method", "seed"]
 SITE = [*RUN, "site"]
 ALONE = "standalone"  # the method under which every site trains alone
 SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities; runs of earlier versions have none of them
+FEWEST_TO_RESAMPLE = 3  # test cases of a site in a run; of one or two there is no interval
 OWN, UNION = "testing", "union"  # a site's own test cases; those of every site, for the model it ends with
 
 
@@ -109,11 +110,16 @@ class Dice:
 
     @cached_property
     def intervals(self) -> pd.DataFrame:
-        """`evaluation.results.intervals.of_dice`, of methods by rank of their means over seeds."""
+        """`evaluation.results.intervals.of_dice`, of methods by rank of their means over seeds.
+
+        None of a site with fewer than `FEWEST_TO_RESAMPLE` cases in a run, nor of all where there is such a site.
+        """
         if self.rows.empty:
             return intervals.NONE
         order = intervals.by_rank(pd.DataFrame(self.comparison[0]["sites"]))
-        return intervals.of_dice(self.cases, order, ALONE)
+        cases = self.sites["cases"].groupby(level="site").min()
+        few = [str(site) for site in cases.index[cases < FEWEST_TO_RESAMPLE]]
+        return intervals.with_enough_cases(intervals.of_dice(self.cases, order, ALONE), few)
 
 
 def _by_label(rows: pd.DataFrame) -> pd.DataFrame:

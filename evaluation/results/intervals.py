@@ -4,7 +4,7 @@ All are percentile intervals of `evaluation.results.bootstrap`, at 95 %: Dice ov
 seeds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,6 +37,19 @@ def of_dice(cases: pd.Series, order: list[str], alone: str) -> pd.DataFrame:
         alone: the one that gains are against, where it is among them.
     """
     return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, alone))))
+
+
+def with_enough_cases(table: pd.DataFrame, few: Collection[str]) -> pd.DataFrame:
+    """The statistics of `of_dice` without the intervals that rest on too few cases of a site.
+
+    Args:
+        table: as `of_dice`.
+        few: the sites with too few.
+    """
+    statistic, of = (table.index.get_level_values(name) for name in ("statistic", "of"))
+    over_sites = ~statistic.isin(["dice", "gain"])
+    gone = of.isin(few) | (over_sites & bool(few))
+    return table.assign(**{end: table[end].mask(gone) for end in ("low", "high")})
 
 
 def of_contributions(known: pd.Series) -> pd.DataFrame:

@@ -64,7 +64,8 @@ class Rounds:
         """What each site brought and was given: ``(method, seed, site)`` x the quantities that the method records.
 
         ``num_samples``; ``weight``, ``contribution``, ``reputation`` of the last round, and ``mean_...`` over rounds;
-        ``flagged``, ``rejected``: in how many rounds, where any site was.
+        ``share`` of the sum of mean contributions, 0 to 1 where none is negative, of runs in which they differ and sum
+        to more than 0; ``flagged``, ``rejected``: in how many rounds, where any site was.
         """
         columns: dict[str, pd.Series] = {}
         for quantity in ("num_samples", "weight", "contribution", "reputation", "flagged", "rejected"):
@@ -77,6 +78,7 @@ class Rounds:
             columns[quantity] = _stacked(last)
             if quantity != "num_samples":
                 columns[f"mean_{quantity}"] = _stacked(runs.mean())
+        columns["share"] = _shares(columns["mean_contribution"])
         table = pd.DataFrame(columns).rename_axis(SITE).dropna(axis=1, how="all")
         counts = {name: table[name].fillna(0).astype(int) for name in ("flagged", "rejected") if name in table}
         return table.assign(**counts).drop(columns=[name for name, rounds in counts.items() if not rounds.any()])
@@ -113,6 +115,13 @@ class Rounds:
 
     def _dice_rows(self, split: str) -> pd.DataFrame:
         return self.results[(self.results["split"] == split) & (self.results["quantity"] == "dice")]
+
+
+def _shares(values: pd.Series) -> pd.Series:
+    """Of each run's sum, where that and the differences mean something."""
+    runs = values.groupby(level=RUN, observed=True)
+    total = runs.transform("sum")
+    return pd.Series((values / total).where((total > 0) & (runs.transform("max") > runs.transform("min"))))
 
 
 def _stacked(table: pd.DataFrame) -> pd.Series:

@@ -34,6 +34,11 @@ class Run:
         return sorted(self.info["sites"])
 
     @property
+    def attacks(self) -> dict[str, str]:
+        """The attacks that were planted, by site."""
+        return dict(self.info.get("behaviours", {}))
+
+    @property
     def seed(self) -> int:
         """The seed of the run."""
         return int(self.info["seed"])
@@ -143,7 +148,9 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
         settings = _settings(run)
         same = [_settings(other) for other in runs if other.info["method"] == run.info["method"]]
         differing = [key for key in settings if any(other.get(key) != settings[key] for other in same)]
-        values = ", ".join(f"{key}={_plain(settings[key])}" for key in differing)
+        shown = [f"{key}={_plain(settings[key])}" for key in differing]
+        shown += ["attacked"] * bool(run.attacks)  # not by whom: a label may be read by other sites
+        values = ", ".join(shown)
         labelled.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
     twice = Counter((run.label, run.seed) for run in labelled)
     return [

@@ -70,11 +70,11 @@ class Results:
     def dice_and_contribution(self) -> pd.DataFrame:
         """The table at the end of a run: one row per method and site, mean over seeds.
 
-        Columns ``method, site, num_samples, dice, weight, mean_contribution``: test Dice as a fraction, the weight of
-        the last round, the contribution as mean over rounds; after Dice those of `SURFACES` that were recorded. NaN
-        where a run has no such number.
+        Columns ``method, site, num_samples, dice, weight, mean_contribution, share``: test Dice as a fraction, the
+        weight of the last round, the contribution as mean over rounds, and its share of all sites'. After Dice stand
+        those of `SURFACES` that were recorded. NaN where a run has no such number.
         """
         tested = ["dice", *(name for name in SURFACES if name in self.dice.sites)]
-        wanted = ["num_samples", *tested, "weight", "mean_contribution"]
+        wanted = ["num_samples", *tested, "weight", "mean_contribution", "share"]
         table = self.rounds.contributions.join(self.dice.sites[tested], how="outer").reindex(columns=wanted)
         return table.groupby(level=["method", "site"]).mean().reset_index().astype({"method": str})

@@ -55,7 +55,7 @@ def test_attack_prints_the_run_beside_the_honest_one(study, fedmerit, tmp_path):
     told = plain(result.output)
     assert "2 runs, 0 to do" in told
     assert "site1 beside the run in which all are honest" in told
-    assert "small norm (0)" in told
+    assert "small norm (1)" in told
     assert {path.name for path in (out / "runs").iterdir()} == {"fedavg_honest_seed0", "fedavg_zero_site1_seed0"}
     assert {path.name for path in (out / "tables").iterdir()} == {"attack.csv", "attack.tex"}
     refused = fedmerit("attack", "--kind", "all", *given)

@@ -18,6 +18,7 @@ COMMANDS = [
     "demo",
     "evaluate",
     "report",
+    "dossier",
     "figure",
     "verify",
 ]

@@ -71,6 +71,13 @@ def test_report_of_several_runs_for_one_hospital(fedmerit, tmp_path):
     assert "Alder" not in page
 
 
+def test_report_into_a_folder(fedmerit, tmp_path):
+    run = make_run(tmp_path / "run", rounds=2)
+    assert fedmerit("report", run, "--out", tmp_path / "for" / "all", "--no-images").exit_code == 0
+    assert (tmp_path / "for" / "all" / "report.html").is_file()
+    assert (tmp_path / "for" / "all" / "tables" / "hospitals.csv").is_file()
+
+
 def test_verify_counts_the_records(fedmerit, trained):
     result = fedmerit("verify", trained())
     assert result.exit_code == 0

@@ -435,21 +435,3 @@ def test_attacks_by_the_earlier_name_of_the_option(fedmerit, options, run, asked
     assert result.exit_code == 0, result.output
     assert asked[0][1]["attacks"] == {"site1": "zero", "site2": "noise"}
     assert "--behave" not in fedmerit("run", "--help").output
-
-
-# demo
-
-
-@pytest.mark.slow
-def test_demo(fedmerit, tmp_path):
-    out = tmp_path / "demo"
-    result = fedmerit("demo", "--out", out, "--rounds", 1)
-    assert result.exit_code == 0, result.output
-    assert (out / "report.html").stat().st_size > 10_000
-    for method in ("fedavg", "fedce"):
-        assert (out / method / "models/global.pt").is_file()
-        assert fedmerit("verify", out / method).exit_code == 0
-    shutil.rmtree(out / "fedavg/models")
-    written = (out / "fedce/ledger.jsonl").stat().st_mtime_ns
-    assert fedmerit("demo", "--out", out, "--rounds", 1).exit_code == 0  # what is done is not done again
-    assert (out / "fedce/ledger.jsonl").stat().st_mtime_ns == written

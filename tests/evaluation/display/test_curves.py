@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from run_factory import make_run
+from run_factory import SITES, make_run
 
 from evaluation.display import curves, dots_and_bars
-from evaluation.display.drawing import png, svg
+from evaluation.display.drawing import NAME_HEIGHT, name_lines, panels, png, svg
 from evaluation.results.run_folders import open_runs, together
 from evaluation.results.views import Results
 
@@ -54,12 +54,35 @@ def test_a_site_that_was_absent_in_a_round_leaves_a_gap(tmp_path: Path) -> None:
     assert png(figure)
 
 
-def test_a_sites_own_lines_are_drawn_with_and_without_the_others() -> None:
-    own = pd.DataFrame({"fedavg": [0.1, 0.2, 0.3], "fedce": [0.2, 0.2, 0.4]})
-    names = ["min", "lower quartile", "median", "upper quartile", "max"]
-    band = pd.DataFrame([[0.0, 0.1, 0.2, 0.3, 0.4]] * 3, columns=names)
-    with_others = curves.own_over_rounds(own, {"fedavg": band}, "Birch", "Weight")
-    assert [len(panel.collections) for panel in with_others.axes] == [2, 0]
-    assert [text.get_text() for text in curves.own_over_rounds(own, {}, "Birch", "Weight").legends[0].texts] == [
-        "Birch"
-    ]
+def test_every_line_bears_its_name_and_none_lies_on_another(tmp_path: Path) -> None:
+    figure = curves.over_rounds(_results(tmp_path, rounds=4), "weight", "Weight", equal_share=True)
+    for panel in figure.axes:
+        names = {text.get_text(): text.get_position()[1] for text in panel.texts}
+        assert set(names) == set(SITES)
+        heights, (low, high) = sorted(names.values()), panel.get_ylim()
+        assert low == 0
+        assert np.diff(heights).min() >= 0.99 * NAME_HEIGHT * (high - low)
+        assert heights[-1] <= high
+
+
+def test_names_stay_apart_however_many_lines_end_in_one_place() -> None:
+    figure, (panel,) = panels(1)
+    panel.set_ylim(0, 1)
+    name_lines(panel, {f"site{number}": (1.0, 0.98, "k") for number in range(8)})
+    heights = sorted(text.get_position()[1] for text in panel.texts)
+    assert heights[-1] <= 1
+    assert np.diff(heights).min() >= 0.99 * NAME_HEIGHT
+    assert png(figure)
+
+
+def test_methods_whose_numbers_never_change_have_no_panel() -> None:
+    index = pd.MultiIndex.from_product([["fedavg", "fedce"], [0], [0, 1]], names=["method", "seed", "round"])
+    table = pd.DataFrame({"Alder": [0.4, 0.4, 0.4, 0.5], "Birch": [0.6, 0.6, 0.6, np.nan]}, index)
+    assert curves.moving(table) == ["fedce"]
+
+
+def test_a_sites_own_lines() -> None:
+    own = pd.DataFrame({"fedavg": [10, 20, 30], "fedce": [20, 20, 40]})
+    figure = curves.own_over_rounds(own, "Birch", "Weight [%]")
+    assert [len(panel.lines) for panel in figure.axes] == [1, 1]
+    assert {panel.get_ylim()[0] for panel in figure.axes} == {0}

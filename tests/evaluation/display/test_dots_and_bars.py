@@ -6,35 +6,52 @@ import pytest
 from run_factory import SITES
 
 from evaluation.display import dots_and_bars
-from evaluation.display.drawing import png, site_style
+from evaluation.display.drawing import method_style, png
 
 
-def test_gains_are_drawn_with_their_intervals_in_the_sites_colours() -> None:
+def test_gains_are_drawn_with_their_intervals_in_rows_that_bear_names() -> None:
     index = pd.MultiIndex.from_product([["fedavg", "fedce"], SITES[:3]])
     gains = pd.DataFrame({"mean": 0.1, "low": [-0.1, 0.05, np.nan] * 2, "high": [0.2, 0.3, np.nan] * 2}, index)
     figure = dots_and_bars.gain_ranges(gains, SITES)
     panel = figure.axes[0]
+    assert [label.get_text() for label in panel.get_yticklabels()] == list(SITES)
     assert [bars.lines[0].get_color() for bars in panel.containers] == [
-        site_style(SITES, site)["color"] for site in SITES[:3]
+        method_style(place)["color"] for place in (0, 1)
     ]
-    ends = panel.containers[0].lines[2][0].get_segments()[0][:, 1]
+    ends = panel.containers[0].lines[2][0].get_segments()[0][:, 0]
     assert sorted(ends) == pytest.approx([-10.0, 20.0])
+    assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg", "fedce"]
+
+
+def test_shares_stand_by_size_beside_the_equal_share() -> None:
+    shares = pd.DataFrame({"mean": [0.2, 0.5, 0.3], "low": np.nan, "high": np.nan}, index=list("abc"))
+    figure = dots_and_bars.share_ranges(shares, 1 / 3)
+    panel = figure.axes[0]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["b", "c", "a"]
+    assert panel.get_xlim()[0] == 0
+    assert figure.legends[0].texts[0].get_text() == "equal share, 33.3 %"
 
 
 def test_a_sites_own_dice_is_drawn_with_and_without_the_others() -> None:
-    names = ["min", "lower quartile", "median", "upper quartile", "max"]
     dice = pd.Series({"fedavg": 0.7, "fedce": 0.8})
     cases = {method: pd.Series([0.6, 0.9]) for method in dice.index}
-    boxes = pd.DataFrame([[0.5, 0.6, 0.7, 0.8, 0.9]], index=["fedce"], columns=names)
-    for others in (boxes, boxes.iloc[:0]):
+    medians = pd.Series({"fedce": 0.75})
+    for others in (medians, medians.iloc[:0]):
         figure = dots_and_bars.own_dice(dice, cases, others, "Birch")
-        assert len(figure.axes[0].patches) == 2 + len(others)
+        assert sum(line.get_marker() == "D" for line in figure.axes[0].lines) == len(others)
+        assert figure.axes[0].get_xlim() == (50, 100)
         assert png(figure)
 
 
-def test_agreement_has_a_dot_for_each_site() -> None:
+def test_agreement_names_each_dot() -> None:
     values = pd.Series({"Alder": 1.0, "Birch": -0.5, "Cedar": 2.0})
     figure = dots_and_bars.agreement(values, {"fedce": values / 3, "cgsv": values.drop("Birch")}, "leave-one-out")
-    dots = [panel.collections[1].get_offsets().tolist() for panel in figure.axes]
-    assert dots[0] == [pytest.approx([-0.5, -0.5 / 3])]
-    assert np.ma.getmaskarray(figure.axes[1].collections[1].get_offsets()).any()
+    names = [{text.get_text() for text in panel.texts} for panel in figure.axes]
+    assert names == [set(values.index), {"Alder", "Cedar"}]
+
+
+def test_names_of_dots_that_lie_close_stand_on_different_sides() -> None:
+    values = pd.Series({"a": 1.0, "b": 1.05, "c": 2.0})
+    figure = dots_and_bars.agreement(values, {"fedce": pd.Series({"a": 0.5, "b": 0.5, "c": 0.1})}, "Shapley")
+    sides = {text.get_text(): text.xyann[1] > 0 for text in figure.axes[0].texts}
+    assert sides == {"a": True, "b": False, "c": True}

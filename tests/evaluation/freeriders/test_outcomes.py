@@ -91,12 +91,15 @@ def test_the_tables_say_what_paid_and_what_told(study):
     summary, flagged, auroc, honest = tables(*study)
     row = summary.frame.set_index("Behaviour").loc["zero"]
     assert row["Runs"] == 4
-    assert row["Weight"] == pytest.approx(0.2)
-    assert row["Weight, honest"] == pytest.approx(0.4)
+    assert row["Weight [%]"] == pytest.approx(20)
+    assert row["Weight, honest [%]"] == pytest.approx(40)
     assert row["Others' Dice, change [%]"] == pytest.approx(-10)
-    assert row["Named [%]"] == 100
+    assert row["Highest free-rider value [%]"] == 100
+    assert row["Flagged by any detector [%]"] == 100
     assert row["Flagged by (after rounds)"] == "small norm (1), free-rider value (2)"
-    assert "Reward" not in summary.frame
+    twice = summary.frame.set_index("Behaviour").loc["duplicate"]  # no highest value, and flagged all the same
+    assert twice["Flagged by any detector [%]"] == 100
+    assert "Reward [%]" not in summary.frame
     assert flagged.frame.set_index("Behaviour").loc["zero", "small norm [%]"] == 100
     assert flagged.frame.set_index("Behaviour").loc["duplicate", "small norm [%]"] == 0
     areas = auroc.frame.set_index("Behaviour")
@@ -141,10 +144,10 @@ def test_one_run_beside_its_honest_one(study):
     attacks, results = study
     table = beside_honest(attacks[1], attacks[0], results).frame.set_index("Site")
     assert table["Behaviour"].to_list() == ["zero", "honest", "honest"]
-    assert table.loc["A", "Flagged by (round)"] == "small norm (2), free-rider value (3)"
-    assert table.loc["B", "Flagged by (round)"] == ""
-    assert table.loc["A", "Weight"] == 0.2
-    assert table.loc["A", "Weight, honest run"] == 0.5
+    assert table.loc["A", "Flagged by (after rounds)"] == "small norm (1), free-rider value (2)"
+    assert table.loc["B", "Flagged by (after rounds)"] == ""
+    assert table.loc["A", "Weight [%]"] == pytest.approx(20)
+    assert table.loc["A", "Weight, honest run [%]"] == pytest.approx(50)
 
 
 def test_figures_are_drawn_of_sites_that_ride_in_turn(study):

@@ -1,6 +1,7 @@
 """The HTML report: its numbers and what it leaves out."""
 
 import json
+import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -62,10 +63,9 @@ def test_the_report_of_one_run_and_all_that_lies_beside_it(tmp_path: Path) -> No
     path = write_report([run])
     assert path == run / "report.html"
     names = {file.relative_to(run).as_posix() for file in run.glob("*/*")}
-    assert names >= {
-        f"figures/{name}.png" for name in ("dice", "weights", "contributions", "reputation", "convergence")
-    }
+    assert names >= {f"figures/{name}.png" for name in ("dice", "shares", "weights", "contributions", "convergence")}
     assert names >= {f"tables/{name}.{kind}" for name in ("comparison", "dice", "labels") for kind in ("csv", "tex")}
+    assert "figures/reputation.png" not in names  # it never changes: a panel of flat lines
     assert not list(run.rglob(".*tmp"))
 
 
@@ -87,7 +87,7 @@ def test_surfaces_stand_beside_dice_where_they_were_measured(tmp_path: Path) -> 
     )
     assert "HD95 and NSD are not known of" in page
     older = write_report(runs[:1], tmp_path / "older" / "report.html", images=False).read_text()
-    assert "HD95" not in older
+    assert "HD95 [" not in older
 
 
 def test_tables_in_the_page_are_those_in_the_files(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_tables_in_the_page_are_those_in_the_files(tmp_path: Path) -> None:
     shown = page.tables["table-contributions"]
     table = pd.read_csv(tmp_path / "tables" / "contributions.csv")
     for cells, (_, row) in zip(shown[1:], table.iterrows(), strict=True):
-        number = row["Contribution, mean"]
+        number = row["Contribution, mean [own unit]"]
         expected = "\N{EN DASH}" if pd.isna(number) else f"{number:.3f}".replace("-", MINUS)
-        assert cells[shown[0].index("Contribution, mean")].split(" [")[0] == expected
+        assert cells[shown[0].index("Contribution, mean [own unit]")].split(" [")[0] == expected
 
 
 def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path)
     text = _Page(write_report([run]).read_text()).text
     dice = pd.read_csv(run / "tables" / "dice.csv").set_index("Site")["Dice [%]"]
     assert f"lowest at {dice.idxmin()} ({dice.min():.1f}%)" in text
-    weights = pd.read_csv(run / "tables" / "contributions.csv").set_index("Site")["Weight, last round"]
-    assert f"{weights.idxmax()}'s, {weights.max():.3f}" in text
+    weights = pd.read_csv(run / "tables" / "contributions.csv").set_index("Site")["Weight, last round [%]"]
+    assert f"{weights.idxmax()}'s, {weights.max():.1f}%" in text
     assert "One seed" in text
 
 
@@ -140,7 +140,10 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
     page = _Page(write_report(_runs(tmp_path)).read_text())
     addresses = [value for tag, name, value in page.attributes if name in ("src", "href", "srcset", "data", "action")]
     assert addresses
-    assert all(value.startswith("data:") for value in addresses)
+    assert all(value.startswith(("data:", "#", "tables/")) for value in addresses)
+    inside = {value for _, name, value in page.attributes if name == "id"}
+    assert {value[1:] for value in addresses if value.startswith("#")} <= inside
+    assert all((tmp_path / value).is_file() for value in addresses if value.startswith("tables/"))
     policy = next(value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value)
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -266,9 +269,9 @@ def test_who_gained_and_who_cannot_be_told_apart_stands_in_words(tmp_path: Path)
         twins.append(make_run(tmp_path / f"twin-{seed}", method="fedavg", seed=seed, parameters={"twin": 1}))
         (twins[-1] / "results.csv").write_text((tmp_path / f"fedavg-{seed}" / "results.csv").read_text())
     text = " ".join(_Page(write_report([*runs, *twins], tmp_path / "r.html").read_text()).text.split())
-    assert "Birch gained under 3 of 3 methods" in text
+    assert "Alder, Birch, Cedar and Dogwood gained under 3 of 3 methods (3 with an" in text
     assert "ranks 2 and 3 (fedavg, fedavg (twin=1)) are not distinguishable" in text
-    assert "2 seeds: too few for intervals over seeds" in text
+    assert "2 seeds: intervals over seeds are their two numbers" in text
 
 
 def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
@@ -300,3 +303,53 @@ def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:
     assert row[2:] == ["Birch", "expelled", "2\N{EN DASH}3", "its reputation fell below 0.333 of an equal share of the "
                        "remaining sites'"]  # fmt: skip
     assert heading[2:5] == ["Site", "What", "Rounds"]
+
+
+def test_the_first_screen_is_a_row_per_hospital(tmp_path: Path) -> None:
+    page = _Page(write_report(_runs(tmp_path)).read_text())
+    heading, *rows = page.tables["table-hospitals"]
+    numbers = ["Alone, Dice [%]", "Together, Dice [%]", "Gain [points]", "Share of contribution [%]"]
+    assert heading == ["Hospital", *numbers, "Flagged", "Verdict"]
+    assert [row[0] for row in rows] == list(SITES)
+    dice = pd.read_csv(tmp_path / "tables" / "dice.csv").set_index(["Method", "Site"])["Dice [%]"]
+    shown = pd.read_csv(tmp_path / "tables" / "hospitals.csv").set_index("Hospital")
+    for site in SITES:
+        alone, together = dice["standalone", site], dice["fedavg", site]  # the first that estimates contributions
+        row = shown.loc[site]
+        found = (row["Alone, Dice [%]"], row["Together, Dice [%]"], row["Gain [points]"])
+        assert found == pytest.approx((alone, together, together - alone))
+    assert shown["Share of contribution [%]"].sum() == pytest.approx(100)
+    better = shown["Gain [points], low"] > 0
+    assert ["Better together." in row[-1] for row in rows] == better.to_list()
+    assert better.any()
+    assert page.text.index("Who made it better") < page.text.index("Methods compared")
+
+
+def test_runs_with_attackers_say_who_was_told_and_nothing_of_dice(tmp_path: Path) -> None:
+    runs = _runs(tmp_path)
+    runs.append(make_run(tmp_path / "ridden", method="fedce", behaviours={"Birch": "zero:from=0"}))
+    add_rows(runs[-1], [Row("ridden", "fedce", 0, 11, site, "norm", float(site != "Birch")) for site in SITES])
+    page = _Page(write_report(runs).read_text())
+    assert "fedce (attacked) was made with attackers in it: Birch (zero) was flagged by small norm" in page.text
+    assert {row[0] for row in page.tables["table-dice"][1:]} == {"standalone", "fedavg", "fedce"}
+    assert "fedce (attacked)" in {row[0] for row in page.tables["table-contributions"][1:]}
+
+
+def test_settings_hold_no_folder_of_this_machine_and_nothing_empty(tmp_path: Path) -> None:
+    command = ["/opt/bin/fedmerit", "run", "--out", str(tmp_path / "run"), f"--sites={tmp_path}/raw"]
+    run = make_run(tmp_path / "run", command=command, sites_folder=str(tmp_path / "sites"), server_sites=None)
+    page = _Page(write_report([run]).read_text())
+    settings = {row[0]: row[1] for row in page.tables["settings"]}
+    assert settings["command"] == "fedmerit run --out run --sites=raw"
+    assert not {"sites_folder", "server_sites"} & set(settings)
+    assert all(settings.values())
+    assert str(tmp_path) not in page.text
+
+
+@pytest.mark.usefixtures("drawn")
+def test_every_picture_says_what_is_to_be_seen(tmp_path: Path) -> None:
+    page = _Page(write_report(_runs(tmp_path)).read_text())
+    seen = [value for tag, name, value in page.attributes if (tag, name) == ("img", "alt")]
+    assert len(seen) >= 5
+    assert all(re.search(r"\d", text) for text in seen)
+    assert sum(any(site in text for site in SITES) for text in seen) >= len(seen) - 1  # one is of means of all

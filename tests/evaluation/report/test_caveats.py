@@ -88,7 +88,7 @@ def test_few_cases_and_empty_ones_are_counted() -> None:
     results = Results(rows)
     few, empty, false = caveats.of_cases(results)
     assert "Alder (2), Birch (1) and Cedar (2)" in few
-    assert "of a single one (of Birch)" in few
+    assert "fewer than 3 (Alder, Birch and Cedar) are nothing to resample: no interval" in few
     assert empty.startswith("1 pair of test case and label")
     assert false.startswith("1 test cases whose reference is empty")
     (own,) = caveats.of_cases(results, "Birch")

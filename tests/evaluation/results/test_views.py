@@ -18,7 +18,7 @@ from fedmerit.records.results import Row
 def test_dice_and_contribution(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method) for method in ("fedce", "fedavg")]
     table = together(open_runs(runs)).dice_and_contribution
-    assert list(table) == ["method", "site", "num_samples", "dice", "weight", "mean_contribution"]
+    assert list(table) == ["method", "site", "num_samples", "dice", "weight", "mean_contribution", "share"]
     assert table["method"].to_list() == ["fedce"] * 4 + ["fedavg"] * 4  # in the order given
     assert table.groupby("method")["weight"].sum().to_list() == pytest.approx([1.0, 1.0])
     console = Console(file=io.StringIO(), width=120)
@@ -31,7 +31,17 @@ def test_dice_and_contribution(tmp_path: Path) -> None:
 def test_surfaces_stand_beside_dice_in_the_table_at_the_end_of_a_run(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method, surfaces=method == "fedce") for method in ("fedce", "fedavg")]
     table = together(open_runs(runs)).dice_and_contribution
-    assert list(table) == ["method", "site", "num_samples", "dice", "hd95", "nsd", "weight", "mean_contribution"]
+    assert list(table) == [
+        "method",
+        "site",
+        "num_samples",
+        "dice",
+        "hd95",
+        "nsd",
+        "weight",
+        "mean_contribution",
+        "share",
+    ]
     assert table["hd95"][:4].to_list() == pytest.approx((20 - 20 * table["dice"][:4]).to_list())
     assert table["hd95"][4:].isna().all()
     console = Console(file=io.StringIO(), width=120)
@@ -50,7 +60,7 @@ def test_dice_and_contribution_of_a_run_that_is_not_tested(tmp_path: Path) -> No
 
 def test_training_alone_has_no_weights_and_no_contributions(tmp_path: Path) -> None:
     table = together(open_runs([make_run(tmp_path / "run", method="standalone")])).dice_and_contribution
-    assert table[["weight", "mean_contribution"]].isna().all(axis=None)
+    assert table[["weight", "mean_contribution", "share"]].isna().all(axis=None)
     assert table["dice"].notna().all()
 
 

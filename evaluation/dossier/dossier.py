@@ -1,0 +1,76 @@
+"""What journals and regulators ask for, filled from what was recorded, or with whom to ask."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import pandas as pd
+
+from evaluation.display.pages import write_page
+from evaluation.display.table import Table, write_tables
+from evaluation.dossier.facts import EVIDENCE, NEVER, open_file
+from evaluation.report.parts import trained
+from evaluation.results.run_folders import open_runs
+
+LISTS: Mapping[str, str] = {  # by name of their files in items/
+    "model-card": "Model card (after Mitchell et al. 2019)",
+    "claim": "CLAIM, 2024 update",
+    "tripod-ai": "TRIPOD+AI, 2024",
+    "future-ai": "FUTURE-AI, 2025",
+    "eu-ai-act-annex-iv": "EU AI Act, Annex IV: technical documentation",
+    "eu-ai-act-article-12": "EU AI Act, Article 12: record-keeping",
+    "hl7-flute": "HL7 Europe FLUTE: requirements of federated learning",
+}
+NOT_KNOWN = "not known, ask"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One list of items, answered."""
+
+    name: str
+    title: str
+    table: Table
+    known: int  # items with evidence
+
+
+def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None) -> Path:
+    """Write ``out/dossier.html``, and every list as CSV and LaTeX in ``out/tables``.
+
+    Args:
+        runs: run folders, on the same task and sites.
+        out: the folder.
+        sites: the prepared site folders; default those of the runs, where they are on this machine.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        BadInput: a run is unusable, the runs do not belong together, a ledger was changed, or no site folder is there.
+    """
+    file = open_file(open_runs(runs), sites)
+    found = {name: told(file) for name, told in EVIDENCE.items()}
+    answered = [_answers(name, title, found) for name, title in LISTS.items()]
+    write_tables([one.table for one in answered], out / "tables")
+    page = out / "dossier.html"
+    write_page(page, "dossier.html.j2", runs=file.runs, run=file.run, answered=answered, trained=trained(file.runs))
+    return page
+
+
+def items_of(name: str) -> pd.DataFrame:
+    """The items of a list, text columns ``item, asks, evidence, ask``; evidence names keys of `EVIDENCE`."""
+    with (files("evaluation.dossier") / "items" / f"{name}.csv").open() as content:
+        return pd.read_csv(content, dtype=str, keep_default_na=False)
+
+
+def _answers(name: str, title: str, found: Mapping[str, str]) -> Answers:
+    items = items_of(name)
+    told = [_told(keys.split(), found) for keys in items["evidence"]]
+    answers = [text or f"{NOT_KNOWN} {who}" for text, who in zip(told, items["ask"], strict=True)]
+    frame = pd.DataFrame({"Item": items["item"], "What is asked": items["asks"], "Evidence": answers})
+    return Answers(name, title, Table(name, title, frame), sum(map(bool, told)))
+
+
+def _told(keys: Sequence[str], found: Mapping[str, str]) -> str:
+    return " ".join(filter(None, (found[key] for key in keys if key not in NEVER)))

@@ -1,0 +1,152 @@
+"""Who made it better, and by how much: a row per hospital of what it has alone, has together, and gives."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from evaluation.display.table import Table
+from evaluation.report import marks
+from evaluation.report.agreement import Agreement
+from evaluation.report.contribution_shares import contribution_shares, of_training_images
+from evaluation.report.parts import with_intervals
+from evaluation.report.verdicts import Grounds, Measured, Verdict, of_gain, of_share, verdict
+from evaluation.results.dice import ALONE
+from evaluation.results.intervals import of_sites
+from evaluation.results.run_folders import Run
+from evaluation.results.views import Results
+
+NOT_TOGETHER = (ALONE, "pooled")  # methods that are no federation
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """What one hospital has and gives. Dice, gain and share are fractions; a mean of NaN: not known."""
+
+    name: str
+    alone: float  # test Dice
+    together: Measured  # test Dice
+    gain: Measured
+    share: Measured  # of what all contributed, by the method's own estimate
+    values: Mapping[str, float]  # by ground truth
+    flagged: str  # by whom; nothing where by nobody
+    grounds: Grounds
+    sites: int  # that take part
+
+    @property
+    def verdict(self) -> Verdict:
+        """What collaboration did to it."""
+        return verdict(self.gain, self.grounds)
+
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        gain = of_gain(
+            self.gain, self.grounds, tested=not math.isnan(self.together.mean), alone=not math.isnan(self.alone)
+        )
+        share = of_share(self.share, 1 / self.sites, self.grounds.seeds)
+        return " ".join(filter(None, ("Flagged: look at it first." if self.flagged else "", gain, share)))
+
+
+def judged_method(runs: Sequence[Run], results: Results) -> str | None:
+    """The method whose hospitals are judged: the first that estimates contributions, else the first that federates.
+
+    Shares of training images are no estimate. None: no run trains together.
+    """
+    labels = {run.label: str(run.info["method"]) for run in runs}
+    federated = [label for label in labels if labels[label] not in NOT_TOGETHER]
+    counted = of_training_images(results)
+    estimating = [label for label in federated if label not in counted and label in contribution_shares(results)]
+    return next(iter([*estimating, *federated]), None)
+
+
+def hospitals(
+    runs: Sequence[Run], results: Results, method: str, agreed: Sequence[Agreement], suspicions: pd.DataFrame
+) -> list[Hospital]:
+    """A row per hospital, by name.
+
+    Args:
+        runs: honest ones.
+        results: of them.
+        method: as `judged_method` says.
+        agreed: ground truths, where there are any.
+        suspicions: as `marks.suspected`.
+    """
+    dice, sites = results.dice, runs[0].sites
+    alone = pd.Series(dtype=float)
+    if not dice.rows.empty and ALONE in dice.by_site.index.get_level_values("method"):
+        alone = pd.Series(pd.DataFrame(dice.by_site.loc[ALONE]).mean())
+    together, gain = (_of_method(of_sites(dice.intervals, name), method) for name in ("dice", "gain"))
+    shares = contribution_shares(results).get(method, {})
+    server = marks.marked([run for run in runs if run.label == method])
+    return [
+        Hospital(
+            name=site,
+            alone=float(alone.get(site, math.nan)),
+            together=together.get(site, Measured(math.nan)),
+            gain=gain.get(site, Measured(math.nan)),
+            share=shares.get(site, Measured(math.nan)),
+            values={one.truth: float(one.values[site].mean()) / 100 for one in agreed},
+            flagged=_flagged(site, method, server, suspicions),
+            grounds=grounds_of(results, site, method),
+            sites=len(sites),
+        )
+        for site in sites
+    ]
+
+
+def grounds_of(results: Results, site: str | None = None, method: str | None = None) -> Grounds:
+    """The fewest test cases in any seed, and the fewest seeds of any method; of all sites or methods where None.
+
+    Of one method, training alone counts too: a gain rests on both.
+    """
+    rows = results.rows
+    rows = rows if method is None else rows[rows["method"].isin([method, ALONE])]
+    seeds = rows.groupby("method", observed=True)["seed"].nunique()
+    if results.dice.rows.empty:
+        return Grounds(0, int(seeds.min()))
+    cases = results.dice.sites["cases"]
+    cases = cases[cases.index.get_level_values("method").isin(list(seeds.index))]
+    cases = cases if site is None else cases[cases.index.get_level_values("site") == site]
+    return Grounds(int(cases.min()) if len(cases) else 0, int(seeds.min()))
+
+
+def hospital_table(rows: Sequence[Hospital], method: str) -> Table:
+    """The first thing that a report shows."""
+    columns: dict[str, pd.DataFrame | pd.Series] = {
+        "Alone, Dice [%]": 100 * pd.Series([row.alone for row in rows]),
+        "Together, Dice [%]": 100 * _frame([row.together for row in rows]),
+        "Gain [points]": 100 * _frame([row.gain for row in rows]),
+        "Share of contribution [%]": 100 * _frame([row.share for row in rows]),
+        **{
+            f"Value, {truth} [points]": 100 * pd.Series([row.values[truth] for row in rows])
+            for truth in (rows[0].values if rows else ())
+        },
+        "Flagged": pd.Series([row.flagged or "no" for row in rows]),
+        "Verdict": pd.Series([row.words for row in rows]),
+    }
+    caption = (
+        f"Each hospital alone and together by {method}, with 95 % intervals in brackets: of Dice over test cases and "
+        "seeds, of shares over seeds"
+    )
+    return Table("hospitals", caption, **with_intervals(columns, {"Hospital": [row.name for row in rows]}))
+
+
+def _frame(numbers: Sequence[Measured]) -> pd.DataFrame:
+    return pd.DataFrame([(one.mean, one.low, one.high) for one in numbers], columns=["mean", "low", "high"])
+
+
+def _of_method(table: pd.DataFrame, method: str) -> dict[str, Measured]:
+    rows = table[table.index.get_level_values("method") == method].droplevel("method")
+    return {str(site): Measured(row["mean"], row["low"], row["high"]) for site, row in rows.iterrows()}
+
+
+def _flagged(site: str, method: str, server: pd.DataFrame, suspicions: pd.DataFrame) -> str:
+    """By the server, then by which detectors."""
+    own = server[server["Site"] == site]
+    said = [f"{what}, rounds {rounds}" for what, rounds in own[["What", "Rounds"]].itertuples(index=False)]
+    if not suspicions.empty:
+        mine = suspicions[(suspicions["Site"] == site) & (suspicions["Method"].astype(str) == method)]
+        said += [f"suspected: {', '.join(mine['Detector'])}"] if len(mine) else []
+    return "; ".join(said)

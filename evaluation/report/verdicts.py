@@ -1,0 +1,279 @@
+"""What may be said, and when nothing may: every sentence of a report's summary, as pure functions of numbers.
+
+Below `FEWEST_SEEDS` seeds or `FEWEST_CASES` test cases at a hospital nothing is called told apart, whatever an interval
+says. Numbers are fractions: of Dice, or of what all hospitals contributed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isnan, nan
+
+from evaluation.report.words import between, listed, percent, points
+
+FEWEST_SEEDS = 2
+FEWEST_CASES = 5  # test cases of a hospital, in one seed
+TOO_FEW = "not enough cases to judge"
+ONE_SEED = "one seed is not enough to judge"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number with its 95 % interval, NaN where there is none."""
+
+    mean: float
+    low: float = nan
+    high: float = nan
+
+    def against(self, other: float) -> int:
+        """1 where the interval lies above ``other``, -1 where below, 0 where it holds it or is not known."""
+        return int(self.low > other) - int(self.high < other)
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a verdict rests on."""
+
+    cases: int  # of the hospital, the fewest of any seed
+    seeds: int
+
+    @property
+    def hindrance(self) -> str:
+        """Why nothing may be called told apart; nothing where it may."""
+        if self.cases < FEWEST_CASES:
+            return f"{TOO_FEW} ({self.cases}; {FEWEST_CASES} are needed)"
+        return ONE_SEED if self.seeds < FEWEST_SEEDS else ""
+
+
+class Verdict(StrEnum):
+    """What collaboration did to a hospital, as a sentence says it."""
+
+    BETTER = "better together"
+    WORSE = "better alone"
+    TIE = "no difference that can be told"
+    UNJUDGED = "cannot be judged"
+    UNKNOWN = "not known"
+
+
+def verdict(gain: Measured, grounds: Grounds) -> Verdict:
+    """Of one hospital's gain over training alone; a mean of NaN: not measured."""
+    if isnan(gain.mean):
+        return Verdict.UNKNOWN
+    if grounds.hindrance:
+        return Verdict.UNJUDGED
+    return {1: Verdict.BETTER, -1: Verdict.WORSE, 0: Verdict.TIE}[gain.against(0)]
+
+
+def of_gain(gain: Measured, grounds: Grounds, *, tested: bool, alone: bool) -> str:
+    """A hospital's gain in a sentence.
+
+    Args:
+        gain: over training alone.
+        grounds: of it.
+        tested: whether the hospital's test Dice together is known.
+        alone: whether its test Dice alone is known.
+    """
+    found = verdict(gain, grounds)
+    if found is Verdict.UNKNOWN:
+        missing = "no test Dice" if not tested else "no run of training alone" if not alone else "no seed in common"
+        return f"Gain not known: {missing}."
+    if found is Verdict.UNJUDGED:
+        return f"{_capital(grounds.hindrance)}."
+    if found is Verdict.TIE:
+        return "Alone or together: no difference that can be told."
+    return f"{_capital(found)}."
+
+
+def of_share(share: Measured, equal: float, seeds: int) -> str:
+    """A hospital's share of what all contributed, in a sentence; nothing where no method says.
+
+    Args:
+        share: with its interval over seeds.
+        equal: what each would have if all gave the same.
+        seeds: that it rests on.
+    """
+    if isnan(share.mean):
+        return ""
+    if seeds < FEWEST_SEEDS:
+        return "One seed: its share may be chance."
+    place = {1: "more than", -1: "less than", 0: "about"}[share.against(equal)]
+    return f"Gave {place} an equal share."
+
+
+def overall(found: Mapping[str, Verdict], method: str) -> str:
+    """How many hospitals are better off, in one sentence.
+
+    Args:
+        found: by hospital.
+        method: that trains together.
+    """
+    places = {one: [site for site, this in found.items() if this is one] for one in Verdict}
+    told = [
+        f"{len(sites)} {'is' if len(sites) == 1 else 'are'} {one} ({', '.join(sites)})"
+        for one, sites in places.items()
+        if sites and one in (Verdict.BETTER, Verdict.WORSE)
+    ]
+    if told and not places[Verdict.WORSE]:
+        told.append("none is better alone")
+    if sites := places[Verdict.TIE]:
+        told.append(f"of {', '.join(sites)} no difference can be told")
+    if sites := places[Verdict.UNJUDGED]:
+        told.append(f"{', '.join(sites)} cannot be judged by this few cases or seeds")
+    if sites := places[Verdict.UNKNOWN]:
+        told.append(f"of {', '.join(sites)} it is not known")
+    return f"Of {len(found)} hospitals that train together by {method}, {listed(told)}."
+
+
+def of_most(shares: Mapping[str, Measured], seeds: int) -> str:
+    """Who contributed most and least by the method's own estimate; nothing where it makes none.
+
+    Args:
+        shares: by hospital, with their intervals over seeds.
+        seeds: that they rest on.
+    """
+    known = {site: share for site, share in shares.items() if not isnan(share.mean)}
+    if len(known) < 2:
+        return ""
+    most, least = (pick(known, key=lambda site: known[site].mean) for pick in (max, min))
+    text = (
+        f"By the method's own estimate {most} contributed most ({percent(known[most].mean)} of all) and {least} least "
+        f"({percent(known[least].mean)}); an equal share is {percent(1 / len(known))}"
+    )
+    if seeds < FEWEST_SEEDS:
+        return f"{text}. This is one seed: the order may be chance."
+    if known[most].low > known[least].high:
+        return f"{text}. Their intervals over {seeds} seeds lie apart."
+    return f"{text}. Their intervals over {seeds} seeds overlap: the two cannot be told apart."
+
+
+def of_values(values: Mapping[str, float], truth: str, seeds: int) -> str:
+    """Whose absence costs most, by a ground truth.
+
+    Args:
+        values: by hospital, fractions of Dice.
+        truth: what the values are.
+        seeds: that they rest on.
+    """
+    most, least = (pick(values, key=lambda site: values[site]) for pick in (max, min))
+    text = f"By {truth} values {most} is worth most to all ({points(values[most])} points of mean Dice)"
+    text += f" and {least} least ({points(values[least])})"
+    return f"{text}. This is one seed: the order may be chance." if seeds < FEWEST_SEEDS else f"{text}."
+
+
+def of_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:
+    """Which of several methods is highest in the mean, which for the worst-served, which serves most alike."""
+    best, kindest = (max(column, key=lambda method: column[method]) for column in (means, worst))
+    text = (
+        f"Of {len(means)} methods, {best} has the highest mean test Dice ({percent(means[best])}), {kindest} the "
+        f"highest at its worst-served hospital ({percent(worst[kindest])})"
+    )
+    if known := {method: value for method, value in spread.items() if not isnan(value)}:
+        evenest = min(known, key=lambda method: known[method])
+        text += (
+            f", and {evenest} serves the hospitals most alike (standard deviation {100 * known[evenest]:.1f} points, "
+            f"at a mean of {percent(means[evenest])})"
+        )
+    return f"{text}."
+
+
+def of_lead(best: str, close: Sequence[str], grounds: Grounds, level: float) -> str:
+    """Whether the method with the highest mean Dice can be told from the others.
+
+    Args:
+        best: the method.
+        close: the methods whose difference from it has an interval that holds 0.
+        grounds: the fewest cases of any hospital, and seeds.
+        level: of the intervals, 0 to 1.
+    """
+    if grounds.hindrance:
+        return f"Which method is best: {grounds.hindrance}."
+    if close:
+        return (
+            f"{best} is not distinguishable from {listed(close)}: the {100 * level:g} % intervals of the differences, "
+            "case by case, hold 0."
+        )
+    return f"The {100 * level:g} % intervals of what {best} is above each other method leave out 0."
+
+
+def of_gains(gains: Mapping[str, Measured], grounds: Grounds) -> str:
+    """What a hospital gained against training alone, over all methods: what follows its name in a sentence.
+
+    Args:
+        gains: by method.
+        grounds: of them.
+    """
+    judged = not grounds.hindrance
+    end = "" if judged else f": {grounds.hindrance}"
+    if len(gains) == 1:
+        ((_, gain),) = gains.items()
+        verb = "gained" if gain.mean >= 0 else "lost"
+        inside = f" ({between(gain.low, gain.high)})" if not isnan(gain.low) else ""
+        return f"{verb} {points(gain.mean)} points of Dice{inside} against training alone{end}."
+    won = [gain for gain in gains.values() if gain.mean >= 0]
+    lost = {method: gain for method, gain in gains.items() if gain.mean < 0}
+    parts = []
+    if won:
+        parts.append(f"gained under {len(won)} of {len(gains)} methods{_sure(won, 1, judged)}")
+    if lost:
+        worst = min(lost, key=lambda method: lost[method].mean)
+        parts.append(
+            f"lost under {len(lost)}{_sure(list(lost.values()), -1, judged)}, most under {worst} "
+            f"({points(lost[worst].mean)} points)"
+        )
+    return f"{' and '.join(parts)}, against training alone{end}."
+
+
+def of_marks(flagged: Sequence[str], rejected: Sequence[str]) -> str:
+    """Whom the server flagged, or whose replies it rejected."""
+    parts = [
+        f"{listed(sites)} {what} in at least one round"
+        for sites, what in ((flagged, "flagged"), (rejected, "with a reply rejected"))
+        if sites
+    ]
+    if not parts:
+        return "The server flagged no hospital and rejected no reply."
+    return f"Look at these first: {'; '.join(parts)}."
+
+
+def of_suspicions(suspected: Mapping[str, Sequence[str]]) -> str:
+    """Whom the detectors of free riders suspect, by detector; nothing where nobody is."""
+    if not suspected:
+        return ""
+    told = "; ".join(f"{name} ({', '.join(sites)})" for name, sites in suspected.items())
+    return f"Detectors of free riders suspect: {told}. They suspect honest hospitals, too."
+
+
+def of_planted(
+    run: str, planted: Mapping[str, str], told_by: Mapping[str, Sequence[str]], honest: Sequence[str]
+) -> str:
+    """Whether the attackers that a run was given were told.
+
+    Args:
+        run: what it is called.
+        planted: by hospital, its attack.
+        told_by: by hospital among them, the detectors that flag it.
+        honest: other hospitals of the run that some detector flags.
+    """
+    parts = []
+    for site, attack in planted.items():
+        names = told_by.get(site, ())
+        parts.append(
+            f"{site} ({attack}) was flagged by {listed(names)}" if names else f"nothing flagged {site} ({attack})"
+        )
+    also = (
+        f"Honest, and flagged by some detector as well: {', '.join(honest)}."
+        if honest
+        else "No honest one was flagged."
+    )
+    return f"{run} was made with attackers in it: {listed(parts)}. {also}"
+
+
+def _sure(gains: Sequence[Measured], sign: int, judged: bool) -> str:
+    """How many of the changes have an interval that leaves out 0; nothing where that is not to be said."""
+    if not judged:
+        return ""
+    return f" ({sum(gain.against(0) == sign for gain in gains) or 'none'} with an interval that leaves out 0)"
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
