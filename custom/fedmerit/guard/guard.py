@@ -204,7 +204,7 @@ class Guard:
             [
                 signs.too_short(lengths, present),
                 signs.stale(to_step, to_own, history.lasting, present),
-                signs.elsewhere(history.direction, present),
+                signs.elsewhere(history.direction, present, history.verdicts.against),
                 present & history.claimed,
             ]
         )

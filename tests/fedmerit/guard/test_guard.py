@@ -50,7 +50,7 @@ def test_an_honest_outlier_shows_one_kind_of_sign_and_no_more(play):
     "value",
     [
         zeros,
-        lambda round, updates: 0.02 * torch.randn(2000, generator=torch.Generator().manual_seed(round)),
+        lambda round, updates: 0.02 * torch.randn(2000, generator=torch.Generator().manual_seed(5000 + round)),
         lambda round, updates: updates_of(0)[5],
     ],
     ids=["zero", "noise", "replay"],
