@@ -147,7 +147,7 @@ class Guard:
             withheld = present & history.verdicts.against
         if (withheld | ~present).all():  # somebody has to go on
             withheld = torch.zeros_like(present)
-        group = self._earners(present & ~withheld, reports.num_samples, history)
+        group = self._earners(present & ~withheld, self._counts(reports), history)
         images = counts.bounded_counts(self._counts(reports), group.first, group.parts, group.copies)
         ruling = self._ruling(answers, updates, products, group, withheld, images, history)
         return history, replace(
