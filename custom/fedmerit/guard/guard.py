@@ -9,10 +9,10 @@ from torch import Tensor
 from fedmerit.core import Outcome, Reports, inner_products
 from fedmerit.guard import (
     bounded_statistics,
-    claims,
     clipping,
     counts,
     earners,
+    held_claims,
     raters,
     signs,
     verdicts,
@@ -26,7 +26,7 @@ from fedmerit.vectors import norms
 RULES = (
     counts.RULE,
     raters.RULE,
-    claims.RULE,
+    held_claims.RULE,
     clipping.RULE,
     bounded_statistics.RULE,
     earners.ORGANISATIONS,
@@ -243,7 +243,7 @@ class Guard:
             vectors = {name: vector.where(present[:, None], 0.0) for name, vector in vectors.items()}
             products = products * torch.outer(present.double(), present.double())
         measured = history.measured if self.measures else None
-        values = claims.held_claims(reports.values, present, measured)
+        values = held_claims.held_claims(reports.values, present, measured)
         values = {name: value.where(present, torch.nan) for name, value in values.items()}
         reports = replace(
             reports,
