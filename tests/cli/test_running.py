@@ -83,7 +83,8 @@ def test_a_config_file_is_the_same_as_the_options(fedmerit, options, config, run
         assert result.exit_code == 0, result.output
     (_, by_file), (_, by_options) = asked
     written = {name: str(value) for name, value in by_file.pop("settings").items()}
-    assert written == by_options.pop("settings") == {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.1"}
+    expected = {"guard": "on", "architecture": "unet", "width": "4", "depth": "3", "lr": "0.1"}
+    assert written == by_options.pop("settings") == expected
     assert {name: str(value) for name, value in by_options.items()} == {
         name: str(value) for name, value in by_file.items()
     }
