@@ -103,7 +103,7 @@ def test_the_command_line_goes_before_the_config_file(fedmerit, config, sites, t
     options = ("--rounds", 1, "--method", "fedavg", "--set", "width=2", "--set", "norm=batch")
     result = fedmerit("run", "--config", config, "--out", "here", *options)
     assert result.exit_code == 0, result.output
-    settings = {"architecture": "unet", "width": "2", "depth": 3, "lr": 0.1, "norm": "batch"}
+    settings = {"guard": "on", "architecture": "unet", "width": "2", "depth": 3, "lr": 0.1, "norm": "batch"}
     told = {"method": "fedavg", "sites": str(sites), "rounds": 1, "engine": "local", "seed": 0, "settings": settings}
     assert asked == [(Path("here"), told)]
 
