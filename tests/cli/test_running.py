@@ -83,7 +83,8 @@ def test_a_config_file_is_the_same_as_the_options(fedmerit, options, config, run
         assert result.exit_code == 0, result.output
     (_, by_file), (_, by_options) = asked
     written = {name: str(value) for name, value in by_file.pop("settings").items()}
-    assert written == by_options.pop("settings") == {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.1"}
+    expected = {"guard": "on", "architecture": "unet", "width": "4", "depth": "3", "lr": "0.1"}
+    assert written == by_options.pop("settings") == expected
     assert {name: str(value) for name, value in by_options.items()} == {
         name: str(value) for name, value in by_file.items()
     }
@@ -102,7 +103,7 @@ def test_the_command_line_goes_before_the_config_file(fedmerit, config, sites, t
     options = ("--rounds", 1, "--method", "fedavg", "--set", "width=2", "--set", "norm=batch")
     result = fedmerit("run", "--config", config, "--out", "here", *options)
     assert result.exit_code == 0, result.output
-    settings = {"architecture": "unet", "width": "2", "depth": 3, "lr": 0.1, "norm": "batch"}
+    settings = {"guard": "on", "architecture": "unet", "width": "2", "depth": 3, "lr": 0.1, "norm": "batch"}
     told = {"method": "fedavg", "sites": str(sites), "rounds": 1, "engine": "local", "seed": 0, "settings": settings}
     assert asked == [(Path("here"), told)]
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from fedmerit.core import Outcome, Reports, inner_products
 from fedmerit.guard import (
     bounded_statistics,
-    claims,
     clipping,
     counts,
     earners,
+    held_claims,
     raters,
     signs,
     verdicts,
@@ -26,7 +26,7 @@ from fedmerit.vectors import norms
 RULES = (
     counts.RULE,
     raters.RULE,
-    claims.RULE,
+    held_claims.RULE,
     clipping.RULE,
     bounded_statistics.RULE,
     earners.ORGANISATIONS,
@@ -147,7 +147,7 @@ class Guard:
             withheld = present & history.verdicts.against
         if (withheld | ~present).all():  # somebody has to go on
             withheld = torch.zeros_like(present)
-        group = self._earners(present & ~withheld, reports.num_samples, history)
+        group = self._earners(present & ~withheld, self._counts(reports), history)
         images = counts.bounded_counts(self._counts(reports), group.first, group.parts, group.copies)
         ruling = self._ruling(answers, updates, products, group, withheld, images, history)
         return history, replace(
@@ -204,7 +204,7 @@ class Guard:
             [
                 signs.too_short(lengths, present),
                 signs.stale(to_step, to_own, history.lasting, present),
-                signs.elsewhere(history.direction, present),
+                signs.elsewhere(history.direction, present, history.verdicts.against),
                 present & history.claimed,
             ]
         )
@@ -243,7 +243,7 @@ class Guard:
             vectors = {name: vector.where(present[:, None], 0.0) for name, vector in vectors.items()}
             products = products * torch.outer(present.double(), present.double())
         measured = history.measured if self.measures else None
-        values = claims.held_claims(reports.values, present, measured)
+        values = held_claims.held_claims(reports.values, present, measured)
         values = {name: value.where(present, torch.nan) for name, value in values.items()}
         reports = replace(
             reports,

@@ -32,7 +32,7 @@ STALENESS = Rule(
 DIRECTION = Rule(
     "sign: direction",
     f"Without the step that the model last took, the cosine to the others is under {PART:g} times the median of the "
-    "others, mean over rounds.",
+    f"others, mean over rounds; {2 * PART:g} times, while a verdict stands.",
     "noise, delta weights, zero updates, reversed signs",
     "an honest site of other images shows this sign, and no other: it is never judged by it",
 )
@@ -66,10 +66,13 @@ def stale(to_step: Tensor, to_own: Tensor, lasting: Tensor, present: Tensor) -> 
     return present & (step | (to_own > REPLAYED) | nothing)
 
 
-def elsewhere(direction: Tensor, present: Tensor) -> Tensor:
-    """(n,) bool; ``direction`` (n,) mean over rounds of the cosine to the others, NaN: not known."""
+def elsewhere(direction: Tensor, present: Tensor, against: Tensor) -> Tensor:
+    """(n,) bool; ``direction`` (n,) mean over rounds of the cosine to the others, NaN: not known.
+
+    Of sites that a verdict stands ``against`` (n,) twice as much is asked, so that chance lifts none.
+    """
     usual = median_of_others(direction, present & direction.isfinite())
-    return present & (usual > SHOWN) & (direction < PART * usual)
+    return present & (usual > SHOWN) & (direction < PART * usual * torch.where(against, 2, 1))
 
 
 def new_directions(products: Tensor, inner: Tensor | None, squared: float, count: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedmerit.guard.claims import held_claims
+from fedmerit.guard.held_claims import held_claims
 from fedmerit.methods.fedave import FedAVE
 
 PRESENT = torch.ones(4, dtype=torch.bool)
