@@ -14,10 +14,10 @@ install: $(INSTALLED) ## A virtual environment in .venv with every dependency pi
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,he]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,he,onnx,notebooks]'
 	touch $@
 
-demo: $(INSTALLED) ## Six generated hospitals, FedAvg and FedCE on NVFlare's simulator, the report
+demo: $(INSTALLED) ## Six generated hospitals, trained together and alone, a free rider, the report
 	$(BIN)/fedmerit demo --out demo
 
 test: $(INSTALLED) ## The tests, three files at a time

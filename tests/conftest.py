@@ -37,7 +37,7 @@ LONGEST = (
     "engines/test_runs.py",
     "report/test_all_sites.py",
     "report/test_browser.py",
-    "studies/test_pool.py",
+    "studies/test_cluster.py",
 )
 
 

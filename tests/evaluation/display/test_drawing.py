@@ -3,7 +3,7 @@
 from matplotlib.lines import Line2D
 from run_factory import SITES
 
-from evaluation.display.drawing import legend, panels, png, site_style, svg
+from evaluation.display.drawing import legend, names_beside, panels, png, site_style, svg
 
 
 def test_a_site_has_a_colour_of_its_own() -> None:
