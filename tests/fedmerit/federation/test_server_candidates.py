@@ -47,7 +47,7 @@ def finished(trained, server_sites_data):
 
     def build(method: str, **changes: Any) -> Path:
         settings = (f"{key}={value}" for key, value in SETTINGS.get(method, {}).items())
-        return trained(*settings, **{"method": method, "sites": server_sites_data, "rounds": 2, **changes}, guard="off")
+        return trained(*settings, **{"method": method, "sites": server_sites_data, "rounds": 2, **changes})
 
     return build
 
