@@ -44,7 +44,7 @@ def values(
     """
     from cli.printing import show
     from evaluation.studies.requests import parse_seeds
-    from evaluation.values.benchmark import ESTIMATORS, Bench, bench_tables, judge, require_worlds
+    from evaluation.values.value_benchmark import ESTIMATORS, Bench, bench_tables, judge, require_worlds
     from evaluation.values.worlds import generate
 
     chosen, asked = specs_of(estimators) or list(ESTIMATORS), specs_of(worlds) or []

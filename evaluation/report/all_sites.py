@@ -10,10 +10,11 @@ import pandas as pd
 from evaluation.display import curves, dots_and_bars, heat_maps
 from evaluation.display.pages import Drawing, Picture, pictures, write_page
 from evaluation.display.table import Table, write_tables
-from evaluation.report import alt_texts, caveats, marks, summary, verdicts
+from evaluation.report import alt_texts, caveats, judgements, marks, summary
 from evaluation.report.agreement import Agreement, agreements
 from evaluation.report.all_sites_tables import report_tables
 from evaluation.report.hospitals import Hospital, hospital_table, hospitals, judged_method
+from evaluation.report.judgements import of_suspicions
 from evaluation.report.observed_values import drawn_values
 from evaluation.report.parts import (
     ROUNDS,
@@ -23,7 +24,6 @@ from evaluation.report.parts import (
     shared_quantities,
     trained,
 )
-from evaluation.report.verdicts import of_suspicions
 from evaluation.results.dice import ALONE
 from evaluation.results.intervals import by_rank, of_methods, of_sites
 from evaluation.results.run_folders import Run, open_runs, together
@@ -112,10 +112,10 @@ def _answers(judged: Sequence[Hospital], method: str | None, agreed: Sequence[Ag
     if method is None:
         return ["No run trains hospitals together: there is nothing to gain or to give."]
     shares, seeds = {one.name: one.share for one in judged}, min(one.grounds.seeds for one in judged)
-    said = [verdicts.overall({one.name: one.verdict for one in judged}, method), verdicts.of_most(shares, seeds)]
+    said = [judgements.overall({one.name: one.verdict for one in judged}, method), judgements.of_most(shares, seeds)]
     for one in agreed:
         values = {str(site): value / 100 for site, value in one.values.mean().items()}
-        said.append(verdicts.of_values(values, one.truth, len(one.values)))
+        said.append(judgements.of_values(values, one.truth, len(one.values)))
     return list(filter(None, said))
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pandas as pd
 
 from evaluation.report.hospitals import grounds_of
-from evaluation.report.verdicts import FEWEST_CASES
+from evaluation.report.judgements import FEWEST_CASES
 from evaluation.report.words import listed
 from evaluation.results.bootstrap import LEVEL
 from evaluation.results.dice import FEWEST_TO_RESAMPLE, SURFACES

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from evaluation.report.verdicts import Measured
+from evaluation.report.judgements import Measured
 from evaluation.results.intervals import of_contributions, of_sites
 from evaluation.results.views import Results
 

@@ -10,8 +10,8 @@ from evaluation.display.table import Table
 from evaluation.report import marks
 from evaluation.report.agreement import Agreement
 from evaluation.report.contribution_shares import contribution_shares, of_training_images
+from evaluation.report.judgements import Grounds, Measured, Verdict, of_gain, of_share, verdict
 from evaluation.report.parts import with_intervals
-from evaluation.report.verdicts import Grounds, Measured, Verdict, of_gain, of_share, verdict
 from evaluation.results.dice import ALONE
 from evaluation.results.intervals import of_sites
 from evaluation.results.run_folders import Run

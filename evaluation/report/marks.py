@@ -7,7 +7,7 @@ import pandas as pd
 from evaluation.display.table import DASH, Table
 from evaluation.freeriders.detection import flags
 from evaluation.freeriders.detectors import DETECTORS, Detector
-from evaluation.report.verdicts import of_planted
+from evaluation.report.judgements import of_planted
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
 from fedmerit.methods.fedce import CLAIM_TOLERANCE

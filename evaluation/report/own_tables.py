@@ -13,9 +13,9 @@ from evaluation.report import alt_texts, marks
 from evaluation.report.agreement import Agreement
 from evaluation.report.contribution_shares import contribution_shares
 from evaluation.report.hospitals import grounds_of
+from evaluation.report.judgements import FEWEST_SEEDS, ONE_SEED
 from evaluation.report.own_site import Own, rank_bands, rounded_others
 from evaluation.report.parts import ROUNDS, averaged, shared_quantities, surface_columns, with_intervals
-from evaluation.report.verdicts import FEWEST_SEEDS, ONE_SEED
 
 MERIT = {"mean_weight": "Weight, mean [%]", "mean_reputation": "Reputation, mean [own unit]"}
 SHARE = "Share of contribution [%]"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from evaluation.report import verdicts
+from evaluation.report import judgements
 from evaluation.report.hospitals import grounds_of
-from evaluation.report.verdicts import Measured
+from evaluation.report.judgements import Measured
 from evaluation.report.words import listed, percent, points
 from evaluation.results.bootstrap import LEVEL
 from evaluation.results.dice import over_sites
@@ -73,16 +73,16 @@ def sentences(results: Results) -> list[str]:
         columns = (
             {str(name): float(value) for name, value in table[column].items()} for column in ("mean", "worst", "std")
         )
-        said += [verdicts.of_methods(*columns), verdicts.of_lead(*_close(results.dice.intervals), grounds, LEVEL)]
+        said += [judgements.of_methods(*columns), judgements.of_lead(*_close(results.dice.intervals), grounds, LEVEL)]
     gains = of_sites(results.dice.intervals, "gain").dropna(subset="mean")
     alike_sites: dict[str, list[str]] = {}
     for site, rows in gains.groupby(level="of"):
         of_site = {
             str(name): Measured(row["mean"], row["low"], row["high"]) for name, row in rows.droplevel("of").iterrows()
         }
-        alike_sites.setdefault(verdicts.of_gains(of_site, grounds_of(results, str(site))), []).append(str(site))
+        alike_sites.setdefault(judgements.of_gains(of_site, grounds_of(results, str(site))), []).append(str(site))
     said += [f"{listed(sites)} {text}" for text, sites in alike_sites.items()]
-    return [*said, verdicts.of_marks(_marked(results, "flagged"), _marked(results, "rejected"))]
+    return [*said, judgements.of_marks(_marked(results, "flagged"), _marked(results, "rejected"))]
 
 
 def _close(intervals: pd.DataFrame) -> tuple[str, list[str]]:

@@ -58,7 +58,8 @@ def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -
     now = make_configuration(
         asked["method"], config["task"], asked["rounds"], asked["seed"], network, asked["settings"]
     )
-    if now != RunConfiguration.from_dict(config):
+    before = RunConfiguration.from_dict(config)
+    if replace(now, preprocessing=before.preprocessing) != before:
         raise BadInput(
             f"{folder}: was started with parameters that are not today's defaults (fedmerit "
             f"{recorded['fedmerit_version']} wrote it); choose another --out"

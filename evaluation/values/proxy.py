@@ -1,6 +1,6 @@
 """The truth by proxy: coalitions trained with a small network, on small images, for few rounds.
 
-What it keeps of the truth is a question to measure (`evaluation.values.benchmark`), not to take for granted.
+What it keeps of the truth is a question to measure (`evaluation.values.value_benchmark`), not to take for granted.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,8 @@ import pytest
 from run_factory import make_sites
 
 from data_prep.shrinking import block_means, shrink
-from evaluation.values.benchmark import agreement
 from evaluation.values.from_images import knn_shapley
+from evaluation.values.value_benchmark import agreement
 from evaluation.values.worlds import KINDS, make, parse
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256

@@ -32,7 +32,7 @@ def test_sites_that_differ_have_none_in_common():
 
 def test_a_run_carries_it_and_earlier_ones_have_none():
     shape = {"in_channels": 1, "labels": ["a"]}
-    with_it = make_configuration("fedavg", "t", 1, 0, shape, {}, FED)
+    with_it = make_configuration("fedavg", "t", 1, 0, shape, {}, preprocessing=FED)
     without = make_configuration("fedavg", "t", 1, 0, shape, {})
     assert RunConfiguration.from_dict(with_it.to_dict()) == with_it
     assert "preprocessing" not in without.to_dict()

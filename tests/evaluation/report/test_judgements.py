@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from evaluation.report import verdicts
-from evaluation.report.verdicts import Grounds, Measured, Verdict
+from evaluation.report import judgements
+from evaluation.report.judgements import Grounds, Measured, Verdict
 
 MINUS = "\N{MINUS SIGN}"
 GAIN, LOSS, TIE = Measured(0.05, 0.02, 0.08), Measured(-0.05, -0.08, -0.02), Measured(0.01, -0.02, 0.04)
@@ -25,78 +25,82 @@ ENOUGH, FEW, ONE = Grounds(5, 2), Grounds(4, 2), Grounds(5, 1)
     ],
 )
 def test_of_a_gain(gain: Measured, grounds: Grounds, found: Verdict, said: str) -> None:
-    assert verdicts.verdict(gain, grounds) is found
-    assert verdicts.of_gain(gain, grounds, tested=True, alone=True) == said
+    assert judgements.verdict(gain, grounds) is found
+    assert judgements.of_gain(gain, grounds, tested=True, alone=True) == said
 
 
 def test_of_a_gain_that_is_missing() -> None:
     def said(**known: bool) -> str:
-        return verdicts.of_gain(NOTHING, ENOUGH, **known)
+        return judgements.of_gain(NOTHING, ENOUGH, **known)
 
     assert said(tested=True, alone=False) == "Gain not known: no run of training alone."
     assert said(tested=False, alone=True) == "Gain not known: no test Dice."
     assert said(tested=True, alone=True) == "Gain not known: no seed in common."
-    assert verdicts.verdict(NOTHING, FEW) is Verdict.UNKNOWN
+    assert judgements.verdict(NOTHING, FEW) is Verdict.UNKNOWN
 
 
 def test_of_a_share() -> None:
     def said(low: float, high: float, seeds: int = 2) -> str:
-        return verdicts.of_share(Measured((low + high) / 2, low, high), 0.25, seeds)
+        return judgements.of_share(Measured((low + high) / 2, low, high), 0.25, seeds)
 
     assert said(0.26, 0.30) == "Gave more than an equal share."
     assert said(0.20, 0.24) == "Gave less than an equal share."
     assert said(0.24, 0.26) == "Gave about an equal share."
     assert said(0.26, 0.30, seeds=1) == "One seed: its share may be chance."
-    assert verdicts.of_share(NOTHING, 0.25, 2) == ""
+    assert judgements.of_share(NOTHING, 0.25, 2) == ""
 
 
 def test_over_all_hospitals() -> None:
     found = {"A": Verdict.BETTER, "B": Verdict.BETTER, "C": Verdict.TIE, "D": Verdict.UNJUDGED, "E": Verdict.UNKNOWN}
-    assert verdicts.overall(found, "fedce") == (
+    assert judgements.overall(found, "fedce") == (
         "Of 5 hospitals that train together by fedce, 2 are better together (A, B), none is better alone, of C no "
         "difference can be told, D cannot be judged by this few cases or seeds and of E it is not known."
     )
-    lost = verdicts.overall({"A": Verdict.BETTER, "B": Verdict.WORSE}, "fedce")
+    lost = judgements.overall({"A": Verdict.BETTER, "B": Verdict.WORSE}, "fedce")
     assert lost.endswith("1 is better together (A) and 1 is better alone (B).")
-    assert "better" not in verdicts.overall({"A": Verdict.UNJUDGED}, "fedce")
+    assert "better" not in judgements.overall({"A": Verdict.UNJUDGED}, "fedce")
 
 
 def test_of_who_contributed_most() -> None:
     apart = {"A": Measured(0.7, 0.65, 0.75), "B": Measured(0.3, 0.25, 0.35)}
     close = {"A": Measured(0.55, 0.4, 0.7), "B": Measured(0.45, 0.3, 0.6)}
-    text = verdicts.of_most(apart, 2)
+    text = judgements.of_most(apart, 2)
     assert text.startswith("By the method's own estimate A contributed most (70.0% of all) and B least (30.0%)")
     assert text.endswith("Their intervals over 2 seeds lie apart.")
-    assert verdicts.of_most(close, 2).endswith("overlap: the two cannot be told apart.")
-    assert verdicts.of_most(apart, 1).endswith("This is one seed: the order may be chance.")
-    assert verdicts.of_most({"A": NOTHING, "B": NOTHING}, 2) == ""
+    assert judgements.of_most(close, 2).endswith("overlap: the two cannot be told apart.")
+    assert judgements.of_most(apart, 1).endswith("This is one seed: the order may be chance.")
+    assert judgements.of_most({"A": NOTHING, "B": NOTHING}, 2) == ""
 
 
 def test_of_a_ground_truth() -> None:
     values = {"A": 0.031, "B": -0.004}
     text = f"By Shapley values A is worth most to all (+3.1 points of mean Dice) and B least ({MINUS}0.4)."
-    assert verdicts.of_values(values, "Shapley", 2) == text
-    assert verdicts.of_values(values, "Shapley", 1) == f"{text} This is one seed: the order may be chance."
+    assert judgements.of_values(values, "Shapley", 2) == text
+    assert judgements.of_values(values, "Shapley", 1) == f"{text} This is one seed: the order may be chance."
 
 
 def test_of_methods() -> None:
-    text = verdicts.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.5, "b": 0.6}, {"a": 0.1, "b": 0.05})
+    text = judgements.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.5, "b": 0.6}, {"a": 0.1, "b": 0.05})
     assert "a has the highest mean test Dice (80.0%), b the highest at its worst-served hospital (60.0%)" in text
     assert "b serves the hospitals most alike (standard deviation 5.0 points, at a mean of 70.0%)" in text
-    one_site = verdicts.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.8, "b": 0.7}, {"a": math.nan, "b": math.nan})
+    one_site = judgements.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.8, "b": 0.7}, {"a": math.nan, "b": math.nan})
     assert "alike" not in one_site
 
 
 def test_of_the_method_in_the_lead() -> None:
-    assert verdicts.of_lead("a", ["b", "c"], ENOUGH, 0.95).startswith("a is not distinguishable from b and c: the 95 %")
-    assert verdicts.of_lead("a", [], ENOUGH, 0.95).endswith("of what a is above each other method leave out 0.")
-    assert verdicts.of_lead("a", [], FEW, 0.95) == "Which method is best: not enough cases to judge (4; 5 are needed)."
-    assert verdicts.of_lead("a", [], ONE, 0.95) == "Which method is best: one seed is not enough to judge."
+    assert judgements.of_lead("a", ["b", "c"], ENOUGH, 0.95).startswith(
+        "a is not distinguishable from b and c: the 95 %"
+    )
+    assert judgements.of_lead("a", [], ENOUGH, 0.95).endswith("of what a is above each other method leave out 0.")
+    assert (
+        judgements.of_lead("a", [], FEW, 0.95) == "Which method is best: not enough cases to judge (4; 5 are needed)."
+    )
+    assert judgements.of_lead("a", [], ONE, 0.95) == "Which method is best: one seed is not enough to judge."
 
 
 def test_of_gains_over_methods() -> None:
     def said(*gains: Measured, grounds: Grounds = ENOUGH) -> str:
-        return verdicts.of_gains(dict(zip("abc", gains, strict=False)), grounds)
+        return judgements.of_gains(dict(zip("abc", gains, strict=False)), grounds)
 
     assert (
         said(GAIN, TIE) == "gained under 2 of 2 methods (1 with an interval that leaves out 0), against training alone."
@@ -115,18 +119,18 @@ def test_of_gains_over_methods() -> None:
 
 
 def test_of_marks_and_suspicions() -> None:
-    assert verdicts.of_marks([], []) == "The server flagged no hospital and rejected no reply."
-    assert verdicts.of_marks(["A"], ["A", "B"]) == (
+    assert judgements.of_marks([], []) == "The server flagged no hospital and rejected no reply."
+    assert judgements.of_marks(["A"], ["A", "B"]) == (
         "Look at these first: A flagged in at least one round; A and B with a reply rejected in at least one round."
     )
-    assert verdicts.of_suspicions({}) == ""
-    assert verdicts.of_suspicions({"small norm": ["A", "B"]}).startswith(
+    assert judgements.of_suspicions({}) == ""
+    assert judgements.of_suspicions({"small norm": ["A", "B"]}).startswith(
         "Detectors of free riders suspect: small norm (A, B)."
     )
 
 
 def test_of_planted_attackers() -> None:
-    text = verdicts.of_planted("fedce (attacked)", {"A": "zero", "B": "noise"}, {"A": ["small norm"]}, ["C"])
+    text = judgements.of_planted("fedce (attacked)", {"A": "zero", "B": "noise"}, {"A": ["small norm"]}, ["C"])
     assert "A (zero) was flagged by small norm and nothing flagged B (noise)" in text
     assert text.endswith("Honest, and flagged by some detector as well: C.")
-    assert verdicts.of_planted("x", {"A": "zero"}, {}, []).endswith("No honest one was flagged.")
+    assert judgements.of_planted("x", {"A": "zero"}, {}, []).endswith("No honest one was flagged.")
