@@ -8,10 +8,40 @@ import typer.main
 
 from cli.main import app
 
-COMMANDS = """
-prepare check partition shrink run compare demo evaluate report dossier figure verify predict export-model fairness loo generalise
-shapley value power attack freeriders paper methods export submit status fetch abort resume deploy bench
-""".split()
+COMMANDS = [
+    "prepare",
+    "check",
+    "partition",
+    "shrink",
+    "run",
+    "compare",
+    "demo",
+    "evaluate",
+    "report",
+    "dossier",
+    "figure",
+    "verify",
+    "predict",
+    "export-model",
+    "fairness",
+    "loo",
+    "generalise",
+    "shapley",
+    "value",
+    "power",
+    "attack",
+    "freeriders",
+    "paper",
+    "methods",
+    "export",
+    "submit",
+    "status",
+    "fetch",
+    "abort",
+    "resume",
+    "deploy",
+    "bench",
+]
 BENCH = ["speed", "memory", "growth", "aggregation", "values"]
 DEPLOY = ["init", "site", "server", "approve", "check"]
 
@@ -28,7 +58,7 @@ def test_help_lists_every_command_in_this_order(fedmerit):
     assert list(group.commands["bench"].commands) == BENCH
     result = fedmerit("--help")
     assert result.exit_code == 0
-    assert re.findall(r"^│ ([a-z-]+) ", result.output, re.MULTILINE) == COMMANDS
+    assert re.findall(r"^│ ([a-z][a-z-]*) ", result.output, re.MULTILINE) == COMMANDS
 
 
 @pytest.mark.parametrize(
