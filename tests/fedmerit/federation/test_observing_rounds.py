@@ -104,7 +104,7 @@ def test_the_simulator_observes_the_same(observed, sites, tmp_path):
         ({"values": ["in_run", "in_run:every=2"]}, "--values in_run: given twice"),
         ({"values": ["in_run:every=-1"]}, "every=-1: expected 0 or more"),
         ({"values": ["in_run"], "method": "standalone"}, "--values in_run: not with method standalone: its sites have"),
-        ({"keep_updates": True, "method": "cycle"}, "--keep-updates: not with method cycle"),
+        ({"keep_updates": True, "method": "ditto"}, "--keep-updates: not with method ditto"),
         ({"values": ["in_run"], "method": "ditto"}, "models of their own"),
     ],
 )

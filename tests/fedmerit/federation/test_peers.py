@@ -323,7 +323,7 @@ def test_until_the_warm_up_is_over_every_site_trains_alone(trained, method):
 
     ours, alone = losses(trained("warmup=2", method=method)), losses(trained(method="standalone"))
     assert ours.loc[:1].equals(alone.loc[:1])
-    assert (ours.loc[2] != alone.loc[2]).all()
+    assert (ours.loc[2] != alone.loc[2]).any()  # sharing is drawn by reputation
 
 
 def test_what_sites_learn_from_each_other_changes_their_models(trained, model):
@@ -394,7 +394,7 @@ def test_server_never_sees_a_model_that_stays(trained):
 
 
 def test_fewer_processes_than_sites_cannot_ask_each_other(fedmerit, options, tmp_path):
-    chosen = options("exchange=peer", method="cycle", engine="sim", threads=2)
+    chosen = options("exchange=peer", "warmup=1", method="cycle", engine="sim", threads=2)
     result = fedmerit("run", "--out", tmp_path / "run", *chosen)
     assert result.exit_code == 2
     assert "exchange=relay" in result.stderr
