@@ -26,9 +26,9 @@ def test_contributions_of_the_last_round_and_over_rounds() -> None:
         ]
     )  # fmt: skip
     table = Rounds(results).contributions.droplevel(["method", "seed"])
-    assert list(table) == ["weight", "mean_weight", "contribution", "mean_contribution", "rejected"]
-    assert table.loc["Alder"].to_list() == pytest.approx([0.8, 0.65, -0.25, -0.25, 0])
-    assert table.loc["Birch"].to_list() == pytest.approx([0.2, 0.35, 0.75, 0.75, 1])
+    assert list(table) == ["weight", "mean_weight", "contribution", "mean_contribution", "rejected", "share"]
+    assert table.loc["Alder"].to_list() == pytest.approx([0.8, 0.65, -0.25, -0.25, 0, -0.5])
+    assert table.loc["Birch"].to_list() == pytest.approx([0.2, 0.35, 0.75, 0.75, 1, 1.5])
 
 
 def test_validation_is_a_mean_per_site_and_round() -> None:
