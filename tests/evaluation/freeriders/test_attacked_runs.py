@@ -90,5 +90,5 @@ def test_what_cannot_be_run_leaves_nothing_behind(sites, tmp_path):
 def test_sites_forget_what_a_finished_run_no_longer_needs(tmp_path):
     (tmp_path / "sites" / "A").mkdir(parents=True)
     (tmp_path / "models").mkdir()
-    attacked_runs.forget(tmp_path)
+    attacked_runs.forget(tmp_path, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["models"]

@@ -17,6 +17,7 @@ from evaluation.papers.fedce_artefacts import ABLATION
 from evaluation.papers.needs import Compared, Riding, WithoutOne
 from evaluation.papers.production import PAPERS, chosen, needs_of, paper_of, produce, trainings_per_seed
 from evaluation.papers.study import Deal, Study
+from evaluation.studies.cluster import Workers
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_run
@@ -141,7 +142,7 @@ def lacking(study, artefact):
 def test_a_page_says_what_is_made_and_what_is_missing(study):
     paper = replace(PAPERS["fedce"], artefacts=())
     asked = [artefact_of(small), artefact_of(lacking, "figure0")]
-    made, failed = produce(paper, asked, study)
+    made, failed = produce(paper, asked, study, Workers(1))
     assert failed == {}
     assert [one.missing for one in made] == ["", "nothing is there"]
     page = (study.out / "page.html").read_text()
@@ -156,7 +157,7 @@ def test_a_page_says_what_is_made_and_what_is_missing(study):
 def test_methods_without_a_server_set_are_left_out_and_named(sites, tmp_path):
     study = Study(tmp_path / "out", sites, 1, [0])
     need = Compared(("cffl:reward=global", "fedci"))
-    made, _ = produce(PAPERS["fedce"], [artefact_of(small, needs=(need,))], study)
+    made, _ = produce(PAPERS["fedce"], [artefact_of(small, needs=(need,))], study, Workers(1))
     assert study.trainings[need] == []
     assert "cffl:reward=global, fedci" in made[0].left_out
     assert "--server-share" in made[0].left_out
@@ -181,7 +182,7 @@ def test_a_setting_that_no_method_knows_is_refused_before_anything_is_made(sites
     study = Study(tmp_path / "out", sites, 3, [0], settings={"warmup": "1"})
     artefact = artefact_of(small, needs=(Compared(("standalone", "fedavg")), Riding("fedce")))
     with pytest.raises(BadInput, match="--set warmup: is no parameter of fedavg, fedce, standalone, nor of training"):
-        produce(PAPERS["fedce"], [artefact], study)
+        produce(PAPERS["fedce"], [artefact], study, Workers(1))
     assert not study.out.exists()
 
 
@@ -203,16 +204,16 @@ def test_figure_1_of_cgsv_is_computed_once(study, monkeypatch):
     artefact = ARTEFACTS["cgsv-figure1"]
     cells = [(4, 1024), (6, 1024), (6, 64)]
     monkeypatch.setattr("evaluation.papers.cgsv_artefacts.approximation.grid", lambda largest: cells)
-    made, _ = produce(PAPERS["cgsv"], [artefact], study)
+    made, _ = produce(PAPERS["cgsv"], [artefact], study, Workers(1))
     assert not made[0].missing
     first = (study.out / "figures" / "figure1.csv").read_text()
-    again, _ = produce(PAPERS["cgsv"], [artefact], study)
+    again, _ = produce(PAPERS["cgsv"], [artefact], study, Workers(1))
     assert not again[0].missing
     assert (study.out / "figures" / "figure1.csv").read_text() == first  # its times are those of the first
 
 
 def test_a_private_artefact_warns(study):
-    produce(PAPERS["fedce"], chosen(PAPERS["fedce"], "figure2"), study)
+    produce(PAPERS["fedce"], chosen(PAPERS["fedce"], "figure2"), study, Workers(1))
     assert "must not leave the hospital" in (study.out / "page.html").read_text()
     numbers = pd.read_csv(study.out / "figures" / "figure2.csv")
     assert set(numbers["site"]) == set(SITES)

@@ -57,7 +57,7 @@ def test_overlays_of_two_methods(tmp_path: Path, labels: tuple[str, ...], channe
     for first, second in zip(shown[:12], shown[12:], strict=True):  # the same case and slice
         np.testing.assert_array_equal(first.image, second.image)
     drawn = draw(shown)
-    assert [len(panel.images) for panel in drawn.axes] == [1] * 16  # four sites, of two methods the best and the worst case
+    assert [len(panel.images) for panel in drawn.axes] == [1] * 16  # sites x the best and the worst case x methods
     assert png(drawn).startswith(b"\x89PNG")
 
 
