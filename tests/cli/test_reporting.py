@@ -49,6 +49,7 @@ def test_evaluate_with_a_spoiled_model_names_it(fedmerit, own_run, sites):
     assert str(own_run / "models/global.pt") in result.stderr
 
 
+@pytest.mark.slow
 def test_report_of_one_run(fedmerit, own_run):
     result = fedmerit("report", own_run)
     assert result.exit_code == 0, result.output

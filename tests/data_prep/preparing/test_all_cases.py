@@ -25,6 +25,7 @@ def source(tmp_path):
     return tmp_path / "raw"
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_changes_no_byte(source, tmp_path):
     for jobs in (1, 2):
         prepare(KIND, tmp_path / f"{jobs}", source=source, jobs=jobs, pictures=True, **FIELD)

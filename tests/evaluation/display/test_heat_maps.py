@@ -65,6 +65,7 @@ def test_reputations_among_peers_are_drawn_with_the_holder_in_the_row(tmp_path: 
     assert png(figure).startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_report_shows_reputations_among_peers_where_there_are_any(tmp_path: Path) -> None:
     _held(tmp_path, 3, seeds=1)

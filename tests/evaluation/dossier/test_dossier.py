@@ -49,6 +49,7 @@ def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> 
     assert str(tmp_path) not in page
 
 
+@pytest.mark.slow
 def test_site_folders_tell_of_the_data(tmp_path: Path) -> None:
     sites = make_sites(tmp_path / "sites", SITES[:2])
     for site in SITES[:2]:
@@ -77,6 +78,7 @@ def test_an_unfinished_run_claims_no_result(tmp_path: Path) -> None:
     assert "run incomplete: 2 of 4 rounds" in claim["40"]
 
 
+@pytest.mark.slow
 def test_a_run_says_what_a_real_one_recorded(trained, tmp_path: Path) -> None:
     run = trained()
     write_dossier([run], tmp_path / "out")

@@ -65,6 +65,7 @@ def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
     assert results_of(attacks).rows.empty
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_with_the_same_options_alone(sites, tmp_path):
     first = config(tmp_path, sites, "zero,split")
     content = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")}

@@ -32,6 +32,7 @@ def test_another_network_is_not_written(predictor, tmp_path, monkeypatch):
     assert not (tmp_path / "model.ts").exists()
 
 
+@pytest.mark.slow
 def test_onnx(predictor, tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -161,6 +161,7 @@ def test_the_figure_names_its_axes_and_draws_what_was_measured(monkeypatch):
     assert len(times[approximation.COLOURS[EXACT]].get_xdata()) == 7
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_numbers_and_the_figure(tmp_path):
     out = tmp_path / "new" / "figures"
     options = ["figure", "cgsv-approximation", "--out", str(out), "--repeats", "1", "--largest-sites", "4"]

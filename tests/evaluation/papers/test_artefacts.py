@@ -113,7 +113,7 @@ OF_COMPARISONS = [
 
 @pytest.mark.parametrize(  # every third in `make test`
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if place % 3 else ()) for place, name in enumerate(OF_COMPARISONS)],
+    [pytest.param(name, marks=pytest.mark.slow if place % 6 else ()) for place, name in enumerate(OF_COMPARISONS)],
 )
 def test_an_artefact_of_comparisons_is_made(name, study):
     artefact = ARTEFACTS[name]

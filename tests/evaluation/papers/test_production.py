@@ -222,6 +222,7 @@ def test_a_private_artefact_warns(study):
 # From end to end
 
 
+@pytest.mark.slow
 def test_a_table_and_figures_from_end_to_end(tmp_path):
     sites = make_sites(tmp_path / "sites", SITES[:3], size=16)
     out = tmp_path / "out"

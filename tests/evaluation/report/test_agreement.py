@@ -92,6 +92,7 @@ def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
     assert table["Pearson"].between(-1, 1).all()
 
 
+@pytest.mark.slow
 def test_sampled_values_stand_with_their_errors(tmp_path: Path) -> None:
     truth = _truth(tmp_path / "truth", sizes=(4, 3, 2), seeds=(0, 1))
     write_sampling(truth, Sampling(SITES, truncation=2.0, most=20))

@@ -69,6 +69,7 @@ def test_the_report_of_one_run_and_all_that_lies_beside_it(tmp_path: Path) -> No
     assert not list(run.rglob(".*tmp"))
 
 
+@pytest.mark.slow
 def test_surfaces_stand_beside_dice_where_they_were_measured(tmp_path: Path) -> None:
     """One run is of an earlier version and has none."""
     runs = [make_run(tmp_path / method, method=method, rounds=2, labels=("disc", "cup"), surfaces=method == "fedce")
@@ -129,6 +130,7 @@ def test_several_runs_lie_in_their_common_parent_unless_told_otherwise(tmp_path:
     assert (out.parent / "tables" / "gains.csv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
@@ -325,6 +327,7 @@ def test_the_first_screen_is_a_row_per_hospital(tmp_path: Path) -> None:
     assert page.text.index("Who made it better") < page.text.index("Methods compared")
 
 
+@pytest.mark.slow
 def test_runs_with_attackers_say_who_was_told_and_nothing_of_dice(tmp_path: Path) -> None:
     runs = _runs(tmp_path)
     runs.append(make_run(tmp_path / "ridden", method="fedce", behaviours={"Birch": "zero:from=0"}))

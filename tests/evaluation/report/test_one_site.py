@@ -234,6 +234,7 @@ def test_an_unknown_site_is_named_with_those_there_are(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("run/for-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_runs_named_after_a_site_are_numbered(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, rounds=3) for name in ("Cedar-study", "Dogwood-study")]

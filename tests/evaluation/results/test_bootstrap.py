@@ -66,6 +66,7 @@ def test_the_interval_of_a_mean_is_the_normal_one():
     )
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say():
     random = np.random.default_rng(3)
     held = 0

@@ -149,6 +149,7 @@ def tiny(tmp_path, engine, settings=None):
     return plan_of(tmp_path, options, methods="fedavg", seeds="0,1,2", settings=TINY | (settings or {}))
 
 
+@pytest.mark.slow
 def test_runs_go_side_by_side(tmp_path):
     planned, rounds, ended = tiny(tmp_path, "local"), [], []
     (planned[1].folder / "results.csv").mkdir()

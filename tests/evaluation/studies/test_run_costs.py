@@ -88,6 +88,7 @@ def note_peak(folder, sites):
     (folder / MEMORY_FILE).write_text(str(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

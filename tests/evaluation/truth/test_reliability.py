@@ -54,6 +54,7 @@ def test_values_without_noise_are_the_worth_and_wholly_reliable():
     np.testing.assert_allclose(one.standard_errors, 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_reliability_is_the_share_of_variance_that_is_the_sites_own():
     """Var of worth 0.00625 (ddof 1), of seeds' means 0.1² / 4; the ceiling is its root, and what truth reaches."""
     found, reached = [], []

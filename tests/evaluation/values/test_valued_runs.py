@@ -145,6 +145,7 @@ def test_by_default_what_was_observed_is_valued(observed, own):
     assert default_estimators([own], everything=True) == [*OBSERVERS, "contribution", "data_size"]
 
 
+@pytest.mark.slow
 def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
     result = fedmerit("value", *observed, "--out", tmp_path / "out", "--draws", 20)
     assert result.exit_code == 0, result.output

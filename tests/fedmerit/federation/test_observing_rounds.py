@@ -79,6 +79,7 @@ def test_in_round_0_carried_models_are_the_mixtures(observed):
         assert of[0] == pytest.approx(of[1], abs=0.02)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_observes_the_same(observed, sites, tmp_path, assert_same_run):
     run = create(tmp_path / "run", sites, values=OBSERVERS, keep_updates=True)
     stop_at(run, Recorder, "observed", 5)  # the second observer of round 1: the first is written

@@ -326,6 +326,7 @@ def test_until_the_warm_up_is_over_every_site_trains_alone(trained, method):
     assert (ours.loc[2] != alone.loc[2]).any()  # sharing is drawn by reputation
 
 
+@pytest.mark.slow
 def test_what_sites_learn_from_each_other_changes_their_models(trained, model):
     alone = model(trained(method="standalone"), "site1")
     first = next(iter(alone))
@@ -450,6 +451,7 @@ def spoiled_memory(site, round, change):
     torch.save(change(memory), path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

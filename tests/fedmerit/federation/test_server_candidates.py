@@ -376,6 +376,7 @@ def test_sites_are_not_asked_where_the_server_has_its_own_images(
     assert set(read_results(run)["split"]) - {"testing_best"} == {"", "validation", "testing", "union"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedave", pytest.param("cffl", marks=pytest.mark.slow)])
 def test_stopped_run_goes_on_with_the_servers_own_images(
     stopped, finished, fedmerit, server_sites_data, own_server, assert_same_run, method

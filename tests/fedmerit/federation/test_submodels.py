@@ -314,6 +314,7 @@ def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished, setti
         assert torch.equal(final[held[row]], checkpoint["state"]["model"][held[row]])
 
 
+@pytest.mark.slow
 def test_importance_is_computed_on_images_spread_over_the_server_split(finished, server_sites_data, tmp_path):
     run = finished("validation_images=4")
     config = RunConfiguration.from_dict(read_run(run)["plan"])

@@ -147,9 +147,9 @@ def test_job_on_nvflares_command_gives_what_the_local_engine_gives(simulate, tra
     found = list(workspace.rglob("models/global.pt"))
     assert len(found) == 1, (tmp_path / "output.txt").read_text()[-3000:]
     run = found[0].parents[1]
-    assert_same_model(found[0], trained(rounds=1) / "models/global.pt")
+    assert_same_model(found[0], trained(rounds=1, guard="on") / "models/global.pt")
     assert verify(run / "ledger.jsonl") == 1
-    assert (run / "ledger.jsonl").read_text() == (trained(rounds=1) / "ledger.jsonl").read_text()
+    assert (run / "ledger.jsonl").read_text() == (trained(rounds=1, guard="on") / "ledger.jsonl").read_text()
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_job_is_refused_where_its_classes_are_not_allowed(simulate, tmp_path):
 def test_run_folder_may_lie_elsewhere(simulate, trained, assert_same_model, tmp_path):
     workspace = simulate(rounds=1, allowed=True, FEDMERIT_RUN=str(tmp_path / "kept"))
     assert list(workspace.rglob("*.pt")) == []
-    assert_same_model(tmp_path / "kept/models/global.pt", trained(rounds=1) / "models/global.pt")
+    assert_same_model(tmp_path / "kept/models/global.pt", trained(rounds=1, guard="on") / "models/global.pt")
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def check_fetched(hospitals, trained, fedmerit, assert_same_model, tmp_path):
     """What `fedmerit fetch` brings of a job of two rounds is what the local engine makes of them."""
 
     def check(job, method):
-        run, expected = tmp_path / method, trained(method=method, rounds=2)
+        run, expected = tmp_path / method, trained(method=method, rounds=2, guard="on")
         result = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", run)
         assert result.exit_code == 0, result.output
         models = sorted(path.name for path in (expected / "models").glob("*.pt"))
@@ -189,7 +189,7 @@ def test_hospitals_give_each_other_models(hospitals, export, trained, fedmerit, 
     name = hospitals.submit(job)
     assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
     run = hospitals.fetch(name, tmp_path / "run")
-    expected = trained(*settings, method="cycle")
+    expected = trained(*settings, method="cycle", guard="on")
     logs = []
     for site in NAMES:
         own = hospitals.kits[site] / "runs" / name
