@@ -103,7 +103,7 @@ def check_killed(fedmerit, hospitals, job, trained, assert_same_model, assert_sa
                 hospitals.gate.open()
             run.resume()
         folder = run.fetch(tmp_path / "run")
-        whole = trained(rounds=rounds)
+        whole = trained(rounds=rounds, guard="on")
         assert_same_model(folder / "models/global.pt", whole / "models/global.pt")
         assert [record["participants"] for record in run.records()] == [hospitals.names] * rounds
         assert_same_ledger(folder, whole)
