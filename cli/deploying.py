@@ -39,9 +39,11 @@ SHARES: Mapping[str, str] = {
 @deploy.command()
 def init(
     out: Annotated[Path, typer.Option(help="Folder to write; with --add, the one written before.")],
-    sites: Annotated[str, typer.Option(metavar="A,B:ORG", help="Sites, by the names of their folders.")],
+    sites: Annotated[
+        str, typer.Option(metavar="A,B:ORG", help="Sites, by the names of their folders; without ORG, of their own.")
+    ],
     server: Annotated[str | None, typer.Option(help="Host name at which the sites reach the server.")] = None,
-    org: Annotated[str, typer.Option(help="Organisation of server, admins, and sites that name none.")] = "fedmerit",
+    org: Annotated[str, typer.Option(help="Organisation of server and admins.")] = "fedmerit",
     admin: Annotated[
         list[str] | None,
         typer.Option(metavar="EMAIL:ROLE", help="project_admin, org_admin, lead or member; several times."),
@@ -57,7 +59,7 @@ def init(
     from fedmerit.flare.deploy.provision import init as write_project
     from fedmerit.records.ciphertexts import require_tenseal
 
-    by_site = _organisations(sites, org)
+    by_site = _organisations(sites)
     if add:
         if server is not None or admin or he:
             raise BadInput("--add: adds sites alone; leave out --server, --admin and --he")
@@ -76,13 +78,15 @@ def init(
     console.print(f"keep to yourself, it holds the keys that make certificates: {private}", soft_wrap=True)
 
 
-def _organisations(sites: str, org: str) -> dict[str, str]:
+def _organisations(sites: str) -> dict[str, str]:
+    from fedmerit.flare.deploy.project import organisation_named_as
+
     found: dict[str, str] = {}
     for part in sites.split(","):
         name, _, own = part.strip().partition(":")
         if not name or name in found:
             raise BadInput(f"--sites {sites}: expected names such as A,B or A:ORG,B:ORG, each once")
-        found[name] = own or org
+        found[name] = own or organisation_named_as(name)
     return found
 
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 
-def issue(folder: Path, name: str, issuer: str | None = None) -> None:
+def issue(folder: Path, name: str, issuer: str | None = None, organisation: str = "") -> None:
     """Write ``name.key`` and ``name.crt``, issued by ``issuer`` in the same folder, or by itself."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
@@ -20,7 +20,7 @@ def issue(folder: Path, name: str, issuer: str | None = None) -> None:
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(_called(name))
+        .subject_name(_called(name, organisation))
         .issuer_name(_called(issuer or name))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
@@ -32,5 +32,6 @@ def issue(folder: Path, name: str, issuer: str | None = None) -> None:
     (folder / f"{name}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
 
 
-def _called(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def _called(name: str, organisation: str = "") -> x509.Name:
+    named = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation)] if organisation else []
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name), *named])

@@ -15,7 +15,8 @@ SHARED_CASES = 0.5  # of the smaller site's training cases
 
 ORGANISATIONS = Rule(
     "organisations",
-    "Sites whose certificates name one organisation earn as one site, divided by their images.",
+    "Sites whose certificates name one organisation earn as one site, divided by their images; where all are of one, "
+    "each earns for itself.",
     "several identities of one legal entity",
     "none: two hospitals of one organisation count with all their images, up to the bound of one site",
 )

@@ -1,6 +1,7 @@
 """A federation on paper: the content of NVFlare's project.yml, and what of it cannot work."""
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,11 @@ def make_project(
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
         ],
     }
+
+
+def organisation_named_as(site: str) -> str:
+    """Of a site that names none: its own, so that it earns for itself."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", site)
 
 
 def _site(name: str, org: str) -> dict[str, Any]:

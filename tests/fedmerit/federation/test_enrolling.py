@@ -1,0 +1,74 @@
+"""What sites commit to, and whom their certificates make of them."""
+
+import pytest
+from certificates import issue
+
+from fedmerit.federation.enrolling import enrolled, fault_of_certificate
+from fedmerit.records.certificates import read_certificate
+from fedmerit.wire.messages import Enrolment
+
+SITES = ("Alder", "Birch", "Cedar")
+
+
+@pytest.fixture
+def kits(tmp_path):
+    """Certificates of three sites with the organisations given, and the root's."""
+
+    def make(*organisations):
+        issue(tmp_path, "root")
+        for site, organisation in zip(SITES, organisations, strict=True):
+            issue(tmp_path, site, "root", organisation)
+        return {site: (tmp_path / f"{site}.crt").read_text() for site in SITES}, read_certificate(tmp_path / "root.crt")
+
+    return make
+
+
+def enrolments(certificates):
+    return {
+        site: Enrolment(0, {"training": 2}, {"training": 10}, (f"{site}0", f"{site}1"), pem)
+        for site, pem in certificates.items()
+    }
+
+
+def test_sites_of_one_organisation_are_one(kits):
+    certificates, root = kits("north", "south", "north")
+    assert enrolled(SITES, enrolments(certificates), root).organisations.tolist() == [0, 1, 0]
+    assert enrolled(SITES, enrolments(certificates), None).organisations.tolist() == [
+        0,
+        1,
+        2,
+    ]  # nobody vouches for them
+
+
+def test_where_all_are_of_one_organisation_each_is_by_itself(kits):
+    certificates, root = kits("fedmerit", "fedmerit", "fedmerit")
+    assert enrolled(SITES, enrolments(certificates), root).organisations.tolist() == [0, 1, 2]
+
+
+def test_a_site_that_did_not_enrol_is_by_itself_and_its_images_are_not_known(kits):
+    certificates, root = kits("north", "south", "north")
+    there = {site: one for site, one in enrolments(certificates).items() if site != "Cedar"}
+    found = enrolled(SITES, there, root)
+    assert found.organisations.tolist() == [0, 1, 2]
+    assert found.counts.tolist() == [10, 10, 0]
+
+
+def test_images_that_stand_twice_count_once(kits):
+    certificates, root = kits("a", "b", "c")
+    there = enrolments(certificates)
+    there["Birch"] = Enrolment(0, {"training": 2}, {"training": 10}, ("same", "same"), certificates["Birch"])
+    assert enrolled(SITES, there, root).counts.tolist() == [10, 5, 10]
+
+
+def test_a_certificate_is_the_sites_own_and_the_roots_work(kits, tmp_path):
+    certificates, root = kits("a", "b", "c")
+    there = enrolments(certificates)
+    assert fault_of_certificate(there["Alder"], "Alder", root) is None
+    assert fault_of_certificate(there["Alder"], "Birch", root) == "enrolment with another site's certificate"
+    (tmp_path / "others").mkdir()
+    issue(tmp_path / "others", "root")
+    issue(tmp_path / "others", "Alder", "root", "a")
+    strange = Enrolment(0, {}, {}, (), (tmp_path / "others" / "Alder.crt").read_text())
+    for enrolment in (strange, Enrolment(0, {}, {}, ()), Enrolment(0, {}, {}, (), "no certificate")):
+        assert fault_of_certificate(enrolment, "Alder", root) == "enrolment without a certificate of this federation"
+        assert fault_of_certificate(enrolment, "Alder", None) is None
