@@ -1,9 +1,7 @@
 """The server's half of a run, whatever the engine: a round, read from top to bottom. It holds no formula."""
 
 import math
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,8 @@ from fedmerit.core import CandidateResults, Outcome, Reports
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.best_round import BestRound
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
+from fedmerit.federation.clock import Clock
+from fedmerit.federation.ending import Ending
 from fedmerit.federation.enrolling import fault_of_certificate
 from fedmerit.federation.evaluating import candidate_task, evaluate_models, measure_importance
 from fedmerit.federation.evidence import evidence_of
@@ -136,7 +136,7 @@ class Federation:
                 yield from self._allocate(self.method)
             training = self._exchange(self._training_tasks(), self._fault_of_reply, "reply")
             yield training
-            clock = _Clock()
+            clock = Clock()
             admitted = self._admit(training)
             if isinstance(self.models, ModelsInTheClear) and not self.models.own_alone:
                 self.best.consider(self.round, admitted.replies, self.models)
@@ -167,7 +167,7 @@ class Federation:
             self._checkpoint()
             self.on_round(self.recorder.ledger.last or {})
         if not self.finished:
-            yield from self._test()
+            yield from self._end()
 
     def _enrol(self) -> Iterator[Exchange]:
         """Before round 0: what every site commits to."""
@@ -283,7 +283,7 @@ class Federation:
         return updates, Reports(samples, present, values, pairs=pairs, products=gram(updates), vectors=vectors)
 
     def _evaluate(
-        self, candidates: Candidates, admitted: Admitted, admission: Admission, clock: "_Clock"
+        self, candidates: Candidates, admitted: Admitted, admission: Admission, clock: Clock
     ) -> Generator[Exchange, None, tuple[CandidateResults, Admitted]]:
         """What the server validation set says of candidate models: the server's own images, or the sites' shares."""
         task = self._candidate_task(candidates, admission.replies, SERVER_SPLIT)
@@ -295,7 +295,7 @@ class Federation:
         return _pooled(list(usable.values())), admitted
 
     def _measure(
-        self, without: Candidates, admitted: Admitted, admission: Admission, clock: "_Clock"
+        self, without: Candidates, admitted: Admitted, admission: Admission, clock: Clock
     ) -> Generator[Exchange, None, Admitted]:
         """What the others, or the server's own images, say of the models without each site."""
         task = self._candidate_task(
@@ -314,7 +314,7 @@ class Federation:
         return evaluate_models(self._own_network(), self.server_cases, task, self.config, images)
 
     def _ask_all(
-        self, task: Evaluation, admitted: Admitted, clock: "_Clock"
+        self, task: Evaluation, admitted: Admitted, clock: Clock
     ) -> Generator[Exchange, None, tuple[dict[str, Evaluated], Admitted]]:
         """What the sites that replied say of models, and what counts of the round with that."""
         asked = {site: task for site, reply in zip(self.sites, admitted.replies, strict=True) if reply}
@@ -397,7 +397,7 @@ class Federation:
         answers = yield from self._evaluated({site: replace(task, estimate=True) for site, task in own.items()})
         self.models.take_estimated([answer.buffers if answer else None for answer in answers], reports.num_samples)
 
-    def _with_evidence(self, outcome: Outcome, admission: Admission, clock: "_Clock") -> Outcome:
+    def _with_evidence(self, outcome: Outcome, admission: Admission, clock: Clock) -> Outcome:
         """The outcome with what the updates say whatever the method, where they can be seen, and the server's time."""
         quantities = {**outcome.quantities, "server_seconds": torch.full_like(outcome.weights, clock.seconds)}
         updates = admission.own
@@ -416,37 +416,13 @@ class Federation:
         more = self.guarding.record(self.round, admission)
         self.recorder.training_round(self.round, admitted, began, self.models.ended(), sent, outcome, more)
 
-    def _test(self) -> Iterator[Exchange]:
-        """End the run: record the Dice of the final models, and of the best round's, and save them."""
-        models, last = self.models, self.config.rounds - 1
-        own = {site: models.own_model(row, self.round, "validation", self._told) for row, site in enumerate(self.sites)}
-        validated = yield from self._evaluated(own)
-        tested = yield from self._evaluated(
-            dict.fromkeys(self.sites, task := models.final_test(self.round, self._told))
-        )
-        models.save(self.run / "models")
-        best = self.best.instead_of(models, validated) if isinstance(models, ModelsInTheClear) else None
-        if best:
-            again = best.final_test(self.round, self._told)
-            self.recorder.best_test(self.best.round, (yield from self._evaluated(dict.fromkeys(self.sites, again))))
-            best.save(self.run / "models" / "best")
-        self.recorder.final_validation(self.config.rounds, validated)
-        self.recorder.final_test(last, tested, payload(task), models.own_alone)
-        if self.config.training.finish == "own":
-            yield from self._finish()
-        self.recorder.close()
+    def _end(self) -> Iterator[Exchange]:
+        """Test the final models, save them, close the records."""
+        ending = Ending(self.config, self.sites, self.run, self.models, self.best, self.recorder)
+        yield from ending.exchanges(self._evaluated, self._told)
         self.round += 1
         self._checkpoint()
         self.best.forget()
-
-    def _finish(self) -> Iterator[Exchange]:
-        """Every site makes of its final model what it takes home: chosen by validation patients, then tested."""
-        rows = list(enumerate(self.sites))
-        for split in ("validation", "testing"):
-            own = {site: self.models.own_model(row, self.round, split, self._told) for row, site in rows}
-            asked = {site: replace(task, finish=True) for site, task in own.items()}
-            finished = yield from self._evaluated(asked)
-            self.recorder.finished(self.config.rounds - 1, split, finished)
 
     def _evaluated(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
         """What the sites make of final models, in site order."""
@@ -502,23 +478,6 @@ class Federation:
         self.recorder.rewind(content["results_size"], complete, content.get("observed_size", 0))
         for record in self.recorder.ledger.records:
             self.on_round(record)
-
-
-class _Clock:
-    """Seconds of the server's own work on a round; waiting for sites does not count."""
-
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._began
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self._began += time.perf_counter() - began
 
 
 def _pooled(evaluated: Sequence[Evaluated]) -> CandidateResults:

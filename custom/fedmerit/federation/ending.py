@@ -1,0 +1,63 @@
+"""The end of a run: final models, and the best round's, are tested and saved; sites choose what they take home."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.federation.best_round import BestRound
+from fedmerit.federation.exchange import Exchange
+from fedmerit.federation.recorder import Recorder
+from fedmerit.federation.server_models import Models, ModelsInTheClear
+from fedmerit.wire.messages import Evaluated, Evaluation, payload
+
+Answers = list[Evaluated | None]  # in site order
+Ask = Callable[[Mapping[str, Evaluation]], Generator[Exchange, None, Answers]]  # tasks by site
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is left of a run after its last round."""
+
+    config: RunConfiguration
+    sites: Sequence[str]
+    run: Path
+    models: Models
+    best: BestRound
+    recorder: Recorder
+
+    def exchanges(self, ask: Ask, told: str) -> Iterator[Exchange]:
+        """Record the Dice of the final models, and of the best round's, and save them; then close the records.
+
+        Args:
+            ask: has sites evaluate models.
+            told: the server's word on all rounds before, for the sites' logs.
+        """
+        models, rounds = self.models, self.config.rounds
+        validated = yield from ask(self._own_models("validation", told))
+        task = models.final_test(rounds, told)
+        tested = yield from ask(dict.fromkeys(self.sites, task))
+        models.save(self.run / "models")
+        best = self.best.instead_of(models, validated) if isinstance(models, ModelsInTheClear) else None
+        if best:
+            again = best.final_test(rounds, told)
+            self.recorder.best_test(self.best.round, (yield from ask(dict.fromkeys(self.sites, again))))
+            best.save(self.run / "models" / "best")
+        self.recorder.final_validation(rounds, validated)
+        self.recorder.final_test(rounds - 1, tested, payload(task), models.own_alone)
+        if self.config.training.finish == "own":
+            yield from self._take_home(ask, told)
+        self.recorder.close()
+
+    def _take_home(self, ask: Ask, told: str) -> Iterator[Exchange]:
+        """Every site makes of its final model what it takes home: chosen by validation patients, then tested."""
+        for split in ("validation", "testing"):
+            asked = {site: replace(task, finish=True) for site, task in self._own_models(split, told).items()}
+            finished = yield from ask(asked)
+            self.recorder.finished(self.config.rounds - 1, split, finished)
+
+    def _own_models(self, split: str, told: str) -> dict[str, Evaluation]:
+        """Each site's final model, to be evaluated there."""
+        return {
+            site: self.models.own_model(row, self.config.rounds, split, told) for row, site in enumerate(self.sites)
+        }
