@@ -14,7 +14,7 @@ install: $(INSTALLED) ## A virtual environment in .venv with every dependency pi
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,he,onnx,notebooks]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,he,onnx,notebooks,slurm]'
 	touch $@
 
 demo: $(INSTALLED) ## Six generated hospitals, trained together and alone, a free rider, the report

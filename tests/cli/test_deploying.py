@@ -90,7 +90,7 @@ def test_project_file_is_nvflares(provisioned):
     told = [(one["name"], one["type"], one["org"], one.get("role")) for one in project["participants"]]
     assert told == [
         ("localhost", "server", "lead", None),
-        ("site1", "client", "lead", None),
+        ("site1", "client", "site1", None),
         ("site2", "client", "hospital2", None),
         ("a@lead.org", "admin", "lead", "project_admin"),
         ("b@lead.org", "admin", "lead", "member"),
