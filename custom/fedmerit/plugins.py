@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from fedmerit.errors import BadInput
 
-GROUPS = ("methods", "networks", "losses", "optimizers", "readers", "attacks", "metrics")
+GROUPS = ("methods", "networks", "losses", "optimizers", "readers", "attacks", "metrics", "observers", "estimators")
 SCRIPTS = "FEDMERIT_PARTS"  # variable: scripts that register parts, parted as PATH is; child processes inherit it
 APPROVED = "FEDMERIT_APPROVED"  # variable of a deployed machine: JSON of SHA-256 by reference; not set: all may be used
 NAMED = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")

@@ -1,10 +1,9 @@
 """The contract of an estimator of values, and those there are, by name.
 
-An estimator is a frozen dataclass of parameters and one function of a run. Installed packages bring others by the
-entry point group `fedmerit.values.observers.GROUP`: a class that is an `Estimator`.
+An estimator is a frozen dataclass of parameters and one function of a run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from evaluation.values.observed_run import ObservedRun
 from fedmerit.configuration import options
 from fedmerit.errors import BadInput
 from fedmerit.parameters import Checked
-from fedmerit.values.observers import extensions
+from fedmerit.plugins import Catalogue
 
 
 class Estimator(Checked):
@@ -34,12 +33,16 @@ class Estimator(Checked):
 
 
 @cache
-def estimators() -> Mapping[str, type[Estimator]]:
-    """By name, ours and those of installed packages."""
+def estimators() -> Catalogue[type[Estimator]]:
+    """By name, ours and those of others."""
     from evaluation.values import from_games, from_images, from_records  # they are made of the contract above
 
-    ours = {**from_games.ESTIMATORS, **from_records.ESTIMATORS, **from_images.ESTIMATORS}
-    return {**ours, **extensions(Estimator, ours)}
+    return Catalogue(
+        "estimators",
+        {**from_games.ESTIMATORS, **from_records.ESTIMATORS, **from_images.ESTIMATORS},
+        lambda part: isinstance(part, type) and issubclass(part, Estimator),
+        "a frozen dataclass derived from evaluation.values.estimators.Estimator",
+    )
 
 
 def parse(spec: str) -> Estimator:

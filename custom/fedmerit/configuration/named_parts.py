@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedmerit.configuration.options import take_apart
 from fedmerit.configuration.run import ARCHITECTURES, LOSSES, OPTIMIZERS
 from fedmerit.methods.registry import OWN
+from fedmerit.values.observers import OWN as OWN_OBSERVERS
 
 PLACES: Mapping[str, tuple[str, str, Iterable[str]]] = {  # of a plan: part of it, field, ours
     "networks": ("network", "architecture", ARCHITECTURES),
@@ -20,4 +22,5 @@ def parts_of_others(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
         value = (plan.get(part) or {}).get(name, next(iter(ours)))
         if value not in ours:
             found.append((group, str(value)))
-    return found
+    observers = [take_apart(spec)[0] for spec in plan.get("values") or ()]
+    return found + [("observers", name) for name in observers if name not in OWN_OBSERVERS]

@@ -11,7 +11,7 @@ from fedmerit.configuration import options
 from fedmerit.configuration.filters import HE
 from fedmerit.core import Layout, Method
 from fedmerit.errors import BadInput
-from fedmerit.values.observers import observers
+from fedmerit.values.observers import OBSERVERS
 from fedmerit.values.observing import Observer
 
 OWN_MODELS = "its sites have models of their own, and a coalition has no one model; take one with a model for all"
@@ -23,7 +23,7 @@ ENCRYPTED = (
 
 def parse(spec: str) -> Observer:
     """The observer of a spec such as ``in_run:every=2``; `BadInput` where it is none."""
-    observer: Observer = options.parse(spec, observers(), "--values")
+    observer: Observer = options.parse(spec, OBSERVERS, "--values")
     return observer
 
 
@@ -32,8 +32,8 @@ def require_observers(specs: Sequence[str], keep_updates: bool, name: str, metho
     asked = f"--values {specs[0]}" if specs else "--keep-updates"
     if (specs or keep_updates) and gives_own_models(method):
         raise BadInput(f"{asked}: not with method {name}: {OWN_MODELS}")
-    complete = tuple(options.text_of(parse(spec), observers()) for spec in specs)
-    kinds = [options.take_apart(spec)[0] for spec in complete]
+    kinds = [options.take_apart(spec)[0] for spec in specs]
+    complete = tuple(options.written(kind, parse(spec)) for kind, spec in zip(kinds, specs, strict=True))
     if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
         raise BadInput(f"--values {twice[0]}: given twice; name each once")
     return complete

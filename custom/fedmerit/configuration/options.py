@@ -55,6 +55,10 @@ def parse(spec: str, kinds: Mapping[str, type[Any]], what: str) -> Any:
 
 def text_of(one: Any, kinds: Mapping[str, type[Any]], separator: str = ",") -> str:
     """The spec of such a dataclass; `parse` gives it back."""
-    kind = next(name for name, known in kinds.items() if known is type(one))
+    return written(next(name for name, known in kinds.items() if known is type(one)), one, separator)
+
+
+def written(kind: str, one: Any, separator: str = ",") -> str:
+    """As `text_of`, where the kind is known: no other is looked at."""
     values = (f"{name.removesuffix('_')}={value}" for name, value in vars(one).items())
     return ":".join(filter(None, [kind, separator.join(values)]))

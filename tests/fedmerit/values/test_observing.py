@@ -1,15 +1,19 @@
 """The models that observers have evaluated, beside literal ones; which rounds they observe; what others bring."""
 
+from importlib.metadata import EntryPoint
+
 import pytest
 import torch
 from observing import view_of
 
+from fedmerit import plugins
+from fedmerit.configuration.named_parts import parts_of_others
+from fedmerit.configuration.observation import parse
 from fedmerit.errors import BadInput
 from fedmerit.games import coalitions_to_evaluate
-from fedmerit.values import observers
 from fedmerit.values.carried import Carried
 from fedmerit.values.in_run import InRun
-from fedmerit.values.observing import Observer
+from fedmerit.values.observers import OBSERVERS, OWN
 from fedmerit.values.others_lose import OthersLose
 
 SAMPLES = (30.0, 50.0, 20.0, 40.0)
@@ -109,34 +113,25 @@ def test_of_many_sites_as_many_coalitions_are_drawn_in_pairs():
     assert float(counts[2] / counts[6]) == pytest.approx(36 / 20, rel=0.3)  # by the kernel, 1 / (s (n - s))
 
 
-class Entry:
-    def __init__(self, name, loaded):
-        self.name, self.loaded = name, loaded
-
-    def load(self):
-        return self.loaded
-
-
-class Mine(Observer):
-    about = "mine"
-
-
 @pytest.fixture
-def entries(monkeypatch):
-    def bring(*found):
-        monkeypatch.setattr(observers, "entry_points", lambda group: found if group == observers.GROUP else ())
-        observers.observers.cache_clear()
-
-    yield bring
-    observers.observers.cache_clear()
+def installed(monkeypatch):
+    """An observer of another package, called mine."""
+    entry = EntryPoint("mine", "fedmerit.values.in_run:InRun", "fedmerit.observers")
+    monkeypatch.setattr(plugins, "entry_points", lambda group, **_: [entry] if group == entry.group else [])
 
 
-def test_packages_bring_observers_and_what_is_none_is_left_to_others(entries):
-    entries(Entry("mine", Mine), Entry("an_estimator", int))
-    assert observers.observers() == {**observers.OURS, "mine": Mine}
+def test_packages_bring_observers(installed):
+    assert type(parse("mine:every=2")) is InRun
+    assert list(OBSERVERS) == [*OWN, "mine"]
+    assert parts_of_others({"method": "fedavg", "values": ["in_run:every=1", "mine:every=2"]}) == [
+        ("observers", "mine")
+    ]
 
 
-def test_a_package_takes_no_name_of_ours(entries):
-    entries(Entry("in_run", Mine))
-    with pytest.raises(BadInput, match="entry point in_run"):
-        observers.observers()
+def test_a_deployed_machine_imports_no_observer_that_is_not_approved(installed, monkeypatch):
+    monkeypatch.setenv(plugins.APPROVED, "{}")
+    monkeypatch.setattr(OBSERVERS, "_loaded", {})
+    monkeypatch.setattr(plugins.importlib, "import_module", lambda name: pytest.fail(f"imported {name}"))
+    with pytest.raises(BadInput, match="'mine': fedmerit.values.in_run:InRun .* is not installed from a wheel"):
+        parse("mine")
+    assert parse("others_lose:every=3").every == 3
