@@ -14,6 +14,7 @@ import numpy
 import torch
 from monai.bundle import verify_net_in_out
 
+from evaluation.models.exported import sides
 from evaluation.models.raw_images import Predictor, open_bundle, predict_files
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically, write_json, write_text
@@ -87,7 +88,8 @@ def _network(predictor: Predictor) -> dict[str, Any]:
 def _metadata(predictor: Predictor, run: str) -> Mapping[str, Any]:
     description, fed = predictor.description, predictor.preprocessing
     labels = dict(enumerate(description.labels))
-    shape = {"spatial_shape": list(fed.size), "dtype": "float32", "is_patch_data": False}
+    patches = bool(description.patch)
+    shape = {"spatial_shape": list(sides(predictor)), "dtype": "float32", "is_patch_data": patches}
     return {
         "schema": SCHEMA,
         "version": "0.1.0",
@@ -97,7 +99,7 @@ def _metadata(predictor: Predictor, run: str) -> Mapping[str, Any]:
         "numpy_version": numpy.__version__,
         "required_packages_version": {"fedmerit": version("fedmerit")},
         "name": f"Segmentation of {', '.join(description.labels)}",
-        "task": f"2D segmentation of {', '.join(description.labels)}, slice by slice",
+        "task": f"{'3D' if patches else '2D'} segmentation of {', '.join(description.labels)}",
         "description": "Trained by federated learning with FedMerit; for research, not a medical device",
         "authors": "those who trained it",
         "copyright": "those who trained it",
@@ -129,6 +131,8 @@ def _metadata(predictor: Predictor, run: str) -> Mapping[str, Any]:
 
 def _readme(predictor: Predictor, run: str) -> str:
     fed = predictor.preprocessing
+    patch = " x ".join(map(str, predictor.description.patch))
+    seen = f"patches of {patch} of volumes of " if patch else ""
     field = "whole frames, made square" if fed.field_of_view is None else f"the central {fed.field_of_view:g} mm"
     return f"""# Segmentation of {", ".join(predictor.description.labels)}
 
@@ -137,7 +141,7 @@ From the run {run}. For research; not a medical device. How well it does, and fo
 - Network: `{
         predictor.description.architecture
     }`, `configs/inference.json` holds its arguments, `models/model.pt` its weights.
-- Input: axial slices or photographs of {fed.size[0]} x {fed.size[1]} pixels, {
+- Input: {seen}axial slices or photographs of {fed.size[0]} x {fed.size[1]} pixels, {
         predictor.description.in_channels
     } channel(s), of {"squares about the disc" if fed.crop == "disc" else field}; intensities `{
         fed.normalisation

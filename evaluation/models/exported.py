@@ -18,7 +18,7 @@ ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
 def write_torchscript(predictor: Predictor, out: Path) -> float:
-    """Write the traced network, images (batch, channels, h, w) to logits, and what it is fed to ``out``.json.
+    """Write the traced network, images or patches (batch, channels, ...) to logits, and what it is fed to ``out``.json.
 
     Returns:
         The largest difference between its logits and the network's on a batch of another size.
@@ -81,9 +81,14 @@ def write_onnx(predictor: Predictor, out: Path) -> float:
 
 
 def example(predictor: Predictor, batch: int) -> Tensor:
-    """(batch, channels, h, w) of noise, as normalised images are: mean 0, deviation 1."""
+    """(batch, channels, ...) of noise, as normalised images are: mean 0, deviation 1."""
     random = torch.Generator().manual_seed(0)
-    return torch.randn(batch, predictor.description.in_channels, *predictor.preprocessing.size, generator=random)
+    return torch.randn(batch, predictor.description.in_channels, *sides(predictor), generator=random)
+
+
+def sides(predictor: Predictor) -> tuple[int, ...]:
+    """Of what the network sees at a time: (h, w) of a slice, or (slices, h, w) of a patch."""
+    return predictor.description.patch or predictor.preprocessing.size
 
 
 @torch.inference_mode()
@@ -100,7 +105,7 @@ def write_description(predictor: Predictor, out: Path) -> None:
         {
             "input": {
                 "name": INPUT,
-                "shape": ["batch", predictor.description.in_channels, *predictor.preprocessing.size],
+                "shape": ["batch", predictor.description.in_channels, *sides(predictor)],
             },
             "output": {"name": OUTPUT, "channels": list(predictor.description.labels), "activation": "sigmoid"},
             "preprocessing": predictor.preprocessing.to_dict(),

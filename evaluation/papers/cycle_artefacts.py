@@ -5,17 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib import style
-from matplotlib.figure import Figure
 
 from evaluation.display import heat_maps
-from evaluation.display.drawing import METHOD_COLOURS, STYLE
 from evaluation.display.table import Table, file_name
 from evaluation.fairness.measures import gain_spread, mean_gain
 from evaluation.freeriders.attacked_runs import HONEST, Attack
 from evaluation.papers import mean_estimation
 from evaluation.papers.artefact import Artefact, Drawn, Made, Paper, printed
-from evaluation.papers.dealt_sites import alone_and_final, bars, deal_of, needs, site_dice_of
+from evaluation.papers.dealt_sites import alone_and_final, bars, deal_of, needs, scatter, site_dice_of
 from evaluation.papers.needs import Compared, WrongMasks
 from evaluation.papers.printed_tables import published
 from evaluation.papers.study import Deal, Study
@@ -90,15 +87,12 @@ def _plot(study: Study, artefact: Artefact) -> Made:
         for deal, gain in gains.items()
     ]
     points = pd.concat(parts, ignore_index=True)
-    with style.context(STYLE):
-        figure = Figure(figsize=(6.4, 4.4), dpi=160, layout="constrained")
-        panel = figure.subplots()
-        for colour, (method, own) in zip(METHOD_COLOURS, points.groupby("method", sort=False), strict=False):
-            panel.scatter(own["MCG"], own["CGS"], color=colour, s=18, label=str(method))
-        panel.set_xlabel("Mean gain over training alone (MCG) [points]")
-        panel.set_ylabel("Its spread over sites (CGS) [points]")
-        panel.legend()
-    return Made(drawn=[Drawn(artefact.name, artefact.what, figure, points)])
+    return scatter(
+        artefact,
+        points,
+        ("MCG", "Mean gain over training alone (MCG) [points]"),
+        ("CGS", "Its spread over sites (CGS) [points]"),
+    )
 
 
 def _means(study: Study, artefact: Artefact) -> Made:

@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
 
 from evaluation.display import curves, dots_and_bars
+from evaluation.display.drawing import METHOD_COLOURS, STYLE
 from evaluation.display.table import Table, file_name
 from evaluation.fairness.measures import pearson
 from evaluation.papers.artefact import APART, Artefact, Drawn, Made, beside, printed
@@ -122,6 +125,19 @@ def reputation_and_loss(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`reputations`, and the negative training loss of each site's last round."""
     losses = results.plain.rounds.of("train_loss").groupby(level=["method", "seed"]).last()
     return reputations(results), -losses
+
+
+def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], up: tuple[str, str]) -> Made:
+    """A point for each row of ``points``, coloured by its "method"; both axes are a column and what the axis says."""
+    with style.context(STYLE):
+        figure = Figure(figsize=(6.4, 4.4), dpi=160, layout="constrained")
+        panel = figure.subplots()
+        for colour, (method, own) in zip(METHOD_COLOURS, points.groupby("method", sort=False), strict=False):
+            panel.scatter(own[across[0]], own[up[0]], color=colour, s=18, label=str(method))
+        panel.set_xlabel(across[1])
+        panel.set_ylabel(up[1])
+        panel.legend()
+    return Made(drawn=[Drawn(artefact.name, artefact.what, figure, points)])
 
 
 def lines(study: Study, artefact: Artefact, titles: Mapping[str, str]) -> Made:

@@ -4,12 +4,9 @@ Training alone is compared everywhere: it is what contributions are, for FedSAC 
 """
 
 import pandas as pd
-from matplotlib import style
-from matplotlib.figure import Figure
 
-from evaluation.display.drawing import METHOD_COLOURS, STYLE
 from evaluation.fairness.measures import pearson
-from evaluation.papers.artefact import Artefact, Drawn, Made, Paper, every
+from evaluation.papers.artefact import Artefact, Made, Paper, every
 from evaluation.papers.dealt_sites import (
     ONCE_MORE,
     accuracies,
@@ -20,6 +17,7 @@ from evaluation.papers.dealt_sites import (
     deal_of,
     lines,
     needs,
+    scatter,
 )
 from evaluation.papers.needs import Compared
 from evaluation.papers.printed_tables import published
@@ -61,15 +59,12 @@ def _scatter(study: Study, artefact: Artefact) -> Made:
         means = pd.DataFrame(values).groupby(level="method").mean()
         parts.append(means.assign(deal=deal_of(need).name).reset_index())
     points = pd.concat(parts, ignore_index=True)
-    with style.context(STYLE):
-        figure = Figure(figsize=(6.4, 4.4), dpi=160, layout="constrained")
-        panel = figure.subplots()
-        for colour, (method, own) in zip(METHOD_COLOURS, points.groupby("method", sort=False), strict=False):
-            panel.scatter(own["highest Dice [%]"], own["fairness"], color=colour, s=18, label=str(method))
-        panel.set_xlabel("Highest Dice of any site [%]")
-        panel.set_ylabel("100 x Pearson with training alone")
-        panel.legend()
-    return Made(drawn=[Drawn(artefact.name, artefact.what, figure, points)])
+    return scatter(
+        artefact,
+        points,
+        ("highest Dice [%]", "Highest Dice of any site [%]"),
+        ("fairness", "100 x Pearson with training alone"),
+    )
 
 
 def _validation(study: Study, artefact: Artefact) -> Made:

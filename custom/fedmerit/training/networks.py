@@ -264,15 +264,16 @@ def _check_patch(network: Network, step: int) -> None:
 
 
 def _require_masks(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where a network of others makes of an image no logits of its size."""
-    built, image = initial_network(network, 0).eval(), torch.zeros(1, network.in_channels, *image_size)
-    expected = (1, len(network.labels), *image_size)
+    """`BadInput` where a network of others makes of an image, or patch, no logits of its size."""
+    sides = network.patch or image_size
+    built, image = initial_network(network, 0).eval(), torch.zeros(1, network.in_channels, *sides)
+    expected = (1, len(network.labels), *sides)
     try:
         with torch.inference_mode():
             shape = tuple(built(image).shape)
     except Exception as error:  # whatever another's code raises
         raise BadInput(
-            f"architecture={network.architecture}: cannot be applied to an image of {image_size[0]}x{image_size[1]} "
+            f"architecture={network.architecture}: cannot be applied to an image of {'x'.join(map(str, sides))} "
             f"({type(error).__name__}: {error}); prepare with another --size or give it other arguments"
         ) from error
     if shape != expected:

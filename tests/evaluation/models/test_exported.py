@@ -25,6 +25,15 @@ def test_torchscript(predictor, tmp_path):
     assert said["output"]["channels"] == ["prostate"]
 
 
+def test_a_network_of_volumes_is_given_patches(trained, tmp_path):
+    settings = ("architecture=dynunet", "depth=3", "patch=4,16,16")
+    volumes = open_predictor(trained(*settings, method="fedavg", rounds=1), device="cpu")
+    assert write_torchscript(volumes, tmp_path / "model.ts") <= 1e-4
+    assert json.loads((tmp_path / "model.ts.json").read_text())["input"]["shape"] == ["batch", 1, 4, 16, 16]
+    write_bundle(volumes, tmp_path / "bundle", "run")  # MONAI applies it to a patch
+    assert "patches of 4 x 16 x 16" in (tmp_path / "bundle" / "docs" / "README.md").read_text()
+
+
 def test_another_network_is_not_written(predictor, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.jit, "load", lambda path: lambda images: torch.zeros(3, 1, *images.shape[2:]) + 9)
     with pytest.raises(RunFailed, match="differ"):

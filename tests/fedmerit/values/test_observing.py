@@ -132,6 +132,6 @@ def test_a_deployed_machine_imports_no_observer_that_is_not_approved(installed, 
     monkeypatch.setenv(plugins.APPROVED, "{}")
     monkeypatch.setattr(OBSERVERS, "_loaded", {})
     monkeypatch.setattr(plugins.importlib, "import_module", lambda name: pytest.fail(f"imported {name}"))
-    with pytest.raises(BadInput, match="'mine': fedmerit.values.in_run:InRun .* is not installed from a wheel"):
+    with pytest.raises(BadInput, match=r"'mine': fedmerit.values.in_run:InRun .* is not installed from a wheel"):
         parse("mine")
     assert parse("others_lose:every=3").every == 3
