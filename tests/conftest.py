@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -54,10 +55,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def generate(root: Path, names: Sequence[str], **changes: Any) -> None:
     """Site folders of some of the generated hospitals: volumes of five slices, and as few of them as can be."""
     scanners = {name: replace(prostate.SITES[name], thickness=7.0) for name in names}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prostate, "SLICES", 5)
-        patch.setattr(prostate, "SITES", scanners)
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(prostate, "SLICES", 5)
+        changed.setattr(prostate, "SITES", scanners)
         prepare(Preparation("synthetic-prostate", size=32, **changes), root)
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """What a test, or the product's `follow_manifest`, sets for its process ends with the test."""
+    with patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="session")
