@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,16 +57,12 @@ FLOORS = (  # from the ground up: what stands on a line may import what stands a
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
-def name_of(file):
-    """A source file by its path from the checkout, as test id."""
-    return str(file.relative_to(ROOT))
-
-
 SOURCES = sorted(file for folder in FOLDERS for file in folder.rglob("*.py"))
 MODULES = [file for file in SOURCES if file.name != "__init__.py"]
 TRAVELLING = [file for file in SOURCES if PACKAGE in file.parents]
 
 
+@cache
 def imports(file):
     """Every module a file imports, at its head or inside a function; ``from a import b`` counts as a and a.b."""
     found = set()
@@ -99,12 +96,23 @@ def test_the_sources_are_found():
     assert {"core.py", "fedce.py", "recipe.py"} <= {file.name for file in SOURCES}
 
 
-@pytest.mark.parametrize("file", MODULES, ids=name_of)
-def test_every_file_is_in_a_room_and_imports_nothing_from_above(file):
-    room = room_of(module_of(file))
-    assert room, "stands in no room: put it into one, or a line of FLOORS"
-    others = {room_of(module) for module in imports(file)} - {None, room}
-    assert {other for other in others if ROOMS[other] >= ROOMS[room]} == set()
+def named(files, forbidden):
+    """Of the files that import what they must not, their paths from the checkout, and what it is."""
+    found = {str(file.relative_to(ROOT)): forbidden(file) for file in files}
+    return {name: modules for name, modules in found.items() if modules}
+
+
+def test_every_file_is_in_a_room():
+    assert [module_of(file) for file in MODULES if not room_of(module_of(file))] == [], "or a line of FLOORS is missing"
+
+
+def test_no_file_imports_from_above():
+    def from_above(file):
+        own = room_of(module_of(file))
+        others = {room_of(module) for module in imports(file)} - {None, own}
+        return {other for other in others if ROOMS[other] >= ROOMS[own]}
+
+    assert named(MODULES, from_above) == {}
 
 
 def test_no_two_files_have_one_name():
@@ -115,11 +123,9 @@ def test_no_two_files_have_one_name():
 PEER = {"nvflare_peer.py", "nvflare_client.py"}  # NVFlare's own FedCE, which the benchmarks measure beside ours
 
 
-@pytest.mark.parametrize(
-    "file", [f for f in SOURCES if PACKAGE / "flare" not in f.parents and f.name not in PEER], ids=name_of
-)
-def test_nothing_outside_flare_imports_nvflare(file):
-    assert "nvflare" not in packages(file)
+def test_nothing_outside_flare_imports_nvflare():
+    files = [file for file in SOURCES if PACKAGE / "flare" not in file.parents and file.name not in PEER]
+    assert named(files, lambda file: packages(file) & {"nvflare"}) == {}
 
 
 SHARED = {"torch", "fedmerit.methods"}
@@ -128,10 +134,14 @@ SHARED |= {
 }
 
 
-@pytest.mark.parametrize("file", sorted((PACKAGE / "methods").glob("*.py")), ids=name_of)
-def test_methods_import_torch_the_standard_library_and_the_contract_alone(file):
-    others = {module for module in imports(file) if not within(module, SHARED)} - {"fedmerit"}
-    assert {module.split(".")[0] for module in others} <= sys.stdlib_module_names
+def test_methods_import_torch_the_standard_library_and_the_contract_alone():
+    def others(file):
+        found = {module for module in imports(file) if not within(module, SHARED)} - {"fedmerit"}
+        return {module.split(".")[0] for module in found} - sys.stdlib_module_names
+
+    methods = sorted((PACKAGE / "methods").glob("*.py"))
+    assert methods
+    assert named(methods, others) == {}
 
 
 @pytest.mark.parametrize("name", ["vectors", "flat"])
@@ -139,17 +149,16 @@ def test_vectors_and_flat_import_nothing_of_ours(name):
     assert packages(PACKAGE / f"{name}.py") <= {"torch", "numpy", *sys.stdlib_module_names}
 
 
-@pytest.mark.parametrize("file", TRAVELLING, ids=name_of)
-def test_what_travels_to_a_site_needs_no_preparation_or_evaluation(file):
-    assert not packages(file) & {"data_prep", "evaluation", "cli", "fedmerit_api"}
+def test_what_travels_to_a_site_needs_no_preparation_or_evaluation():
+    assert named(TRAVELLING, lambda file: packages(file) & {"data_prep", "evaluation", "cli", "fedmerit_api"}) == {}
 
 
 FRONT = PACKAGE / "__init__.py"  # its functions are loaded when they are asked for
 
 
-@pytest.mark.parametrize("file", [f for f in SOURCES if f.name == "__init__.py" and f != FRONT], ids=name_of)
-def test_package_files_are_empty(file):
-    assert file.read_bytes() == b""
+def test_package_files_are_empty():
+    """NVFlare's export leaves them out."""
+    assert [file for file in SOURCES if file.name == "__init__.py" and file != FRONT and file.read_bytes()] == []
 
 
 def loaded_by(module):

@@ -27,7 +27,7 @@ def arguments(sites, small):
 
     def build(out, **changes):
         chosen = {"out": out, "methods": METHODS, "seeds": "0,1", "sites": sites, "rounds": ROUNDS, "engine": "local"}
-        given = [text for name, value in (chosen | changes).items() for text in (f"--{name}", str(value))]
+        given = [text for name, value in (chosen | {"jobs": 1} | changes).items() for text in (f"--{name}", str(value))]
         return "compare", *given, *small
 
     return build

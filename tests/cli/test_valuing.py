@@ -26,10 +26,10 @@ ALONE = ["site1", "site2", "site3"]
 
 @pytest.fixture(scope="module")
 def arguments(sites, small):
-    """A command and its options for tiny trainings, two at a time; keywords replace them."""
+    """A command and its options for tiny trainings, one at a time; keywords replace them."""
 
     def build(command, out, **changes):
-        chosen = {"out": out, "sites": sites, "rounds": ROUNDS, "jobs": 2} | changes
+        chosen = {"out": out, "sites": sites, "rounds": ROUNDS, "jobs": 1} | changes
         given = [text for name, value in chosen.items() for text in (f"--{name.replace('_', '-')}", str(value))]
         return command, *given, *small
 
@@ -78,7 +78,7 @@ def assert_written(out, tables):
 def test_loo_says_the_cost_then_prints_and_writes_the_tables(whole):
     out, printed, _, _ = whole
     images = ROUNDS * 15 * (3 + 2 + 2 + 2)
-    cost = rf"4 of 4 trainings to do, {images} images in all: about (a minute|\d+ minutes) with 2 at a time"
+    cost = rf"4 of 4 trainings to do, {images} images in all: about (a minute|\d+ minutes) with 1 at a time"
     assert re.match(cost, plain(printed))
     assert "over the sites' own time" in plain(printed)
     assert printed.index("trainings to do") < printed.index("Leave-one-out")
@@ -159,7 +159,7 @@ def test_results_stay_of_all_that_is_trained(fedmerit, arguments, whole, own):
 def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_path):
     """Ctrl-C goes to every process of the terminal; the same command goes on to the same tables."""
     out = tmp_path / "out"
-    words = [str(part) for part in (scripts / "fedmerit", *arguments("shapley", out))]
+    words = [str(part) for part in (scripts / "fedmerit", *arguments("shapley", out, jobs=2))]
     process = psutil.Popen(
         words,
         env=os.environ | Gate(tmp_path / "gate", out, records=1).environment,

@@ -231,7 +231,10 @@ def all_of(name: str) -> list[Mutation]:
 SLOW = pytest.mark.slow
 CHECKED = [
     *(pytest.param(name, of_formats, judge_reading, id=f"format-{name}") for name in FORMATS),
-    *(pytest.param(name, of_layout, judge_reading, id=f"layout-{name}") for name in OWN),
+    *(
+        pytest.param(name, of_layout, judge_reading, id=f"layout-{name}", marks=SLOW if place % 2 else ())
+        for place, name in enumerate(OWN)
+    ),
     *(pytest.param(name, at_every_layout, judge_preparing, id=f"prepared-{name}") for name in PREPARED[:1]),
     *(pytest.param(name, all_of, judge_reading, id=f"all-{name}", marks=SLOW) for name in LAYOUTS),
     *(

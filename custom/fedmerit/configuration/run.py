@@ -4,6 +4,7 @@ import json
 from collections import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from functools import cache
 from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -269,13 +270,19 @@ def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
     if unknown:
         raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")
     try:
-        return TypeAdapter(kind).validate_python(_typed(kind, values, what))
+        return _adapter(kind).validate_python(_typed(kind, values, what))
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "value_error":  # raised by the dataclass itself, which names parameter and choices
             raise BadInput(f"{what}: {first['ctx']['error']}") from None
         name = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{what}: {name}: {first['msg']} (got {first['input']!r})") from None
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    """Made once for each dataclass: it takes longer than all that it checks."""
+    return TypeAdapter(kind)
 
 
 def _typed(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def test_the_lists_are_whole() -> None:
 
 def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, rounds=2, image_size=[64, 64], privacy=[])
-            for method in ("standalone", "fedce") for seed in (0, 1)]  # fmt: skip
+            for method, seed in (("standalone", 0), ("fedce", 1))]  # fmt: skip
     path = write_dossier(runs, tmp_path / "out")
     page = path.read_text()
     assert all(title in page for title in LISTS.values())

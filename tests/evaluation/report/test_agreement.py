@@ -77,7 +77,6 @@ def test_p_is_the_share_of_permutations_as_far_from_0() -> None:
     assert permutation_p(many, many, "pearson") == pytest.approx(1e-4, abs=2e-4)
 
 
-@pytest.mark.usefixtures("drawn")
 def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
     truth = _truth(tmp_path / "truth", sizes=(1, 2, 3, 4))
     out = write_report(_runs(tmp_path), tmp_path / "r" / "report.html", truth=truth)

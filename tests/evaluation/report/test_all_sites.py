@@ -57,6 +57,12 @@ def _runs(root: Path, seeds: int = 2) -> list[Path]:
     ]
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of three methods with two seeds, whose figures are drawn; its files lie beside it."""
+    return write_report(_runs(tmp_path_factory.mktemp("compared")))
+
+
 @pytest.mark.usefixtures("drawn")
 def test_the_report_of_one_run_and_all_that_lies_beside_it(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", labels=("disc", "cup"))
@@ -91,20 +97,20 @@ def test_surfaces_stand_beside_dice_where_they_were_measured(tmp_path: Path) -> 
     assert "HD95 [" not in older
 
 
-def test_tables_in_the_page_are_those_in_the_files(tmp_path: Path) -> None:
-    page = _Page(write_report(_runs(tmp_path)).read_text())
+def test_tables_in_the_page_are_those_in_the_files(compared: Path) -> None:
+    page, tables = _Page(compared.read_text()), compared.parent / "tables"
     shown = page.tables["table-comparison"]
-    table = pd.read_csv(tmp_path / "tables" / "comparison.csv")
+    table = pd.read_csv(tables / "comparison.csv")
     assert shown[0] == ["Method", *SITES, "Mean", "Std", "Worst"]
     for cells, (_, row) in zip(shown[1:], table.iterrows(), strict=True):
         assert cells[0] == row["Method"]
         for heading, cell in zip(shown[0][1:], cells[1:], strict=True):
             assert cell == f"{row[heading]:.1f} ± {row[f'{heading}, std over seeds']:.1f}"
-    tex = (tmp_path / "tables" / "comparison.tex").read_text()
+    tex = (tables / "comparison.tex").read_text()
     assert all(f"{row['Mean']:.1f} $\\pm$" in tex for _, row in table.iterrows())
 
     shown = page.tables["table-contributions"]
-    table = pd.read_csv(tmp_path / "tables" / "contributions.csv")
+    table = pd.read_csv(tables / "contributions.csv")
     for cells, (_, row) in zip(shown[1:], table.iterrows(), strict=True):
         number = row["Contribution, mean [own unit]"]
         expected = "\N{EN DASH}" if pd.isna(number) else f"{number:.3f}".replace("-", MINUS)
@@ -138,14 +144,14 @@ def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
     assert write_report([run]).read_bytes() == first
 
 
-def test_nothing_is_fetched(tmp_path: Path) -> None:
-    page = _Page(write_report(_runs(tmp_path)).read_text())
+def test_nothing_is_fetched(compared: Path) -> None:
+    page = _Page(compared.read_text())
     addresses = [value for tag, name, value in page.attributes if name in ("src", "href", "srcset", "data", "action")]
     assert addresses
     assert all(value.startswith(("data:", "#", "tables/")) for value in addresses)
     inside = {value for _, name, value in page.attributes if name == "id"}
     assert {value[1:] for value in addresses if value.startswith("#")} <= inside
-    assert all((tmp_path / value).is_file() for value in addresses if value.startswith("tables/"))
+    assert all((compared.parent / value).is_file() for value in addresses if value.startswith("tables/"))
     policy = next(value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value)
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -153,7 +159,6 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
     assert "@import" not in page.text
 
 
-@pytest.mark.usefixtures("drawn")
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     sites = ("<script>alert(1)</script>", '"onload="x', "$x$ & y_z")
     run = make_run(tmp_path / "run", sites=sites, command="<img src=http://example.org/x>")
@@ -218,13 +223,17 @@ def test_runs_tested_on_other_cases_cannot_be_compared(tmp_path: Path) -> None:
     assert "their Dice cannot be compared" in _Page(write_report(runs).read_text()).text
 
 
-def test_overlays_where_the_images_are_and_a_note_where_they_are_not(tmp_path: Path) -> None:
+def test_overlays_name_no_patient_and_a_note_stands_where_the_images_are_not(tmp_path: Path) -> None:
     sites = make_sites(tmp_path / "sites")
     run = make_run(tmp_path / "run", sites_folder=str(sites))
     add_models(run)
-    text = _Page(write_report([run]).read_text()).text
-    assert "it must not leave the hospital" in text
+    page = write_report([run]).read_text()
+    assert "it must not leave the hospital" in _Page(page).text
     assert (run / "figures" / "overlays.png").exists()
+    for site in sites.iterdir():
+        for entry in json.loads((site / "datalist.json").read_text())["testing"]:
+            assert entry["case"] not in page
+            assert entry["patient"] not in page
 
     text = _Page(write_report([run], images=False).read_text()).text
     assert "Images were left out" in text
@@ -237,20 +246,9 @@ def test_overlays_where_the_images_are_and_a_note_where_they_are_not(tmp_path: P
         write_report([run], sites=sites)
 
 
-def test_no_case_name_and_no_patient_stands_in_the_report(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path / "sites")
-    run = make_run(tmp_path / "run", sites_folder=str(sites))
-    add_models(run)
-    page = write_report([run]).read_text()
-    for site in sites.iterdir():
-        for entry in json.loads((site / "datalist.json").read_text())["testing"]:
-            assert entry["case"] not in page
-            assert entry["patient"] not in page
-
-
-def test_intervals_hold_the_means_and_are_written_down(tmp_path: Path) -> None:
-    page = _Page(write_report(_runs(tmp_path)).read_text())
-    table = pd.read_csv(tmp_path / "tables" / "gains.csv").set_index("Method")
+def test_intervals_hold_the_means_and_are_written_down(compared: Path) -> None:
+    page = _Page(compared.read_text())
+    table = pd.read_csv(compared.parent / "tables" / "gains.csv").set_index("Method")
     heading, *rows = page.tables["table-gains"]
     for cells in rows:
         row = table.loc[cells[0]]
@@ -258,7 +256,7 @@ def test_intervals_hold_the_means_and_are_written_down(tmp_path: Path) -> None:
             assert row[f"{site}, low"] < row[site] < row[f"{site}, high"]
             ends = [f"{row[f'{site}, {end}']:.1f}".replace("-", MINUS) for end in ("low", "high")]
             assert cells[heading.index(site)].endswith(f"[{ends[0]}, {ends[1]}]")
-    methods = pd.read_csv(tmp_path / "tables" / "methods.csv")
+    methods = pd.read_csv(compared.parent / "tables" / "methods.csv")
     assert list(methods["Rank"]) == [1, 2, 3]
     assert methods["Mean Dice [%]"].is_monotonic_decreasing
     assert (methods["Rank, low"] <= methods["Rank"]).all()
@@ -307,14 +305,14 @@ def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:
     assert heading[2:5] == ["Site", "What", "Rounds"]
 
 
-def test_the_first_screen_is_a_row_per_hospital(tmp_path: Path) -> None:
-    page = _Page(write_report(_runs(tmp_path)).read_text())
+def test_the_first_screen_is_a_row_per_hospital(compared: Path) -> None:
+    page, tables = _Page(compared.read_text()), compared.parent / "tables"
     heading, *rows = page.tables["table-hospitals"]
     numbers = ["Alone, Dice [%]", "Together, Dice [%]", "Gain [points]", "Share of contribution [%]"]
     assert heading == ["Hospital", *numbers, "Flagged", "Verdict"]
     assert [row[0] for row in rows] == list(SITES)
-    dice = pd.read_csv(tmp_path / "tables" / "dice.csv").set_index(["Method", "Site"])["Dice [%]"]
-    shown = pd.read_csv(tmp_path / "tables" / "hospitals.csv").set_index("Hospital")
+    dice = pd.read_csv(tables / "dice.csv").set_index(["Method", "Site"])["Dice [%]"]
+    shown = pd.read_csv(tables / "hospitals.csv").set_index("Hospital")
     for site in SITES:
         alone, together = dice["standalone", site], dice["fedavg", site]  # the first that estimates contributions
         row = shown.loc[site]
@@ -349,9 +347,8 @@ def test_settings_hold_no_folder_of_this_machine_and_nothing_empty(tmp_path: Pat
     assert str(tmp_path) not in page.text
 
 
-@pytest.mark.usefixtures("drawn")
-def test_every_picture_says_what_is_to_be_seen(tmp_path: Path) -> None:
-    page = _Page(write_report(_runs(tmp_path)).read_text())
+def test_every_picture_says_what_is_to_be_seen(compared: Path) -> None:
+    page = _Page(compared.read_text())
     seen = [value for tag, name, value in page.attributes if (tag, name) == ("img", "alt")]
     assert len(seen) >= 5
     assert all(re.search(r"\d", text) for text in seen)

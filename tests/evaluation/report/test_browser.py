@@ -129,7 +129,7 @@ def test_text_can_be_read_in_both_colour_schemes(page: Any, scheme: str) -> None
         assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2.2, AA
 
 
-@pytest.mark.parametrize("page", ["all", pytest.param("site", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.slow
 def test_it_prints_to_pdf_with_no_table_cut(
     page: Any, pages: dict[str, Path], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

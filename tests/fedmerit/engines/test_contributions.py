@@ -40,24 +40,23 @@ def test_of_another_run_it_is_the_last_reputation(trained):
 @pytest.mark.parametrize(
     ("changes", "names", "told"),
     [
-        (
-            {"method": "standalone", "rounds": 2},
-            ["site1", "site9"],
-            "no validation Dice of site9; it has that of site1",
-        ),
+        ({}, ["site1", "site9"], "no validation Dice of site9; it has that of site1"),
         ({"method": "rr", "rounds": 1}, NAMES, "method rr says nothing of contributions"),
         (None, NAMES, "not finished"),
     ],
 )
-def test_a_run_that_does_not_say_is_refused(trained, tmp_path, changes, names, told):
-    run = trained(**changes) if changes else tmp_path
-    if not changes:
+def test_a_run_that_does_not_say_is_refused(trained, alone, tmp_path, changes, names, told):
+    """An empty dict: `alone`; None: a run that is not finished."""
+    run = trained(**changes) if changes else alone if changes == {} else tmp_path
+    if changes is None:
         (tmp_path / "run.json").write_text('{"method": "standalone", "rounds": 3}')
     with pytest.raises(BadInput, match=re.escape(told)):
         contributions_of(run, names)
 
 
-def test_run_takes_them_and_can_be_resumed_with_them(fedmerit, options, alone, dice, server_sites_data, tmp_path):
+def test_run_takes_them_and_can_be_resumed_with_them(
+    fedmerit, options, alone, dice, server_sites_data, tmp_path, monkeypatch
+):
     given = ("--contributions", alone)
     run = tmp_path / "run"
     result = fedmerit("run", "--out", run, *options(method="fedsac", sites=server_sites_data, rounds=1), *given)
@@ -72,6 +71,8 @@ def test_run_takes_them_and_can_be_resumed_with_them(fedmerit, options, alone, d
     result = fedmerit("run", "--resume", "--out", run, *given, "--set", "contributions=1,1,1")
     assert result.exit_code == 2
     assert "give them once" in result.stderr
+    monkeypatch.setattr("cli.progress.run_with_progress", lambda folder: None)  # what is created is enough
+    monkeypatch.setattr("cli.printing.print_runs", lambda folders: None)
     only = options(method="fedsac", sites=server_sites_data, rounds=1, only="site1,site3")
     result = fedmerit("run", "--out", tmp_path / "only", *only, *given)
     assert result.exit_code == 0, result.output

@@ -16,16 +16,23 @@ from fedmerit.training.learning import learning_rate, train
 from fedmerit.training.networks import initial_network, load_network
 
 NAMES = ["site1", "site2", "site3"]
+PAIR = ["site1", "site2"]
 
 
-@pytest.mark.parametrize(
-    ("threads", "rounds"),
-    [
-        pytest.param(3, 3, id="a process per site"),
-        pytest.param(2, 2, id="in turns", marks=pytest.mark.slow),
-    ],
-)
-def test_simulator_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of, threads, rounds):
+@pytest.fixture(scope="module")
+def simulated(trained):
+    """A run of two sites on the simulator, each in a process of its own, which take seconds to begin."""
+    return trained(engine="sim", threads=2, only=",".join(PAIR))
+
+
+def test_simulator_gives_what_the_local_engine_gives(simulated, trained, assert_same_run, processes_of):
+    assert_same_run(trained(only=",".join(PAIR)), simulated)
+    assert processes_of(simulated) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("threads", "rounds"), [(3, 3), (2, 2)], ids=["a process per site", "in turns"])
+def test_three_sites_on_the_simulator(trained, assert_same_run, processes_of, threads, rounds):
     run = trained(engine="sim", threads=threads, rounds=rounds)
     assert_same_run(trained(rounds=rounds), run)
     assert processes_of(run) == []
@@ -54,9 +61,8 @@ def test_every_kind_of_method_is_the_same_on_both_engines(trained, assert_same_r
     assert_same_run(trained(*settings, method=method), simulated)
 
 
-@pytest.mark.parametrize(
-    "method", ["fedce", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "standalone"))]
-)
+@pytest.mark.slow  # `make test` repeats one with other threads
+@pytest.mark.parametrize("method", ["fedce", "fedavg", "standalone"])
 def test_local_run_repeats_bit_for_bit(trained, assert_same_run, method):
     assert_same_run(trained(method=method), trained(method=method, again=1))
 
@@ -124,8 +130,8 @@ def test_one_site_can_train_alone(fedmerit, options, own_sites, tmp_path, traine
 
 
 @pytest.mark.parametrize("engine", ["local", "sim"])
-def test_results_hold_every_quantity(trained, sites, engine):
-    run = trained(engine=engine, threads=3) if engine == "sim" else trained()
+def test_results_hold_every_quantity(trained, simulated, sites, engine):
+    run = simulated if engine == "sim" else trained()
     results = read_results(run)
     assert set(results["quantity"]) <= set(QUANTITIES)
     assert set(results["run"]) == {"run"}
@@ -209,8 +215,8 @@ def test_ledger_holds_the_digests_of_what_sites_sent(trained):
 
 
 @pytest.mark.parametrize("engine", ["local", "sim"])
-def test_run_json_says_what_was_run(trained, sites, engine):
-    run = trained("combine=plus") if engine == "local" else trained(engine="sim", threads=3)
+def test_run_json_says_what_was_run(trained, simulated, sites, engine):
+    run = trained("combine=plus") if engine == "local" else simulated
     info = read_run(run)
     expected = {
         "run": "run",
@@ -219,7 +225,7 @@ def test_run_json_says_what_was_run(trained, sites, engine):
         "seed": 0,
         "rounds": 3,
         "engine": engine,
-        "sites": NAMES,
+        "sites": NAMES if engine == "local" else PAIR,
         "task": "prostate",
         "labels": ["prostate"],
         "image_size": [32, 32],
@@ -237,12 +243,12 @@ def test_run_json_says_what_was_run(trained, sites, engine):
 
 
 @pytest.mark.parametrize("engine", ["local", "sim"])
-def test_run_folder_holds_whole_files_and_no_image_names(trained, sites, engine):
-    run = trained(engine=engine, threads=3) if engine == "sim" else trained()
+def test_run_folder_holds_whole_files_and_no_image_names(trained, simulated, sites, engine):
+    run = simulated if engine == "sim" else trained()
     for name in ("run.json", "results.csv", "ledger.jsonl", "checkpoint.pt", "models/global.pt", "models/model.json"):
         assert (run / name).is_file()
     assert list(run.rglob("*.tmp")) == []
-    assert {path.name for path in (run / "sites").iterdir()} == set(NAMES)
+    assert {path.name for path in (run / "sites").iterdir()} == set(PAIR if engine == "sim" else NAMES)
     told = (run / "results.csv").read_text() + (run / "ledger.jsonl").read_text()
     for site in open_sites(sites):
         assert [case.name for cases in site.splits.values() for case in cases if case.name in told] == []

@@ -43,7 +43,7 @@ def dice_by_round(results, split):
     return rows.groupby(["round", "site"])["value"].mean().groupby("round").mean()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "standalone"])
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("standalone", marks=pytest.mark.slow)])
 def test_where_models_get_worse_the_best_round_is_tested_too(falling, run, method):
     folder = run(method)
     results = read_results(folder)

@@ -93,9 +93,9 @@ def set_aside(root: Path) -> list[Case]:
     return [case for site in open_sites(root) for case in site.cases(SERVER_SPLIT)]
 
 
-# Every method: in `make test` one of each kind
+# Every method: in `make test` one of each kind, beside the runs without images at the server of tests/fedmerit/engines
 
-OF_EACH_KIND = ("standalone", "fedce", "cffl", "fedsac", "cycle")
+OF_EACH_KIND = ("cffl", "fedsac", "cycle")
 EVERY = [pytest.param(name, marks=() if name in OF_EACH_KIND else pytest.mark.slow) for name in METHODS]
 
 
@@ -419,7 +419,7 @@ def test_simulator_is_told_where_the_servers_images_are_by_the_run_alone(monkeyp
         assert seen.get("FEDMERIT_SERVER_SITES", "") == expected
 
 
-@pytest.mark.parametrize("given", ["option", "config"])
+@pytest.mark.parametrize("given", [pytest.param("option", marks=pytest.mark.slow), "config"])
 def test_command_takes_the_servers_folder(fedmerit, options, sites, own_server, tmp_path, given):
     run, config = tmp_path / "run", tmp_path / "run.toml"
     config.write_text(f"server_sites = '{own_server}'\n")
@@ -498,7 +498,7 @@ SPOILED_SERVERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("method", ["cffl", "fedavg"])
+@pytest.mark.parametrize("method", ["cffl", pytest.param("fedavg", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("spoiled", SPOILED_SERVERS)
 def test_servers_folder_that_does_not_fit_the_sites(fedmerit, options, own_server, tmp_path, spoiled, method):
     server = Path(shutil.copytree(own_server, tmp_path / "server"))

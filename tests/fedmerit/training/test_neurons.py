@@ -24,6 +24,10 @@ KINDS = [
     for units in (0, 1, 2)
     for norm in ("batch", "instance", "group")
 ]
+SOME = [  # every number of units and every norm once in `make test`
+    pytest.param(*kind.values, id=kind.id, marks=() if place in (0, 4, 8) else pytest.mark.slow)
+    for place, kind in enumerate(KINDS)
+]
 
 
 def network_of(task="prostate", **changes):
@@ -99,7 +103,7 @@ def test_a_neuron_is_filter_bias_and_norm_of_a_channel(kind):
     assert sorted(layer.norm for layer in found.values() if layer.norm) == sorted(norms)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME)
 def test_what_leaves_a_neuron_without_its_parameters_is_zero(kind):
     network, image = network_of(**kind), images_of(2)[1][0][None]
     for layer in neurons.layers(network)[::2]:
@@ -115,7 +119,7 @@ def test_what_leaves_a_neuron_without_its_parameters_is_zero(kind):
 # What the loss says
 
 
-@pytest.mark.parametrize("kind", [*KINDS, {"architecture": "dynunet", "norm": "own"}])
+@pytest.mark.parametrize("kind", [*SOME, {"architecture": "dynunet", "norm": "own"}])
 def test_exact_importance_is_that_of_a_naive_loop(kind):
     task = "fundus" if kind["norm"] == "group" else "prostate"
     network = network_of(task, **kind)
@@ -129,7 +133,7 @@ def test_exact_importance_is_that_of_a_naive_loop(kind):
     assert max(map(abs, expected)) > 1e-3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME)
 def test_first_order_importance_is_the_slope_of_the_loss(kind):
     """Where what leaves a neuron shrinks: its norm's γ and β, or the filter and bias where there is no norm."""
     network, eps = network_of(**kind).double(), 1e-7  # PReLU has a kink nearby
