@@ -149,7 +149,7 @@ def peers_of(seed=0):
     }
 
 
-@pytest.mark.parametrize("method", ["cycle", "vpdl"])
+@pytest.mark.parametrize("method", ["cycle", pytest.param("vpdl", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("spoiled", SPOILED)
 def test_bad_peer_costs_its_own_exchange_alone(site, method, spoiled):
     good = {name: replace(peer, weight=NAN if method == "cycle" else 0.5) for name, peer in peers_of().items()}

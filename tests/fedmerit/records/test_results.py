@@ -109,7 +109,7 @@ def test_a_folder_that_is_no_run(tmp_path):
 
 @pytest.mark.parametrize("method", ["standalone", "fedavg"])
 def test_the_final_test_in_the_form_of_nvflares_cross_site_validation(trained, method):
-    run = trained(method=method)
+    run = trained(method=method, rounds=1)
     matrix = json.loads((run / "cross_site_val" / "cross_val_results.json").read_text())
     sites = ["site1", "site2", "site3"]
     assert list(matrix) == sites
