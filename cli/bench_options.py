@@ -21,11 +21,11 @@ Repetitions = Annotated[int, typer.Option(help="Of every case, interleaved; medi
 Size = Annotated[int, typer.Option(help="Pixels of generated images.")]
 
 
-def sites_of(sites: Path | None, out: Path, size: int) -> Path:
-    """The sites asked for, or generated ones below ``out``."""
+def sites_of(sites: Path | None, out: Path, size: int, server_share: float = 0.0) -> Path:
+    """The sites asked for, or generated ones below ``out``, with a share of their images set aside for the server."""
     from evaluation.benchmarks.generated_sites import generated_sites
 
-    return sites or generated_sites(out, size)
+    return sites or generated_sites(out, size, server_share=server_share)
 
 
 def tell_case(repetitions: int) -> Callable[[str, int], None]:

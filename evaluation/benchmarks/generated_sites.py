@@ -8,14 +8,15 @@ from data_prep.prepare import prepare
 from fedmerit.files import read_json, write_json
 
 
-def generated_sites(out: Path, size: int, number: int | None = None) -> Path:
+def generated_sites(out: Path, size: int, number: int | None = None, server_share: float = 0.0) -> Path:
     """The folder of six generated prostate sites of ``size`` pixels, or of ``number`` copies of the first of them.
 
-    Copies are alike, so that time grows with their number alone.
+    Copies are alike, so that time grows with their number alone. ``server_share`` of the training patients is set
+    aside for the server.
     """
-    six = out / "sites" / f"{size}px"
+    six = out / "sites" / (f"{size}px-server" if server_share else f"{size}px")
     if not six.exists():
-        prepare(Preparation("synthetic-prostate", size=size), six)
+        prepare(Preparation("synthetic-prostate", size=size, server_share=server_share), six)
     if number is None:
         return six
     root = out / "sites" / f"{size}px-{number}-alike"

@@ -2,24 +2,76 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from fedmerit import flat
 from fedmerit.capabilities.candidates import Candidates
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.flat import Buffers
-from fedmerit.records.ledger import GENESIS
+from fedmerit.records.ledger import GENESIS, digest, digest_of_tensors
 from fedmerit.training.data import Case, Samples
 from fedmerit.training.networks import patch_of
 from fedmerit.training.neurons import loss_increases
+from fedmerit.training.overlaps import Overlap
 from fedmerit.training.patches import samples_of
-from fedmerit.training.prediction import evaluate, image_losses
+from fedmerit.training.prediction import evaluate, evaluate_with_losses
 from fedmerit.training.statistics import estimate_statistics
 from fedmerit.vectors import histogram
 from fedmerit.wire.messages import Evaluated, Evaluation, Importance, ImportanceTask
+
+KEPT = 64  # models of which it is remembered what was found
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a model makes of some images."""
+
+    overlaps: tuple[Overlap, ...]  # by case and label
+    losses: Tensor | None = None  # (images,) soft Dice, float64, where they were asked for
+
+
+class Evaluations:
+    """What models make of images; of one equal to one of the last `KEPT`, on the same images, what was found then.
+
+    Args:
+        config: the run.
+    """
+
+    def __init__(self, config: RunConfiguration):
+        self._labels, self._amp = config.network.labels, config.training.amp
+        self._found: dict[tuple[object, ...], Found] = {}
+
+    def of(
+        self,
+        network: nn.Module,
+        parameters: Tensor,
+        buffers: Buffers,
+        cases: Sequence[Case],
+        surfaces: bool = False,
+        losses: bool = False,
+    ) -> Found:
+        """Of the model ``parameters`` (d,) and ``buffers``, which is loaded into ``network`` where it has to be."""
+        model, images = (digest(parameters), digest_of_tensors(buffers.items())), [case.image_file for case in cases]
+        key = model, tuple(images), surfaces, losses
+        found = self._found.pop(key, None)
+        if found is None:
+            flat.load(network, parameters, buffers)
+            found = self.now(network, cases, surfaces, losses)
+        self._found[key] = found
+        if len(self._found) > KEPT:
+            del self._found[next(iter(self._found))]
+        return found
+
+    def now(self, network: nn.Module, cases: Sequence[Case], surfaces: bool = False, losses: bool = False) -> Found:
+        """Of ``network`` as it is."""
+        if not losses:
+            return Found(tuple(evaluate(network, cases, self._labels, self._amp, surfaces)))
+        overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp, surfaces)
+        return Found(tuple(overlaps), of_images)
 
 
 def evaluate_models(
@@ -28,21 +80,27 @@ def evaluate_models(
     task: Evaluation,
     config: RunConfiguration,
     estimate_on: Samples | None = None,
+    evaluations: Evaluations | None = None,
 ) -> Evaluated:
-    """Every model of ``task`` on ``cases``, one after the other in ``network``.
+    """Every model of ``task`` on ``cases``, one after the other in ``network``, equal ones once.
 
-    With ``estimate_on``, BatchNorm statistics are not those of the task, but estimated on these images.
+    With ``estimate_on``, BatchNorm statistics are not those of the task, but estimated on these images. Of models
+    that ``evaluations`` remember nothing is done.
     """
     started = time.perf_counter()
+    known = evaluations or Evaluations(config)
     overlaps, losses = [], torch.zeros(len(task.mixtures), task.bins, dtype=torch.float64)
     for row, (mixture, shares) in enumerate(zip(task.mixtures, task.shares, strict=True)):
-        flat.load(network, flat.mix(task.models, mixture), flat.average_buffers(task.buffers, shares))
+        model = flat.mix(task.models, mixture), flat.average_buffers(task.buffers, shares)
         if estimate_on is not None:
+            flat.load(network, *model)
             estimate_statistics(network, estimate_on)
-        overlaps.append(tuple(evaluate(network, cases, config.network.labels, config.training.amp, task.final)))
-        if task.bins:
-            of_images = image_losses(network, samples_of(cases, config.network.patch), config.training.amp)
-            losses[row] = histogram(of_images, task.bins)
+            found = known.now(network, cases, task.final, task.bins > 0)
+        else:
+            found = known.of(network, *model, cases, task.final, task.bins > 0)
+        overlaps.append(found.overlaps)
+        if found.losses is not None:
+            losses[row] = histogram(found.losses, task.bins)
     return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
 
 

@@ -78,7 +78,6 @@ class Recorder:
         admitted: Admitted,
         began: Sequence[str],
         ended: str,
-        updates: Tensor,
         outcome: Outcome,
         more: Mapping[str, Any] | None = None,
     ) -> None:
@@ -89,17 +88,15 @@ class Recorder:
             admitted: what counts of it.
             began: digest of the model each site began the round with.
             ended: digest of what the method gave: the global model, or those of all sites.
-            updates: (n, d).
             outcome: of the method.
             more: entries of the ledger's record beside these.
         """
         replies, received, rejected = admitted.replies, admitted.received, admitted.rejected
         self._hear(replies)
-        sent = {site: (updates[row], reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True))}
         digests = {  # none where models stay at the sites
-            site: digest(reply.ciphertexts or update)
-            for site, (update, reply) in sent.items()
-            if reply and (reply.ciphertexts or len(update))
+            site: digest(reply.ciphertexts or reply.update)
+            for site, reply in zip(self.sites, replies, strict=True)
+            if reply and (reply.ciphertexts or len(reply.update))
         }
         self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
         record = self._record(round, replies, rejected, began, ended, digests, outcome)

@@ -22,7 +22,7 @@ from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_c
 from fedmerit.federation.clock import Clock
 from fedmerit.federation.ending import Ending
 from fedmerit.federation.enrolling import fault_of_certificate
-from fedmerit.federation.evaluating import candidate_task, evaluate_models, measure_importance
+from fedmerit.federation.evaluating import Evaluations, candidate_task, evaluate_models, measure_importance
 from fedmerit.federation.evidence import evidence_of
 from fedmerit.federation.exchange import Exchange, FaultOf
 from fedmerit.federation.guarding import Admission, Guarding
@@ -101,6 +101,7 @@ class Federation:
         run.mkdir(parents=True, exist_ok=True)
         self.device = device
         self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
+        self.evaluations = Evaluations(config)
         self.recorder = Recorder(config, self.sites, run, signer)
         self.network = initial_network(config.network, config.seed)
         self.models = models_of(config, self.method, self.network, self.sites, context)
@@ -162,7 +163,7 @@ class Federation:
             if without is not None:
                 admitted = yield from self._measure(without, admitted, admission, clock)
             outcome = self._with_evidence(outcome, admission, clock)
-            self._record(admitted, began, sent, outcome, admission)
+            self._record(admitted, began, outcome, admission)
             self.round += 1
             self._checkpoint()
             self.on_round(self.recorder.ledger.last or {})
@@ -311,7 +312,8 @@ class Federation:
     def _evaluated_here(self, task: Evaluation) -> Evaluated:
         estimates = self.config.training.statistics == "recalibrated"
         images = samples_of(self.server_cases, self.config.network.patch) if estimates else None
-        return evaluate_models(self._own_network(), self.server_cases, task, self.config, images)
+        network = self._own_network()
+        return evaluate_models(network, self.server_cases, task, self.config, images, self.evaluations)
 
     def _ask_all(
         self, task: Evaluation, admitted: Admitted, clock: Clock
@@ -410,11 +412,9 @@ class Federation:
             quantities |= evidence
         return replace(outcome, quantities=quantities)
 
-    def _record(
-        self, admitted: Admitted, began: Sequence[str], sent: Tensor, outcome: Outcome, admission: Admission
-    ) -> None:
+    def _record(self, admitted: Admitted, began: Sequence[str], outcome: Outcome, admission: Admission) -> None:
         more = self.guarding.record(self.round, admission)
-        self.recorder.training_round(self.round, admitted, began, self.models.ended(), sent, outcome, more)
+        self.recorder.training_round(self.round, admitted, began, self.models.ended(), outcome, more)
 
     def _end(self) -> Iterator[Exchange]:
         """Test the final models, save them, close the records."""

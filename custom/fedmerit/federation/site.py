@@ -17,7 +17,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import OwnPart, SiteView
 from fedmerit.errors import BadInput, MemoryLost, Refused
 from fedmerit.federation.enrolling import enrolment_of
-from fedmerit.federation.evaluating import evaluate_models, measure_importance
+from fedmerit.federation.evaluating import Evaluations, evaluate_models, measure_importance
 from fedmerit.federation.finishing import Finisher, Model
 from fedmerit.federation.memory import Learned, Memory, MemoryFolder
 from fedmerit.federation.peers import AskPeer, ModelExchange
@@ -96,6 +96,7 @@ class Site:
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name, signer)
         self.participants = participants
+        self._evaluations = Evaluations(config)
         self.models = self._models(ask_peer, key)
         finishes = config.training.finish == "own"
         self._finisher = Finisher(config, folder, memory, lambda: self.network) if finishes else None
@@ -266,7 +267,7 @@ class Site:
         """What tells the question of ``task`` from others; `Refused` where the run does not need it answered."""
         question = question_of(task, models)
         sites = len(self.participants) or MOST_COALITION_SITES
-        require_within(task, question, self.config, sites, self.log.records)
+        require_within(task, question, self.config, sites, self.log.asked(task.round))
         return question
 
     def give_model(self, receiver: str, round: int) -> PeerModel | None:
@@ -296,7 +297,8 @@ class Site:
             self._save("", name or self.name)
             task = replace(task, models=model[None], buffers=(buffers,))
         own_images = self.samples if self._estimates and task.split == SERVER_SPLIT else None
-        return evaluate_models(self.network, self._cases(task.split), task, self.config, own_images)
+        cases = self._cases(task.split)
+        return evaluate_models(self.network, cases, task, self.config, own_images, self._evaluations)
 
     @property
     def _estimates(self) -> bool:
@@ -350,13 +352,12 @@ class Site:
 
     def _validate(self, parameters: Tensor, buffers: Buffers) -> tuple[Overlap, ...]:
         """A model (d,) on the validation split."""
-        flat.load(self.network, parameters, buffers)
-        return self._evaluated(self.network)
+        cases = self.folder.cases("validation")
+        return self._evaluations.of(self.network, parameters, buffers, cases).overlaps
 
     def _evaluated(self, network: torch.nn.Module) -> tuple[Overlap, ...]:
         """A network as it is, on the validation split."""
-        cases, labels = self.folder.cases("validation"), self.config.network.labels
-        return tuple(evaluate(network, cases, labels, self.config.training.amp))
+        return self._evaluations.now(network, self.folder.cases("validation")).overlaps
 
     def _report(
         self, task: Task, received: Tensor, memory: Memory | None, overlaps: Iterable[Overlap]

@@ -8,20 +8,21 @@ gives, and one of every peer that gives it its model or does not answer.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import Ledger, digest, split_head
+from fedmerit.records.ledger import Ledger, digest, digest_of_tensors, split_head
 from fedmerit.records.signing import Signer
 from fedmerit.training.overlaps import COUNTS, Overlap
 from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, ImportanceTask, PeerModel, Task
 
 SITE_LOG = "site_log.jsonl"
 GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models
+ASKED = ("round", "work", "split", "models", "question")
 REFUSED = "refused"  # that of records of what the server asked for and did not get
 Counts = tuple[str, str, int, int, int]  # case, label, and how many voxels as in `COUNTS`
 
@@ -37,16 +38,23 @@ class SiteLog:
 
     def __init__(self, folder: Path, site: str, signer: Signer | None = None):
         self.site, self._chain = site, Ledger(folder / SITE_LOG, signer)
+        self._asked: dict[int, list[Mapping[str, Any]]] = {}  # by round
+        self._follow = self._chain.follower(self._note)
 
     @property
     def last(self) -> str:
         """The hash of the last record: it stands for all of them."""
         return self._chain.last_hash
 
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """All of them."""
-        return self._chain.records
+    def asked(self, round: int) -> Sequence[Mapping[str, Any]]:
+        """What the records of a round say that was asked for: `ASKED`, as far as they have it."""
+        self._follow()
+        return self._asked.get(round, ())
+
+    def _note(self, record: Mapping[str, Any]) -> None:
+        if "question" in record:
+            asked = {name: record[name] for name in ASKED if name in record}
+            self._asked.setdefault(record["round"], []).append(asked)
 
     def trained(
         self,
@@ -112,8 +120,4 @@ def digest_of_counts(counts: Iterable[Counts]) -> str:
 
 def digest_of_peer(model: PeerModel) -> str:
     """SHA-256 over parameters and statistics by name, with their types and shapes, in hexadecimal."""
-    whole = hashlib.sha256()
-    for name, tensor in [("", model.parameters), *sorted(model.buffers.items())]:
-        whole.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        whole.update(tensor.numpy().tobytes())
-    return whole.hexdigest()
+    return digest_of_tensors([("", model.parameters), *sorted(model.buffers.items())])

@@ -7,12 +7,13 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from cryptography.x509 import Certificate
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedmerit.errors import BadInput
 from fedmerit.files import room_for, write_atomically
@@ -20,13 +21,38 @@ from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.signing import Signer, signed_by
 
 GENESIS = "0" * 64
+TAIL = 1 << 16  # bytes read at a time, from the end
 
 
 def digest(vector: Tensor | Ciphertexts) -> str:
     """SHA-256 of a vector's float32 bytes, or of its ciphertexts, in hexadecimal."""
     if isinstance(vector, Ciphertexts):
         return vector.digest
-    return hashlib.sha256(vector.float().numpy().tobytes()).hexdigest()
+    if vector.is_inference():  # torch does not say whether it was changed
+        return _digest(vector)
+    version, known = _DIGESTS.get(vector, (-1, ""))
+    if version != vector._version:
+        known = _digest(vector)
+        _DIGESTS[vector] = vector._version, known
+    return known
+
+
+_DIGESTS: MutableMapping[Tensor, tuple[int, str]] = (
+    WeakTensorKeyDictionary()
+)  # by vector, as long as it is there: of which of its versions, and the digest
+
+
+def _digest(vector: Tensor) -> str:
+    return hashlib.sha256(vector.detach().float().reshape(-1).contiguous().numpy().data).hexdigest()
+
+
+def digest_of_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """SHA-256 over tensors by name, with their types and shapes, in hexadecimal."""
+    whole = hashlib.sha256()
+    for name, tensor in tensors:
+        whole.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        whole.update(tensor.contiguous().view(-1).numpy().data)
+    return whole.hexdigest()
 
 
 def digest_of_texts(texts: Iterable[str]) -> str:
@@ -57,8 +83,9 @@ class Ledger:
         """
         with room_for(self.path), self.path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
-            file.truncate(file.seek(0, os.SEEK_END) - len(_lines(self.path)[-1]))
-            chained = {**record, "previous": self.last_hash}
+            last, rest = _last_line(self.path)
+            file.truncate(file.seek(0, os.SEEK_END) - rest)
+            chained = {**record, "previous": self._hash_of(last)}
             closing = {"hash": hash_of(chained)}
             if self.signer:
                 closing["signature"] = self.signer.sign(closing["hash"])
@@ -69,13 +96,23 @@ class Ledger:
     @property
     def last_hash(self) -> str:
         """The hash of the last record; `GENESIS` where there is none."""
-        last = self.last
-        return str(last["hash"]) if last else GENESIS
+        return self._hash_of(_last_line(self.path)[0])
 
     @property
     def last(self) -> dict[str, Any] | None:
-        """The last complete record; the others are not parsed."""
-        return next(self._read(max(len(_lines(self.path)) - 2, 0)), None) if self.path.exists() else None
+        """The last complete record; the others are not read."""
+        line = _last_line(self.path)[0]
+        return None if line is None else self._parsed(line, "the last line")
+
+    def _hash_of(self, line: bytes | None) -> str:
+        return GENESIS if line is None else str(self._parsed(line, "the last line")["hash"])
+
+    def _parsed(self, line: bytes, where: str) -> dict[str, Any]:
+        try:
+            record: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise BadInput(f"{self.path}, {where}: not a ledger record") from None
+        return record
 
     @property
     def head(self) -> str:
@@ -91,22 +128,32 @@ class Ledger:
     def _read(self, first: int = 0, count: int | None = None) -> Iterator[dict[str, Any]]:
         if self.path.exists():
             for number, line in enumerate(_lines(self.path)[:-1][first:count], start=first + 1):
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    raise BadInput(f"{self.path}, line {number}: not a ledger record") from None
+                yield self._parsed(line, f"line {number}")
 
     def follower(self, on_record: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
-        """A function that hands ``on_record`` every record that it has not seen yet."""
-        seen = 0
+        """A function that hands ``on_record`` every record that it has not seen yet, and reads no others."""
+        seen, place = 0, 0  # records, and the bytes that they take
 
         def follow() -> None:
-            nonlocal seen
-            for record in self._read(seen):
-                on_record(record)
-                seen += 1
+            nonlocal seen, place
+            place, lines = self._beyond(seen, place)
+            for line in lines:
+                on_record(self._parsed(line, f"line {seen + 1}"))
+                seen, place = seen + 1, place + len(line) + 1
 
         return follow
+
+    def _beyond(self, seen: int, place: int) -> tuple[int, list[bytes]]:
+        """Where the first ``seen`` records end, and the complete lines from there on; ``place`` is where they ended."""
+        if not self.path.exists():
+            return place, []
+        with self.path.open("rb") as file:
+            file.seek(max(place - 1, 0))
+            text = file.read()
+        if not place or text.startswith(b"\n"):
+            return place, text[min(place, 1) :].split(b"\n")[:-1]
+        lines = _lines(self.path)[:-1]  # some were taken back, and others written since
+        return sum(len(line) + 1 for line in lines[:seen]), lines[seen:]
 
     def keep(self, count: int) -> None:
         """Forget all but the first ``count`` records; `BadInput` where there are fewer."""
@@ -120,6 +167,20 @@ def split_head(head: str) -> tuple[str, str | None]:
     """Hash and signature of a `Ledger.head`."""
     said, _, signature = head.partition(" ")
     return said, signature or None
+
+
+def _last_line(path: Path) -> tuple[bytes | None, int]:
+    """The last complete line, None where there is none, and how many bytes of one that a crash cut short follow it."""
+    if not path.exists():
+        return None, 0
+    with path.open("rb") as file:
+        start, tail = file.seek(0, os.SEEK_END), b""
+        while start and tail.count(b"\n") < 2:
+            size = min(start, TAIL)
+            start = file.seek(start - size)
+            tail = file.read(size) + tail
+    *lines, rest = tail.split(b"\n")
+    return lines[-1] if lines else None, len(rest)
 
 
 def _lines(path: Path) -> list[bytes]:

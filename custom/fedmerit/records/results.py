@@ -4,7 +4,8 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ class Row:
 
 COLUMNS = ["run", "method", "seed", "round", "site", "coalition", "split", "case", "label", "quantity", "value"]
 assert set(COLUMNS) == {field.name for field in fields(Row)}
+_cells = attrgetter(*COLUMNS)
 
 
 class ResultsFile:
@@ -102,13 +104,13 @@ class ResultsFile:
     def append(self, rows: Iterable[Row]) -> None:
         """Append rows and flush them to disk; writes the header first where the file is new."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer = csv.writer(text, lineterminator="\n")
         if not self.size:
-            writer.writeheader()
+            writer.writerow(COLUMNS)
         for row in rows:
             if row.quantity not in QUANTITIES:
                 raise ValueError(f"quantity {row.quantity!r} is not named in fedmerit.records.results.QUANTITIES")
-            writer.writerow(asdict(row))
+            writer.writerow(_cells(row))
         with room_for(self.path), self.path.open("a") as file:
             file.write(text.getvalue())
             file.flush()

@@ -1,6 +1,7 @@
 """What a network makes of images: overlaps, losses, masks."""
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from fedmerit.training.data import Case, Samples
 from fedmerit.training.networks import patch_of
-from fedmerit.training.overlaps import Overlap
+from fedmerit.training.overlaps import Overlap, Surface
+from fedmerit.training.patches import samples_of
 from fedmerit.training.precision import autocast, precision_of
 from fedmerit.training.surfaces import measure_surfaces
 
@@ -29,37 +31,80 @@ def evaluate(
     With ``surfaces``, which takes its time, also how far those lie apart. Cases go by their position ("000", "001",
     ...), since results leave the site and names do not.
     """
+    counts = _Counts(cases, labels, next(network.parameters()).device, surfaces)
+    for places, logits, masks in _passes(network, cases, amp):
+        counts.add(places, logits > 0, masks)
+    return counts.overlaps()
+
+
+@torch.inference_mode()
+def evaluate_with_losses(
+    network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False, surfaces: bool = False
+) -> tuple[list[Overlap], Tensor]:
+    """What `evaluate` gives, and what `image_losses` of the images to train on: of a network of slices in one pass."""
+    if patch := patch_of(network):
+        return evaluate(network, cases, labels, amp, surfaces), image_losses(network, samples_of(cases, patch), amp)
+    counts, losses = _Counts(cases, labels, next(network.parameters()).device, surfaces), list[Tensor]()
+    for places, logits, masks in _passes(network, cases, amp):
+        counts.add(places, logits > 0, masks)
+        losses.append(soft_dice_losses(logits.float(), masks.float()))
+    starts = list(accumulate((len(case.image) for case in cases), initial=0))
+    of_images = [
+        start + position
+        for start, case in zip(starts, cases, strict=False)
+        for position in (range(len(case.image)) if case.slices is None else case.slices)
+    ]
+    return counts.overlaps(), _in_bounds(losses)[of_images]
+
+
+def _passes(
+    network: nn.Module, cases: Sequence[Case], amp: bool
+) -> Iterator[tuple[list[tuple[int, slice]], Tensor, Tensor]]:
+    """Parts of ``cases`` by position, logits of them in eval mode, and their masks, uint8 and of the same shape."""
     device = next(network.parameters()).device
     precision = precision_of(device, amp)
     network.eval()
-    counts = torch.zeros(len(cases), len(labels), 4, device=device, dtype=torch.float64)  # TP FP TN FN
-    predicted = [np.zeros(case.label.shape, dtype=np.bool_) for case in cases] if surfaces else []
     for places in _volumes(cases) if patch_of(network) else _batches(cases):
         parts = [(cases[place], part) for place, part in places]
         images = torch.from_numpy(np.concatenate([case.image[part] for case, part in parts])).to(device)
         masks = torch.from_numpy(np.concatenate([case.label[part] for case, part in parts])).to(device)
         with autocast(device, precision):
-            found = logits_of(network, images) > 0
+            logits = logits_of(network, images)
+        yield places, logits, masks
+
+
+class _Counts:
+    """Voxels of each case and label, prediction against reference, added up part by part."""
+
+    def __init__(self, cases: Sequence[Case], labels: Sequence[str], device: torch.device, surfaces: bool):
+        self.cases, self.labels = cases, labels
+        self.table = torch.zeros(len(cases), len(labels), 4, device=device, dtype=torch.float64)  # TP FP TN FN
+        self.predicted = [np.zeros(case.label.shape, dtype=np.bool_) for case in cases] if surfaces else None
+
+    def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
+        """Predictions bool and masks (slices, labels, h, w) of parts of cases."""
         of_slices: Tensor = get_confusion_matrix(found.float(), masks.float()).double()
         sizes = [part.stop - part.start for _, part in places]
         for (place, part), of_case, shown in zip(
             places, torch.split(of_slices, sizes), torch.split(found, sizes), strict=True
         ):
-            counts[place] += of_case.sum(dim=0)
-            if surfaces:
-                predicted[place][part] = shown.cpu().numpy()
-    if surfaces:
-        distances = [
-            measure_surfaces(mask, case.label, case.spacing) for mask, case in zip(predicted, cases, strict=True)
+            self.table[place] += of_case.sum(dim=0)
+            if self.predicted is not None:
+                self.predicted[place][part] = shown.cpu().numpy()
+
+    def overlaps(self) -> list[Overlap]:
+        """By case and label."""
+        if self.predicted is None:
+            distances: list[list[Surface | None]] = [[None] * len(self.labels) for _ in self.cases]
+        else:
+            both = zip(self.predicted, self.cases, strict=True)
+            distances = [measure_surfaces(mask, case.label, case.spacing) for mask, case in both]
+        table = self.table.round().long().tolist()  # fetched from the device once
+        return [
+            Overlap(f"{position:03d}", label, tp, fp, fn, surface)
+            for position, (rows, of_case) in enumerate(zip(table, distances, strict=True))
+            for label, (tp, fp, _, fn), surface in zip(self.labels, rows, of_case, strict=True)
         ]
-    else:
-        distances = [[None] * len(labels) for _ in cases]
-    table = counts.round().long().tolist()  # fetched from the device once
-    return [
-        Overlap(f"{position:03d}", label, tp, fp, fn, surface)
-        for position, (rows, of_case) in enumerate(zip(table, distances, strict=True))
-        for label, (tp, fp, _, fn), surface in zip(labels, rows, of_case, strict=True)
-    ]
 
 
 def _batches(cases: Sequence[Case]) -> Iterator[list[tuple[int, slice]]]:
@@ -111,7 +156,12 @@ def image_losses(network: nn.Module, samples: Samples, amp: bool = False) -> Ten
         with autocast(device, precision):
             logits = network(batch.to(device))
         losses.append(soft_dice_losses(logits.float(), masks.to(device)))
-    return torch.cat(losses).double().clamp(0, 1).cpu()
+    return _in_bounds(losses)
+
+
+def _in_bounds(losses: Sequence[Tensor]) -> Tensor:
+    """(images,) float64 on the CPU, 0 to 1, of those of batches."""
+    return torch.cat(list(losses)).double().clamp(0, 1).cpu()
 
 
 def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:

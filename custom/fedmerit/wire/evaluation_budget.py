@@ -52,7 +52,7 @@ def require_within(
         question: tells what it asks for from anything else.
         config: the run.
         sites: how many take part.
-        done: the site's log.
+        done: what the site's log says that was asked for in the round.
     """
     split = "validation" if isinstance(task, Task) else task.split
     if isinstance(task, Evaluation) and task.estimate:

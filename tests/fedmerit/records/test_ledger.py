@@ -49,6 +49,36 @@ def test_a_follower_hears_every_record_once(ledger):
     assert heard == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("again", ['{"round": 7}', '{"round": 7, "why": "' + "x" * 400 + '"}'], ids=["short", "long"])
+def test_a_follower_goes_on_where_records_were_taken_back(ledger, again):
+    """As by records counted: those in the place of what it heard already are not told again."""
+    heard = []
+    follow = ledger.follower(lambda record: heard.append(record["round"]))
+    follow()
+    ledger.keep(2)
+    ledger.append(json.loads(again))
+    follow()
+    assert heard == [0, 1, 2]
+    ledger.append({"round": 8})
+    follow()
+    assert heard == [0, 1, 2, 8]
+
+
+def test_what_a_record_and_a_follower_read_does_not_grow_with_the_chain(ledger, monkeypatch):
+    monkeypatch.setattr("fedmerit.records.ledger.TAIL", 64)  # shorter than a record
+    heard = []
+    follow = ledger.follower(heard.append)
+    follow()
+    monkeypatch.setattr("fedmerit.records.ledger._lines", None)  # the whole file
+    ledger.append({"round": 3})
+    follow()
+    assert ledger.last == heard[-1]
+    assert ledger.last["round"] == 3
+    assert ledger.last_hash == ledger.last["hash"] == ledger.head
+    monkeypatch.undo()
+    assert verify(ledger.path) == 4
+
+
 def test_no_ledger_and_an_empty_one(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl")
     assert ledger.records == []
@@ -180,6 +210,21 @@ def test_a_digest_is_of_the_float32_bytes():
     changed = vector.clone()
     changed[1] = torch.nextafter(changed[1], torch.tensor(1.0))
     assert digest(changed) != digest(vector)
+
+
+def test_a_digest_follows_the_vector():
+    vector = torch.zeros(4)
+    before = digest(vector)
+    assert digest(vector) == before
+    vector[1:3].add_(1)  # through a view
+    assert digest(vector) != before
+    assert digest(vector) == digest(torch.tensor([0.0, 1.0, 1.0, 0.0]))
+    with torch.inference_mode():
+        untold = torch.zeros(4)  # torch counts no changes of such
+        digest(untold)
+        untold += 1
+        assert digest(untold) == digest(torch.ones(4))
+    assert digest(torch.zeros(2, 2)) == before
 
 
 def test_lines_are_plain_json(ledger):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedmerit.training.data import Case, Slices
-from fedmerit.training.prediction import image_losses
+from fedmerit.training.prediction import evaluate, evaluate_with_losses, image_losses
 
 SMOOTHING = 1e-5  # MONAI's, in numerator and denominator
 
@@ -60,6 +60,21 @@ def test_losses_are_soft_dice_image_by_image(tmp_path):
     assert losses.tolist() == pytest.approx(expected, abs=1e-6)  # the logits are float32
     assert network.batches == [16, 4]
     assert not losses.requires_grad
+
+
+def test_overlaps_and_losses_of_one_pass_are_those_of_two(tmp_path):
+    random = np.random.default_rng(0)
+    image, label = random.normal(size=(25, 2, 6, 5)), random.integers(0, 2, size=(25, 2, 6, 5))
+    cases = [
+        stored(tmp_path, "long", image[:19], label[:19]),
+        stored(tmp_path, "chosen", image[19:23], label[19:23], slices=(3, 1)),
+        stored(tmp_path, "short", image[23:], label[23:]),
+    ]
+    network = AsTheyAre()
+    overlaps, losses = evaluate_with_losses(network, cases, ("disc", "cup"))
+    assert network.batches == [16, 9]
+    assert overlaps == evaluate(network, cases, ("disc", "cup"))
+    assert torch.equal(losses, image_losses(network, Slices(cases)))
 
 
 @pytest.mark.parametrize(
