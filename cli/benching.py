@@ -2,10 +2,20 @@
 
 import typer
 
-from cli import bench_aggregation, bench_growth, bench_memory, bench_methods, bench_speed, bench_values
+from cli import (
+    bench_aggregation,
+    bench_detection,
+    bench_growth,
+    bench_memory,
+    bench_methods,
+    bench_speed,
+    bench_values,
+)
 
 commands = typer.Typer()
-bench = typer.Typer(help="Measure what is built: speed, memory, values.", no_args_is_help=True)
-for file in (bench_speed, bench_memory, bench_growth, bench_aggregation, bench_methods, bench_values):
+bench = typer.Typer(help="Measure what is built: speed, memory, values, detectors.", no_args_is_help=True)
+for file in (
+    bench_speed, bench_memory, bench_growth, bench_aggregation, bench_methods, bench_values, bench_detection,
+):  # fmt: skip
     bench.add_typer(file.commands)
 commands.add_typer(bench, name="bench")

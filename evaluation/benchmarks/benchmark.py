@@ -84,9 +84,13 @@ class Benchmark:
 
     def write(self, out: Path, figures: Mapping[str, Figure] | None = None) -> None:
         """``<name>.json`` of all, ``<name>.csv`` of `table`, and the figures as PNG."""
+        self.write_with(out, self.table, figures)
+
+    def write_with(self, out: Path, table: pd.DataFrame, figures: Mapping[str, Figure] | None = None) -> None:
+        """As `write`, with another table."""
         content = {"benchmark": self.name, "settings": dict(self.settings), "machine": dict(self.machine)}
         write_json(out / f"{self.name}.json", content | {"measured": self.rows})
-        write_text(out / f"{self.name}.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        write_text(out / f"{self.name}.csv", table.to_csv(index=False, lineterminator="\n"))
         for name, figure in (figures or {}).items():
             save_png(out / f"{name}.png", png(figure))
 

@@ -1,13 +1,15 @@
 """What lies pay on made-up sites, with the guard and without: attacks by methods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from evaluation.freeriders.made_up_sites import OUTLIER, SITES, Played, Player, Seen, play
+from evaluation.freeriders.made_up_sites import OUTLIER, SITES, STEP, Played, Player, Seen, play
+from evaluation.freeriders.watched import WatchedRound
+from fedmerit.core import Method
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.settings import Guarding
 from fedmerit.methods.registry import build_method
@@ -47,7 +49,9 @@ class Noise(Player):
 
 @dataclass(frozen=True)
 class LastStep(Player):
-    """Sends the last step back with noise, at a cosine of .83, with the norm of an honest update."""
+    """Sends the last step back with noise, at a ``cosine`` to it, with the norm of an honest update."""
+
+    cosine: float = 0.83
 
     def update(self, honest: Tensor, seen: Seen) -> Tensor:
         """The step and noise; honest in round 0."""
@@ -55,7 +59,7 @@ class LastStep(Player):
         if length == 0:
             return honest
         noise = torch.randn(len(honest), generator=seen.random)
-        mixed: Tensor = 0.83 * seen.step / length + (1 - 0.83**2) ** 0.5 * noise / noise.norm()
+        mixed: Tensor = self.cosine * seen.step / length + (1 - self.cosine**2) ** 0.5 * noise / noise.norm()
         return mixed * float(honest.norm() / mixed.norm())
 
 
@@ -66,6 +70,41 @@ class Replay(Player):
     def update(self, honest: Tensor, seen: Seen) -> Tensor:
         """What it sent last."""
         return honest if seen.round < 2 or seen.last is None else seen.last
+
+
+@dataclass(frozen=True)
+class Adaptive(Player):
+    """Knows the guard's rules: sends what it trained in round 0 again, at a cosine of .8, as long as usual."""
+
+    def update(self, honest: Tensor, seen: Seen) -> Tensor:
+        """That update and noise; honest in round 0."""
+        if seen.first is None:
+            return honest
+        noise = torch.randn(len(honest), generator=seen.random)
+        mixed: Tensor = 0.8 * seen.first / seen.first.norm() + 0.6 * noise / noise.norm()
+        return mixed * float(honest.norm() / mixed.norm())
+
+
+@dataclass(frozen=True)
+class Astray(Player):
+    """Trains towards another optimum than its own, ``by`` away, always the same one: what wrong or few images make."""
+
+    by: float = 1.0
+
+    def update(self, honest: Tensor, seen: Seen) -> Tensor:
+        """The honest update, and a step to there."""
+        away = torch.randn(len(honest), generator=torch.Generator().manual_seed(self.site))
+        return honest + away * (STEP * self.by / float(away.norm()))
+
+
+@dataclass(frozen=True)
+class Partial(Player):
+    """Trains on a part of its images: two fifths of the way, and noise of its own besides."""
+
+    def update(self, honest: Tensor, seen: Seen) -> Tensor:
+        """The shorter, noisier update."""
+        noise = torch.randn(len(honest), generator=seen.random)
+        return 0.4 * (honest + noise * float(honest.norm() / noise.norm()))
 
 
 @dataclass(frozen=True)
@@ -143,8 +182,13 @@ ATTACKS: Mapping[str, tuple[Player, ...]] = {
     "zero update": with_attacker(Zero(ATTACKER)),
     "zero update from the middle on": with_attacker(LateZero(ATTACKER)),
     "noise of an honest norm": with_attacker(Noise(ATTACKER)),
+    "last step": with_attacker(LastStep(ATTACKER, cosine=1.0)),
     "last step and noise, cosine .83": with_attacker(LastStep(ATTACKER)),
     "replay": with_attacker(Replay(ATTACKER)),
+    "knows the rules": with_attacker(Adaptive(ATTACKER)),
+    "one image, repeated": with_attacker(Astray(ATTACKER, by=1.5)),
+    "a part of the images": with_attacker(Partial(ATTACKER)),
+    "shifted masks": with_attacker(Astray(ATTACKER)),
     "11 % of the honest update": with_attacker(Scaled(ATTACKER, by=0.11)),
     "10,000 times the honest update": with_attacker(Scaled(ATTACKER, by=1e4)),
     "signs reversed": with_attacker(Scaled(ATTACKER, by=-1.0)),
@@ -178,12 +222,29 @@ METHODS: Mapping[str, tuple[str, Mapping[str, object]]] = {
 }
 
 
-def played(method: str, attack: str, seed: int, guarded: bool) -> Played:
-    """One federation."""
-    name, parameters = METHODS[method]
+def played(
+    method: Method,
+    attack: str,
+    seed: int,
+    guarded: bool,
+    on_verdict: str = "withhold",
+    on_round: Callable[[WatchedRound], None] = lambda seen: None,
+) -> Played:
+    """One federation; ``on_round`` as of `play`."""
     players = ATTACKS[attack]
-    guard = Guard(Guarding("on"), Enrolled.nothing(len(players))) if guarded else None
-    return play(build_method(name, parameters), players, seed, ROUNDS, guard)
+    guard = Guard(Guarding("on", on_verdict), Enrolled.nothing(len(players))) if guarded else None
+    return play(method, players, seed, ROUNDS, guard, on_round)
+
+
+def attackers_of(attack: str) -> list[int]:
+    """The places of the names that attack, both of a site that has two; without an attack none."""
+    players = ATTACKS[attack]
+    twice = len(players) > SITES
+    return [
+        place
+        for place, player in enumerate(players)
+        if player != Player(player.site) or (twice and player.site == ATTACKER)
+    ]
 
 
 def matrix(methods: Sequence[str], seeds: Sequence[int], guarded: bool, attacks: Sequence[str] = ()) -> pd.DataFrame:
@@ -195,15 +256,13 @@ def matrix(methods: Sequence[str], seeds: Sequence[int], guarded: bool, attacks:
     """
     rows = []
     for method in methods:
+        name, parameters = METHODS[method]
+        built = build_method(name, parameters)
         for seed in seeds:
-            control = _row(played(method, "honest", seed, guarded), (ATTACKER,), (PARTNER, ATTACKER))
+            control = _row(played(built, "honest", seed, guarded), (ATTACKER,), (PARTNER, ATTACKER))
             for attack in attacks or ATTACKS:
-                players = ATTACKS[attack]
-                liars = [
-                    place for place, player in enumerate(players) if type(player) is not Player or place > ATTACKER
-                ]
-                own = {place for place, player in enumerate(players) if player.site == ATTACKER} | set(liars)
-                found = played(method, attack, seed, guarded)
+                own = {ATTACKER, *attackers_of(attack)}
+                found = played(built, attack, seed, guarded)
                 row = _row(found, tuple(sorted(own)), tuple(sorted(own)))
                 rows.append({"method": method, "attack": attack, "seed": seed, **row, **_beside(control, own)})
     return pd.DataFrame(rows)

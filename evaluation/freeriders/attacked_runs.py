@@ -28,7 +28,11 @@ from fedmerit.training.data import open_sites
 HONEST = "honest"
 OPTIONS = {"engine": "local"}
 SETTINGS = {"validate_trained": "true"}  # the free-rider value needs it
-NOT_ALONE = ("twin",)  # of these the study needs a copy of the site: `duplicate` has them
+NOT_ALONE = {  # what these need beside the site, which the study does not give
+    "twin": "needs a second site with the same images; ask for duplicate",
+    "near-twin": "needs a second site with the same images; `fedmerit bench detection` has it",
+    "rigged": "needs the names of friends; `fedmerit bench detection` has it",
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def parse_kinds(text: str, labels: Sequence[str]) -> list[str]:
         if kinds.count(kind) > 1:
             raise BadInput(f"--kinds: {kind} is given twice; name each once")
         if kind.split(":")[0] in NOT_ALONE:
-            raise BadInput(f"--kinds: {kind} needs a second site with the same images; ask for duplicate")
+            raise BadInput(f"--kinds: {kind} {NOT_ALONE[kind.split(':')[0]]}")
         if kind not in SYBILS:
             try:
                 catalogue.parse(kind)

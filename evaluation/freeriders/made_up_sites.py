@@ -5,13 +5,14 @@ site's optimum lies the other way: the honest outlier. No network is trained, so
 be crossed in minutes; what it shows has to be shown on trained models too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from evaluation.freeriders.watched import WatchedRound
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import CandidateResults, Layout, Method, OwnPart, Reports, SiteView
 from fedmerit.guard import trials
@@ -55,6 +56,7 @@ class Seen:
     round: int
     step: Tensor  # (d,) how the model it has moved last
     last: Tensor | None  # (d,) what it sent last
+    first: Tensor | None  # (d,) what it sent in round 0
     peers: Tensor  # (n, d) honest updates of all names: a copier looks at its twin's
     random: torch.Generator
 
@@ -70,8 +72,15 @@ class Played:
     dice: Tensor  # (names,) of the final models, each at its own site
 
 
-def play(method: Method, players: Sequence[Player], seed: int, rounds: int, guard: Guard | None) -> Played:
-    """Rounds of one federation; None: without a guard."""
+def play(
+    method: Method,
+    players: Sequence[Player],
+    seed: int,
+    rounds: int,
+    guard: Guard | None,
+    on_round: Callable[[WatchedRound], None] = lambda seen: None,
+) -> Played:
+    """Rounds of one federation; ``guard`` None: without one; ``on_round`` is called with what a server sees of each."""
     if guard is not None:
         method = method.without_claims
     n, draw = len(players), torch.Generator().manual_seed(random_seed(seed, "made-up sites"))
@@ -83,6 +92,9 @@ def play(method: Method, players: Sequence[Player], seed: int, rounds: int, guar
     state = method.start(models, n, Layout.of(SIZE))
     history, last_step, before, weights = History.empty(n), None, None, None
     sent: list[Tensor | None] = [None] * n
+    first: list[Tensor | None] = [None] * n
+    wrong = alone = torch.zeros(n, dtype=torch.bool)
+    own_optima = optima[[player.site for player in players]]
     trained = torch.zeros(n, SIZE)
     steps = torch.zeros(n, SIZE)
     rows: dict[str, list[Tensor]] = {name: [] for name in ("weights", "reputation", "reward", "verdicts")}
@@ -106,10 +118,14 @@ def play(method: Method, players: Sequence[Player], seed: int, rounds: int, guar
             for name, value in player.claim(dict(said)).items():
                 values[name][i] = value
             random = torch.Generator().manual_seed(random_seed(seed, number, i, "player"))
-            updates[i] = player.update(honest[i], Seen(number, steps[i], sent[i], honest, random))
+            updates[i] = player.update(honest[i], Seen(number, steps[i], sent[i], first[i], honest, random))
             sent[i] = updates[i]
+            if number == 0:
+                first[i] = updates[i]
         images = torch.tensor([player.images for player in players], dtype=torch.float64)
         reports = Reports(images, torch.ones(n, dtype=torch.bool), values, products=gram(updates))
+        known = 1 - 1 / (1 + torch.cdist((held + updates).double(), own_optima.double()).square())
+        on_round(WatchedRound(number, held, updates, reports.present, images, last_step, wrong, alone, known))
         ruling = None
         if guard:
             history, ruling = guard.rule(history, Answers(updates, reports, last_step))
@@ -125,6 +141,7 @@ def play(method: Method, players: Sequence[Player], seed: int, rounds: int, guar
                     results = trials.results_of(candidates, ratings, losses_of, *judgement)
                 reports = replace(reports, candidates=results)
         state, outcome = method.round(state, updates, reports)
+        last_step = outcome.weights.float() @ updates
         if guard and ruling:
             history = guard.after(history, ruling, outcome)
             if "minus_error" in method.asks and number % guard.settings.rate_every == 0:
@@ -137,10 +154,9 @@ def play(method: Method, players: Sequence[Player], seed: int, rounds: int, guar
                 scores[:, there] = 1 - ratings
                 history, judged, _, _ = guard.judge(history, ruling.earners, scores)
                 history = replace(history, measured=judged.clamp(0, 1).where(there, history.measured))
-            last_step = outcome.weights.float() @ updates
-            raw_models = held
             updates = ruling.own
-            outcome = ruling.settled(outcome, raw_models)
+            outcome = ruling.settled(outcome, held)
+            alone = ruling.withheld
         before, weights, trained = held, outcome.weights, held + updates
         models = outcome.models
         steps = models.expand(n, -1) - held
@@ -154,6 +170,7 @@ def play(method: Method, players: Sequence[Player], seed: int, rounds: int, guar
         found = history.verdicts.against.double()
         flagged = outcome.quantities.get("flagged", torch.zeros(n)).nan_to_num(0.0)
         rows["verdicts"].append(found if guard else flagged)
+        wrong = flagged > 0
     final = torch.tensor([dice(p.site, models.expand(n, -1)[i]) for i, p in enumerate(players)])
     return Played(**{name: torch.stack(values) for name, values in rows.items()}, dice=final)
 

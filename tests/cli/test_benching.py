@@ -26,6 +26,9 @@ def test_aggregation(fedmerit, tmp_path):
         (("speed", "--sites", "S", "--rounds", 1), "the first is not counted"),
         (("memory", "--sites", "S", "--rounds", 3), "--rounds 3"),
         (("growth", "--sites", "1"), "--sites 1: too few"),
+        (("detection", "--attacks", "sleep"), "--attacks sleep: unknown for made-up sites"),
+        (("detection", "--rounds", 5), "made-up sites have 15"),
+        (("detection", "--guard", "maybe"), "expected one of on, off"),
         (("growth", "--width", "many"), "--width many: expected whole numbers"),
     ],
 )
@@ -55,3 +58,22 @@ def test_speed_memory_and_growth(fedmerit, sites, tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert (tmp_path / "growth-sites-seconds.png").exists()
+
+
+def test_detection_on_made_up_sites(fedmerit, tmp_path, monkeypatch):
+    asked = ("--methods", "fedavg", "--attacks", "zero update; replay", "--seeds", "0,1")
+    result = fedmerit("bench", "detection", "--out", tmp_path, *asked)
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "detection.csv").set_index(["Attack", "Detector"])
+    assert table.loc["zero update", "AUROC"]["guard"] == table.loc["zero update", "F1"]["guard"] == 1
+    assert set(table["Seeds"]) == {2}
+    written = json.loads((tmp_path / "detection.json").read_text())
+    assert {row["Round"] for row in written["measured"]} == set(range(15))
+    assert (tmp_path / "detection-fedavg.png").exists()
+    assert (tmp_path / "tables" / "paid.csv").exists()
+    played = "evaluation.benchmarks.detection_benchmark._played"
+    monkeypatch.setattr(played, lambda *_: pytest.fail("played again"))
+    assert fedmerit("bench", "detection", "--out", tmp_path, *asked).exit_code == 0
+    other = fedmerit("bench", "detection", "--out", tmp_path, *asked, "--on-verdict", "show")
+    assert other.exit_code == 2
+    assert "other on_verdict" in other.stderr

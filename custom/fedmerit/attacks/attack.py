@@ -1,6 +1,6 @@
 """The contract of an attack: what the attacker sees, and what it may change of an honest round."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from fedmerit.federation.memory import Learned, Memory
 from fedmerit.parameters import Checked, parameter
 from fedmerit.training.data import Case, SiteFolder
-from fedmerit.wire.messages import Reply, Task
+from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply, Task
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Attack(Checked):
         """The first round that is not honest."""
         return max(self.from_, self.earliest)
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of sites that it needs there to be."""
+        return ()
+
     def seeded_as(self, site: str) -> str:
         """By which site's name its training is seeded."""
         return site
@@ -56,3 +61,11 @@ class Attack(Checked):
     def claim(self, reply: Reply) -> Reply:
         """The reply with what it says of itself."""
         return reply
+
+    def commit(self, enrolment: Enrolment) -> Enrolment:
+        """What it commits to before round 0; where the attack begins later, it was honest then."""
+        return enrolment
+
+    def rate(self, evaluated: Evaluated, task: Evaluation, sites: Sequence[str]) -> Evaluated:
+        """What it says of models that it evaluates for the server; ``sites`` are the names of those that take part."""
+        return evaluated

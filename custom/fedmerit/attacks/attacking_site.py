@@ -20,7 +20,7 @@ from fedmerit.federation.site import Site
 from fedmerit.files import write_atomically
 from fedmerit.seeds import random_seed
 from fedmerit.training.patches import samples_of
-from fedmerit.wire.messages import Answer, Reply, Task, Work
+from fedmerit.wire.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Reply, Task, Work
 
 KEPT = "behaviour.pt"  # in the site's memory folder: what an attack remembers for longer than a round
 DRAWN_FOR = "behaviour"  # part of the seeds of its random numbers
@@ -48,6 +48,20 @@ class AttackingSite(Site):
     def answer(self, task: Work) -> Answer:
         """Whatever the server asks for."""
         return self.honest.answer(task) if task.round < self.attack.first else super().answer(task)
+
+    @property
+    def num_samples(self) -> int:
+        """The images that it has, whatever it trains on."""
+        return self.honest.num_samples
+
+    def enrol(self, task: EnrolmentTask) -> Enrolment:
+        """As `Site.enrol`, with what the attack makes of it."""
+        return self.attack.commit(super().enrol(task))
+
+    def evaluate(self, task: Evaluation) -> Evaluated:
+        """As `Site.evaluate`, with what the attack says of the models; of the run's last ones, the truth."""
+        evaluated = super().evaluate(task)
+        return evaluated if task.final or task.estimate else self.attack.rate(evaluated, task, self.participants)
 
     def train(self, task: Task) -> Reply:
         """As `Site.train`, with what the attack says of it."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 
 from fedmerit.attacks.attack import Attack
-from fedmerit.attacks.claims import Inflated
+from fedmerit.attacks.claims import Inflated, Rigged, ZeroInflated
 from fedmerit.attacks.masks import Inverted, LabelNoise, Shifted, Swapped
-from fedmerit.attacks.riders import Delta, DeltaNoise, Noise, Repeat, Replay, Zero
-from fedmerit.attacks.updates import Scaled, SignFlip, Twin
+from fedmerit.attacks.riders import Adaptive, Delta, DeltaNoise, Noise, Partial, Repeat, Replay, Zero
+from fedmerit.attacks.updates import HalfFlip, NearTwin, Scaled, SignFlip, Twin
 from fedmerit.configuration import options
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
@@ -27,6 +27,12 @@ _OWN: Mapping[str, type[Attack]] = {
     "label-noise": LabelNoise,
     "inflated": Inflated,
     "twin": Twin,
+    "partial": Partial,
+    "adaptive": Adaptive,
+    "half-flip": HalfFlip,
+    "zero-inflated": ZeroInflated,
+    "rigged": Rigged,
+    "near-twin": NearTwin,
 }
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
@@ -52,7 +58,7 @@ def require_possible(specs: Mapping[str, str], sites: Sequence[str]) -> dict[str
     complete = {}
     for site, spec in specs.items():
         attack = parse(str(spec))
-        named = [site, attack.seeded_as(site)]
+        named = [site, *attack.others]
         if unknown := [name for name in named if name not in sites]:
             raise BadInput(f"attack {site}={spec}: no site {unknown[0]}; there are {', '.join(sites)}")
         complete[site] = text_of(attack)

@@ -30,6 +30,23 @@ class Repeat(Attack):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Partial(Attack):
+    """Trains on a share of its images alone, and so for a share of the time; it says that it trained on all of them."""
+
+    share: float = parameter(0.1, "of its training images that it trains on", above=0, high=1)
+
+    def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
+        """Its cases with round(share * n) images, at least one, the same ones in every round."""
+        cases = folder.cases("training")
+        index = Slices(cases).index
+        chosen = sorted(random.permutation(len(index))[: max(1, round(self.share * len(index)))].tolist())
+        kept = {
+            case.name: [place for number in chosen for one, place in [index[number]] if one is case] for case in cases
+        }
+        return tuple(replace(case, slices=tuple(kept[case.name])) for case in cases if kept[case.name])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Zero(Attack):
     """Sends back the model it received: an update of zeros (the plain free rider of Fraboni et al. 2021)."""
 
@@ -58,7 +75,7 @@ class Noise(Attack):
     def update(self, view: AttackerView) -> Tensor:
         """(d,) noise."""
         norm = self.times * view.kept["ratio"] * float(view.step.double().norm())
-        return _noise(view.received, norm, view.random)
+        return noise_of(view.received, norm, view.random)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +90,7 @@ class Delta(Attack):
         if not self.noise:
             return view.step
         norm = self.noise * float(view.step.double().norm())
-        return view.step + _noise(view.received, norm, view.random)
+        return view.step + noise_of(view.received, norm, view.random)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +116,30 @@ class Replay(Attack):
         return Learned(update, view.received + update, view.kept["buffers"], float("nan"))
 
 
-def _noise(like: Tensor, norm: float, random: Generator) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class Adaptive(Noise):
+    """Knows the guard's rules: trains once, then sends that update again under noise that hides the repetition.
+
+    By default the update sent has a cosine of 0.8 to the one it trained, and so of 0.64 to the one before: too little
+    for a replay, enough to have something in common with it. It is as long as an honest one and is not the last step,
+    so that a sign of direction is all that it may show, and one kind of sign is no verdict.
+    """
+
+    noise: float = parameter(0.75, "norm of noise beside the update, in norms of that", low=0)
+
+    def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
+        """Its honest update, and how long one is beside a step."""
+        return {**super().keep(memory, received), "update": memory.trained - memory.received}
+
+    def update(self, view: AttackerView) -> Tensor:
+        """(d,) the update kept and noise, of the norm of an honest one."""
+        kept: Tensor = view.kept["update"]
+        mixed = kept + noise_of(kept, self.noise * float(kept.double().norm()), view.random)
+        norm = self.times * view.kept["ratio"] * float(view.step.double().norm())
+        return mixed * (norm / float(mixed.double().norm()))
+
+
+def noise_of(like: Tensor, norm: float, random: Generator) -> Tensor:
     """(d,) Gaussian noise of a given norm."""
     noise: Tensor = torch.from_numpy(random.standard_normal(len(like)))
     return noise.mul_(norm / float(noise.norm())).to(like.dtype)

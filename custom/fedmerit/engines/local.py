@@ -19,6 +19,8 @@ from fedmerit.training.data import SiteFolder
 from fedmerit.training.place import SERVER
 from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
 
+OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]
+
 
 def run_local(
     config: RunConfiguration,
@@ -32,6 +34,7 @@ def run_local(
     filtered: Callable[[Answer], Answer] | None = None,
     min_sites: int = 1,
     contexts: tuple[bytes, bytes] | None = None,
+    on_exchange: OnExchange = lambda tasks, answers: None,
 ) -> None:
     """Train and test; goes on from the last complete round of ``run``.
 
@@ -47,6 +50,8 @@ def run_local(
         filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
         min_sites: usable answers without which the run ends.
         contexts: TenSEAL's of the sites and of the server, of an encrypted run.
+        on_exchange: called with the tasks and answers of every exchange, by site, before the server makes anything of
+            them.
     """
     torch.set_num_threads(config.training.cpu_threads)
     devices = devices or {}
@@ -78,6 +83,8 @@ def run_local(
 
     with ThreadPoolExecutor(threads) as pool:
         for exchange in federation.exchanges():
-            answers = pool.map(answer, exchange.tasks.keys(), exchange.tasks.values())
-            for name, one in zip(exchange.tasks, answers, strict=True):
+            given = pool.map(answer, exchange.tasks.keys(), exchange.tasks.values())
+            answers = dict(zip(exchange.tasks, given, strict=True))
+            on_exchange(exchange.tasks, answers)
+            for name, one in answers.items():
                 exchange.take(name, one)

@@ -18,7 +18,7 @@ from fedmerit.configuration.observation import require_observable, require_obser
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
-from fedmerit.engines.local import run_local
+from fedmerit.engines.local import OnExchange, run_local
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.requirements import require_patience, require_sites, require_sites_apart
@@ -250,6 +250,7 @@ def execute(
     threads: int | None = None,
     sites: Path | None = None,
     server_sites: Path | None = None,
+    on_exchange: OnExchange = lambda tasks, answers: None,
 ) -> None:
     """Train and test from the run's last complete round.
 
@@ -259,6 +260,7 @@ def execute(
         threads: sites at work at a time, in place of what the run was created with; no result depends on it.
         sites: where this machine has the site folders, if not where they were when the run was created.
         server_sites: where it has the server's own, likewise.
+        on_exchange: of `run_local`; other engines do not call it.
 
     Raises:
         BadInput: the sites are not those the run was created with, or another process is at work on it.
@@ -297,7 +299,8 @@ def execute(
 
                 filtered = filtering(info["privacy"], build_network(config.network))
             least, attacks = info.get("min_sites", 1), info.get("behaviours")
-            run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, least, keys)
+            run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, least, keys,
+                      on_exchange)  # fmt: skip
             return
         of_server, attacks = info["server_sites"], info.get("behaviours")
         if info["engine"] == "poc":

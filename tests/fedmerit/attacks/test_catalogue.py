@@ -10,7 +10,8 @@ from fedmerit.training.place import attack_of, attack_setting
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_spec_and_its_text_say_the_same(kind):
-    attack = parse(f"{kind}:of=site2:from=4" if kind == "twin" else f"{kind}:from=4")
+    needed = {"twin": ":of=site2", "near-twin": ":of=site2", "rigged": ":friends=site1+site2"}.get(kind, "")
+    attack = parse(f"{kind}{needed}:from=4")
     assert type(attack) is KINDS[kind]
     assert attack.from_ == attack.first == 4
     assert parse(text_of(attack)) == attack
@@ -45,6 +46,7 @@ def test_texts_are_as_runs_of_earlier_versions_recorded_them():
         ("delta:noise=-1", ["noise=-1"]),
         ("inflated:what=dice", ["what='dice'", "num_samples"]),
         ("twin", ["of: missing", "twin:of=SITE"]),
+        ("rigged", ["friends: missing", "rigged:friends=A+B"]),
     ],
 )
 def test_an_unusable_spec_is_told(spec, words):
@@ -59,6 +61,8 @@ def test_specs_are_for_sites_that_there_are():
         require_possible({"C": "zero"}, ["A", "B"])
     with pytest.raises(BadInput, match="no site C; there are A, B"):
         require_possible({"A": "twin:of=C"}, ["A", "B"])
+    with pytest.raises(BadInput, match="no site C; there are A, B"):
+        require_possible({"A": "rigged:friends=A+C"}, ["A", "B"])
 
 
 def test_a_machine_tells_its_sites_by_its_environment(monkeypatch):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from playing import same_statistics, steps
@@ -67,3 +68,20 @@ def test_replay_sends_its_last_honest_update_again_and_again(played, start):
     for reply in replies[max(start, 1) :]:
         assert torch.equal(reply.update, honest.update)
         assert same_statistics(reply, honest)
+
+
+def test_partial_training_is_on_some_images_and_claims_all(played, folders):
+    cases = parse("partial:share=0.25").training_cases(folders["prostate"], np.random.default_rng(0))
+    assert len(Slices(cases)) == 2
+    honest, acted = played()[1][0], played("partial:share=0.25")[1][0]
+    assert acted.num_samples == honest.num_samples
+    assert 0 < float(acted.update.norm()) != float(honest.update.norm())
+
+
+def test_the_adaptive_rider_repeats_itself_too_little_for_a_replay(played):
+    replies = [reply.update for reply in played("adaptive")[1]]
+    honest = played()[1][0].update
+    assert torch.equal(replies[0], honest)
+    cosine = torch.cosine_similarity
+    assert all(float(cosine(one, honest, dim=0)) == pytest.approx(0.8, abs=0.05) for one in replies[1:])
+    assert float(cosine(replies[1], replies[2], dim=0)) == pytest.approx(0.64, abs=0.06)

@@ -1,0 +1,100 @@
+"""AUROC, F1, false alarms and pay of federations whose numbers are known."""
+
+from dataclasses import replace
+
+import pytest
+
+from evaluation.freeriders.detection_tables import (
+    Spoken,
+    alarms_table,
+    by_round,
+    detection_table,
+    horizon,
+    over_seeds,
+    paid_table,
+    spoken,
+)
+from evaluation.freeriders.watched_federation import EVIDENCE, Watched
+
+SITES = ["A", "B", "C", "D"]
+NAN = float("nan")
+
+
+def federation(attack="zero update", seed=0, attackers=("D",), said=(0.1, 0.2, 0.3, 0.9), flagged=(0, 0, 1, 1), **more):
+    """Two rounds; a detector says the same in both."""
+    evidence = {name: [[1.0, 1.0, 1.0, 0.0 if attackers else 1.0]] * 2 for name in EVIDENCE}
+    verdicts = [[0.0] * 4, [0.0, 0.0, 0.0, float(bool(attackers))]]
+    return Watched(
+        "fedce", attack, seed, SITES, list(attackers), "C", 0,
+        {"one": [list(said)] * 2}, {"one": [list(flagged)] * 2}, evidence, verdicts,
+        **{"weights": [0.3, 0.3, 0.4, 0.0], "rewards": [1.0, 1.0, 1.0, 0.0], "dice": [0.8, 0.7, 0.6, 0.1], **more},
+    )  # fmt: skip
+
+
+def honest(seed=0):
+    return federation(
+        "honest", seed, (), (0.1, 0.2, 0.3, 0.2), (0, 0, 1, 0),
+        weights=[0.25] * 4, rewards=[1.0] * 4, dice=[0.82, 0.7, 0.62, 0.5],
+    )  # fmt: skip
+
+
+def test_what_is_kept_is_read_again():
+    one = replace(federation(), weights=[0.3, NAN, 0.4, 0.0])
+    again = Watched.of_json(one.to_json())
+    assert again.suspicion == one.suspicion
+    assert str(again.weights) == str(one.weights)
+
+
+def test_auroc_and_f1_of_one_federation():
+    one = federation(said=(0.1, 0.95, 0.3, 0.9))
+    said = Spoken(one, "one", one.suspicion["one"], one.flagged["one"])
+    assert said.auroc(0) == pytest.approx(2 / 3)
+    assert said.f1(0) == pytest.approx(2 / 3)  # one of two flags is right
+    assert said.named_within(0) == 1
+    late = replace(said, watched=replace(one, first=1))
+    assert str(late.auroc(0)) == str(late.f1(0)) == "nan"
+    assert horizon(late.watched, 10) == 1
+    assert said.honest_flagged() == {"A": False, "B": False, "C": True}
+
+
+def test_the_tables_of_detectors():
+    said = spoken([honest(), federation(), federation(seed=1, said=(0.95, 0.2, 0.3, 0.9))])
+    table = detection_table(said, 2)
+    row = table.frame.set_index("Detector").loc["one"]
+    assert row["AUROC"] == pytest.approx((1 + 2 / 3) / 2)
+    assert (row["Seeds"], row["Named [%]"]) == (2, 100)
+    assert table.low["AUROC"].notna().any()
+    assert table.frame.set_index("Detector").loc["small norm", "AUROC"] == 1  # of the evidence
+    alarms = alarms_table(said).frame.set_index("Detector").loc["one"]
+    assert alarms["Honest flagged, honest runs [%]"] == 0
+    assert alarms["Honest outlier flagged, all runs [%]"] == 100
+    assert set(by_round(said)["Round"]) == {0, 1}
+
+
+def test_what_an_attack_pays():
+    row = paid_table([honest(), federation()], 2).frame.iloc[0]
+    assert row["Weight [points]"] == pytest.approx(-25)
+    assert row["Reward [points]"] == pytest.approx(-100)
+    assert row["Others' Dice [points]"] == pytest.approx(100 * (-0.02 + 0 - 0.02) / 3)
+    assert (row["Named [%]"], row["Honest sites accused"]) == (100, "0")
+
+
+def test_a_site_split_in_two_is_paid_for_both():
+    parts = replace(
+        federation("a site split in two", attackers=("D-a", "D-b")),
+        sites=["A", "B", "C", "D-a", "D-b"],
+        verdicts=[[0.0] * 5] * 2,
+        weights=[0.2, 0.2, 0.2, 0.2, 0.2],
+        rewards=[1.0] * 5,
+        dice=[0.82, 0.7, 0.62, 0.5, 0.5],
+    )
+    row = paid_table([honest(), parts], 2).frame.iloc[0]
+    assert row["Weight [points]"] == pytest.approx(15)
+    assert (row["Named [%]"], row["Others' Dice [points]"]) == (0, 0)
+
+
+def test_one_seed_has_no_interval():
+    assert str(over_seeds([0.5, NAN])) == "(0.5, nan, nan)"
+    mean, low, high = over_seeds([0.2, 0.4, 0.6])
+    assert mean == pytest.approx(0.4)
+    assert low < mean < high
