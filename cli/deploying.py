@@ -127,6 +127,9 @@ def site(
     site_folder: Annotated[Path | None, typer.Option(help="Or the site folder itself.")] = None,
     device: KitDevice = "auto",
     byoc: Byoc = False,
+    surveys: Annotated[
+        bool, typer.Option("--surveys/--no-surveys", help="Whether `fedmerit survey` gets an answer here.")
+    ] = True,
     offline: Offline = False,
 ) -> None:
     """Prepare one hospital's machine, and check it; exits with 1 where something is in the way."""
@@ -137,7 +140,7 @@ def site(
     if (sites_folder is None) == (site_folder is None):
         raise BadInput("--sites-folder or --site-folder: expected one of them")
     folder = site_folder or Path(sites_folder or "") / name_of(kit)
-    prepare_site(kit, folder, device, byoc)
+    prepare_site(kit, folder, device, byoc, surveys)
     _report([*preflight(kit, offline), *_data(folder)])
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 

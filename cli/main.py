@@ -19,6 +19,7 @@ from cli import (
     reporting,
     reproducing,
     running,
+    surveying,
     using_models,
     valuing,
 )
@@ -35,6 +36,7 @@ app.callback()(talk)
 for file in (
     preparing,
     partitioning,
+    surveying,
     running,
     demo,
     reporting,

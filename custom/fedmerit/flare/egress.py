@@ -9,6 +9,7 @@ from nvflare.app_common.app_constant import AppConstants
 
 from fedmerit.core import DECIMALS
 from fedmerit.wire.egress_list import cleared
+from fedmerit.wire.survey import LEAST
 
 HEADERS = (AppConstants.CURRENT_ROUND,)
 
@@ -21,13 +22,14 @@ class EgressFilter(Filter):
     Args:
         decimals: to which reported numbers are rounded. Below 4, FedCE's check of claims begins to flag honest sites.
         encrypted: nothing a site trained passes in the clear: it takes part in encrypted runs alone.
+        least: patients behind every number of a survey; one with a lower floor does not pass.
     """
 
-    def __init__(self, decimals: int = DECIMALS, encrypted: bool = False):
+    def __init__(self, decimals: int = DECIMALS, encrypted: bool = False, least: int = LEAST):
         super().__init__()
         if not 0 <= decimals <= DECIMALS:
             raise ValueError(f"decimals={decimals}: expected 0 to {DECIMALS}")
-        self.decimals, self.encrypted = decimals, encrypted
+        self.decimals, self.encrypted, self.least = decimals, encrypted, least
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """A result in, what of it may leave out.
@@ -39,7 +41,7 @@ class EgressFilter(Filter):
         if code != ReturnCode.OK:
             return make_reply(code)
         dxo = from_shareable(shareable)
-        data, parts = cleared(dxo.data, dxo.meta, self.decimals, self.encrypted)
+        data, parts = cleared(dxo.data, dxo.meta, self.decimals, self.encrypted, self.least)
         result = DXO(DataKind.WEIGHT_DIFF, data=data, meta=parts).to_shareable()
         for name in HEADERS:
             if (value := shareable.get_header(name)) is not None:

@@ -126,7 +126,7 @@ class MeritExecutor(Executor):
             receiver = fl_ctx.get_peer_context().get_identity_name()
             return peer_to_shareable(self._open(fl_ctx).give_model(receiver, int(request["round"])), self._network)
         except Exception as error:
-            self._tell(error, "no model given", fl_ctx)
+            tell(self, error, "no model given", fl_ctx)
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
@@ -142,17 +142,18 @@ class MeritExecutor(Executor):
                 self._trained = task, answer
             return FLModelUtils.to_shareable(answer_to_model(answer, self._network))
         except Exception as error:
-            self._tell(error, "round failed", fl_ctx)
+            tell(self, error, "round failed", fl_ctx)
             return FLModelUtils.to_shareable(answer_to_model(failed_with(error), self._network))
 
-    def _tell(self, error: Exception, what: str, fl_ctx: FLContext) -> None:
-        """Say why where the site alone reads it, and in NVFlare's log that something went wrong."""
-        print(f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}", file=sys.stderr, flush=True)
-        folder = _own_folder(fl_ctx)
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ERRORS).open("a") as log:
-            traceback.print_exception(error, file=log)
-        self.log_error(fl_ctx, f"{what} at this site ({type(error).__name__}); its own {ERRORS} says why")
+
+def tell(executor: Executor, error: Exception, what: str, fl_ctx: FLContext) -> None:
+    """Say why where the site alone reads it, and in NVFlare's log that something went wrong."""
+    print(f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}", file=sys.stderr, flush=True)
+    folder = _own_folder(fl_ctx)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ERRORS).open("a") as log:
+        traceback.print_exception(error, file=log)
+    executor.log_error(fl_ctx, f"{what} at this site ({type(error).__name__}); its own {ERRORS} says why")
 
 
 def _own_folder(fl_ctx: FLContext) -> Path:

@@ -22,6 +22,7 @@ from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import MeritExecutor
 from fedmerit.flare.privacy import FILTERS, privacy_filter
 from fedmerit.flare.scalars import RECEIVERS, receiver
+from fedmerit.flare.survey_job import SURVEY
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
 
@@ -70,15 +71,20 @@ class MeritRecipe(Recipe):
         super().__init__(job)
 
 
-def site_policy(track: bool = False) -> dict[str, Any]:
+def site_policy(track: bool = False, surveys: bool = True) -> dict[str, Any]:
     """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
 
-    The classes they may name, NVFlare's trackers among them at a server that is to ``track``; and that a site's log,
-    which may name files, is not streamed to the server.
+    The classes they may name, NVFlare's trackers among them at a server that is to ``track``, and those of a survey
+    where ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
     """
-    ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter)
-    classes = [f"{kind.__module__}.{kind.__name__}" for kind in (*ours, *FILTERS.values())]
+    ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter, *FILTERS.values(), *SURVEY * surveys)
+    classes = [f"{kind.__module__}.{kind.__name__}" for kind in ours]
     return {"format_version": 2, CLASS_ALLOW_LIST: classes + list(RECEIVERS) * track, ALLOW_LOG_STREAMING_VAR: False}
+
+
+def survey_classes() -> set[str]:
+    """Those that `site_policy` lists for surveys alone."""
+    return set(site_policy()[CLASS_ALLOW_LIST]) - set(site_policy(surveys=False)[CLASS_ALLOW_LIST])
 
 
 def export_job(

@@ -15,6 +15,7 @@ from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.training.overlaps import COUNTS, UNITS, Overlap, Surface
 from fedmerit.wire.inspection import CASE, DIGEST
 from fedmerit.wire.messages import REASONS
+from fedmerit.wire.survey import AREA, LEAST, TOO_FEW, VOLUME, Surveyed
 
 LISTED: Mapping[str, str] = {
     "update": "what training changed, entry by entry, by parameter name; float32. The server forgets it after the "
@@ -34,6 +35,8 @@ LISTED: Mapping[str, str] = {
     "losses": "how many images have a loss in each bin of a histogram",
     "enrolment": "before round 0: cases and slices of each split, a salted digest of each training case, the site's "
     "certificate",
+    "survey": "before any training, where it is asked for: patients, slices, and how many patients, or voxels of how "
+    f"many, lie in fixed bins of spacing, size, intensity and label volume; none of fewer than {LEAST} patients",
     "train_loss": "mean loss of the round",
     "seconds": "how long the round took",
     "log": "the SHA-256 that stands for the site's own log so far",
@@ -54,17 +57,24 @@ class Withheld(ValueError):
 
 
 def cleared(
-    update: Mapping[str, Any], parts: Mapping[str, Any], decimals: int = DECIMALS, encrypted: bool = False
+    update: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    decimals: int = DECIMALS,
+    encrypted: bool = False,
+    least: int = LEAST,
 ) -> tuple[Parts, Parts]:
     """What of an answer may leave: its update, and its other parts with numbers rounded to ``decimals``.
 
-    Parts that are not listed are left out; with ``encrypted``, no update or statistics pass in the clear.
+    Parts that are not listed are left out; with ``encrypted``, no update or statistics pass in the clear;
+    no survey passes with a number of fewer than ``least`` patients.
 
     Raises:
         Withheld: a listed part is of another kind than listed, or the arrays are beyond `LARGEST_MB`.
     """
     passed = {name: _part(name, value, decimals) for name, value in parts.items() if name in _CHECKS}
     arrays = _arrays(update, "update")
+    if "survey" in passed and Surveyed.from_dict(passed["survey"]).below(least):
+        raise Withheld(f"survey: a number of fewer than {least} patients; ask for a survey with a higher floor")
     if encrypted and (arrays or passed.get("buffers") or passed.get("vectors")):
         raise Withheld("update: in the clear, and this site sends it encrypted alone")
     ciphertexts = sum(len(piece) for pieces in passed.get("ciphertexts", {}).values() for piece in pieces)
@@ -204,8 +214,16 @@ def _enrolment(value: Mapping[str, Any], decimals: int) -> Parts:
     return counts | {"fingerprint": list(digests), "certificate": certificate}
 
 
+def _survey(value: Mapping[str, Any], decimals: int) -> Parts:
+    told = Surveyed.from_dict(value)
+    labels = [name.partition(" ")[2] for name in told.tallies if name.startswith((f"{VOLUME} ", f"{AREA} "))]
+    if not all(map(NAME.fullmatch, labels)):
+        raise Withheld("survey: a label that is no name")
+    return told.to_dict()
+
+
 def _reason(value: Any, decimals: int) -> str:
-    return value if value in REASONS or FAILED.fullmatch(str(value)) else OTHER_REASON
+    return value if value in (*REASONS, TOO_FEW) or FAILED.fullmatch(str(value)) else OTHER_REASON
 
 
 def _log(value: Any, decimals: int) -> str:
@@ -234,6 +252,7 @@ _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "choice": _count,
     "losses": _losses,
     "enrolment": _enrolment,
+    "survey": _survey,
     "train_loss": _number,
     "seconds": _number,
     "log": _log,

@@ -25,11 +25,14 @@ from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.wire.egress_list import LARGEST_MB, LISTED, MOST_ENTRIES, OTHER_REASON, Withheld, cleared, require_model
 from fedmerit.wire.messages import REASONS, Evaluated, Failure, Importance, Reply, failed_with, rounded
+from fedmerit.wire.survey import TOO_FEW
 
 PATIENT = "Mueller_19450213"
 OVERLAP = {"case": "0", "label": "prostate", "true_positives": 3, "false_positives": 1, "false_negatives": 0}
 
 SURFACE = {"unit": "mm", "hd95": 1.23456789, "nsd": None}
+SLICES = {"patients": [0, 7, *[0] * 10], "voxels": []}  # of a survey
+SURVEY = {"patients": 7, "slices": 70, "tallies": {"slices": SLICES}}
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,7 @@ def test_every_field_of_an_answer_is_listed():
         "enrolment",
         "failure",
         "model",
+        "survey",
     }
     assert parts == set(LISTED)
     told = (Path(__file__).parents[3] / "docs/privacy.md").read_text()
@@ -102,6 +106,13 @@ def test_surfaces_leave_as_two_rounded_numbers():
     ((one, older),) = cleared({}, {"overlaps": sent}, decimals=2)[1]["overlaps"]
     assert one["surface"] == {"unit": "mm", "hd95": 1.23, "nsd": None}
     assert older["surface"] is None
+
+
+def test_a_survey_passes_above_the_floor_of_the_site(reply, network):
+    model = FLModelUtils.from_shareable(leave(reply, network, survey=SURVEY))
+    assert model.meta["survey"] == SURVEY
+    with pytest.raises(Withheld, match="fewer than 8 patients"):
+        cleared({}, {"survey": SURVEY}, least=8)
 
 
 def test_what_is_not_listed_is_left_out(reply, network):
@@ -146,6 +157,13 @@ def test_headers_are_made_anew(reply, network):
         ("seconds", None),
         ("losses", [[0.5]]),
         ("losses", [[PATIENT]]),
+        ("survey", SURVEY | {"patients": PATIENT}),
+        ("survey", SURVEY | {PATIENT: 7}),
+        ("survey", SURVEY | {"tallies": {PATIENT: SLICES}}),
+        ("survey", SURVEY | {"tallies": {f"volume {PATIENT} 1": SLICES}}),
+        ("survey", SURVEY | {"tallies": {"slices": SLICES | {"patients": [7]}}}),
+        ("survey", SURVEY | {"tallies": {"slices": SLICES | {"patients": [4, 7, *[0] * 10]}}}),
+        ("survey", SURVEY | {"patients": 4}),
     ],
 )
 def test_a_part_of_another_kind_is_withheld_without_a_word_of_it(reply, network, name, value):
@@ -192,7 +210,7 @@ def test_a_model_for_a_peer_passes_as_it_is_or_not_at_all(network):
 
 
 def test_reasons_are_those_of_the_list(network):
-    for reason in (*REASONS, failed_with(ValueError(PATIENT)).reason):
+    for reason in (*REASONS, TOO_FEW, failed_with(ValueError(PATIENT)).reason):
         assert FLModelUtils.from_shareable(leave(Failure(reason), network)).meta["failure"] == reason
     told = FLModelUtils.from_shareable(leave(Failure(f"/data/{PATIENT}.npy: not readable"), network))
     assert told.meta["failure"] == OTHER_REASON

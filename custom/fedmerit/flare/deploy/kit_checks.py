@@ -18,7 +18,7 @@ from fedmerit.files import read_json
 from fedmerit.flare.deploy.kits import REFUSED, kind_of, manifest_of, name_of
 from fedmerit.flare.deploy.line import Found, fail, ok, warn
 from fedmerit.flare.deploy.provision import VERSIONS_FILE
-from fedmerit.flare.recipe import site_policy
+from fedmerit.flare.recipe import site_policy, survey_classes
 from fedmerit.plugins import approvable, refusal
 from fedmerit.records.ciphertexts import open_context
 from fedmerit.training.place import ALL_PARTS, PARTS
@@ -113,7 +113,8 @@ def policy(kit: Path) -> Iterator[Found]:
     except (BadInput, KeyError, TypeError, AttributeError) as error:
         yield fail(f"local/resources.json or local/authorization.json is not FedMerit's ({error}); {again}")
         return
-    wanted = set(site_policy(track=kind_of(kit) == "server")["class_allow_list"])
+    surveys = bool(allowed & survey_classes())
+    wanted = set(site_policy(kind_of(kit) == "server", surveys)["class_allow_list"])
     if lacking := wanted - allowed:
         yield fail(f"the class allow list lacks {', '.join(sorted(lacking))}: jobs would be refused; {again}")
     if more := allowed - wanted:
@@ -123,7 +124,8 @@ def policy(kit: Path) -> Iterator[Found]:
     if open_to:
         yield warn(f"code of others or a shell is open to {', '.join(open_to)}; {again} if that is not meant")
     if allowed == wanted and enforced and not open_to:
-        yield ok(f"{len(allowed)} classes of fedmerit may be named by jobs; no code of others, no shell")
+        refused = "" if surveys else "; no surveys"
+        yield ok(f"{len(allowed)} classes of fedmerit may be named by jobs; no code of others, no shell{refused}")
 
 
 def parts(kit: Path) -> Iterator[Found]:

@@ -71,7 +71,9 @@ def server_address(kit: Path) -> tuple[str, int]:
         raise BadInput(f"{kit}/startup/fed_{kind}.json: says no address ({error}); unpack the kit again") from error
 
 
-def prepare_site(kit: Path, folder: Path, device: str = "auto", byoc: bool = False, **settings: str) -> SiteFolder:
+def prepare_site(
+    kit: Path, folder: Path, device: str = "auto", byoc: bool = False, surveys: bool = True, **settings: str
+) -> SiteFolder:
     """Make a site's kit ready: what may run there, and the manifest that binds the site to its images.
 
     Args:
@@ -79,6 +81,7 @@ def prepare_site(kit: Path, folder: Path, device: str = "auto", byoc: bool = Fal
         folder: the site folder, as `fedmerit prepare` wrote it; its name has to be the site's.
         device: "cpu", "cuda:0" or "auto".
         byoc: jobs may bring code of their own, as NVFlare's default policy has it.
+        surveys: jobs may ask for a survey of the images.
         settings: others of `fedmerit.training.place.MANIFEST_SETTINGS`, for studies.
 
     Raises:
@@ -96,7 +99,7 @@ def prepare_site(kit: Path, folder: Path, device: str = "auto", byoc: bool = Fal
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
             part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
     resources["allow_log_streaming"] = False
-    _write(kit, resources, byoc)
+    _write(kit, resources, byoc, surveys)
     _write_manifest(kit, site, {"site_folder": str(folder.resolve()), "device": device, **settings})
     return opened
 
@@ -155,7 +158,7 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def _write(kit: Path, resources: dict[str, Any], byoc: bool) -> None:
+def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:
     """What of NVFlare's files in local/ decides who may do what here, with the classes of FedMerit's jobs alone."""
     local, kind = kit / "local", kind_of(kit)
     config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
@@ -164,7 +167,7 @@ def _write(kit: Path, resources: dict[str, Any], byoc: bool) -> None:
         "class_list_enforcement_mode": "enforce",
         "app_validator": {"path": _path_of(ClassValidator), "args": validator},
     }
-    write_json(local / "resources.json", resources | ours | site_policy(track=kind == "server"))
+    write_json(local / "resources.json", resources | ours | site_policy(kind == "server", surveys))
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
     write_json(local / "privacy.json", privacy_policy(kind))
 

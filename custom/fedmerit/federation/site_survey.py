@@ -1,0 +1,94 @@
+"""A site's answer to a survey: one pass over all its images, nothing trained."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.training.data import Case, SiteFolder
+from fedmerit.wire.egress_list import Withheld, cleared
+from fedmerit.wire.messages import Failure
+from fedmerit.wire.survey import (
+    AREA,
+    INTENSITY,
+    QUANTITIES,
+    TOO_FEW,
+    VOLUME,
+    Question,
+    Survey,
+    Surveyed,
+    quantity_of,
+    tallied,
+)
+
+Counts = NDArray[np.int64]
+
+
+def survey_site(folder: SiteFolder, question: Question) -> Surveyed | Failure:
+    """What a site says of all its cases, whichever split they are in; that it has too few patients, if it has."""
+    cases = [case for cases in folder.splits.values() for case in cases]
+    patients = {name: place for place, name in enumerate(dict.fromkeys(case.patient for case in cases))}
+    if len(patients) < question.floor:
+        return Failure(TOO_FEW)
+    tables: dict[str, Counts] = {}
+    slices = 0
+    for case in cases:
+        slices += len(case.image)
+        for name, counts in _counts(case, folder.labels):
+            table = tables.setdefault(name, np.zeros((len(patients), len(counts)), np.int64))
+            table[patients[case.patient]] += counts
+    tallies = {name: tallied(table, question.floor, _is_intensity(name)) for name, table in sorted(tables.items())}
+    return Surveyed(len(patients), slices, tallies)
+
+
+def local_survey(folders: Sequence[SiteFolder], question: Question) -> Survey:
+    """The answers of sites on this machine, each held against the list of what may leave."""
+    sites: dict[str, Surveyed] = {}
+    refused: dict[str, str] = {}
+    for folder in folders:
+        answer = survey_site(folder, question)
+        if isinstance(answer, Failure):
+            refused[folder.name] = answer.reason
+            continue
+        try:
+            _, passed = cleared({}, {"survey": answer.to_dict()}, least=question.floor)
+        except Withheld as error:
+            refused[folder.name] = str(error)
+        else:
+            sites[folder.name] = Surveyed.from_dict(passed["survey"])
+    return Survey(question.floor, sites, refused)
+
+
+def _is_intensity(name: str) -> bool:
+    return name.partition(" ")[0] == INTENSITY
+
+
+def _counts(case: Case, labels: tuple[str, ...]) -> Iterator[tuple[str, Counts]]:
+    """By name of a quantity, how often the case falls into each bin: once, or voxel by voxel."""
+    image, label = np.asarray(case.image), np.asarray(case.label)
+    for channel in range(image.shape[1]):
+        name = INTENSITY if image.shape[1] == 1 else f"{INTENSITY} {channel}"
+        yield name, _voxels(image[:, channel])
+    measured: dict[str, float] = {"slices": len(image)}
+    voxels = label.sum(axis=(0, 2, 3), dtype=np.int64)
+    if case.spacing is not None:
+        between, row, _ = case.spacing
+        measured |= {"pixel_spacing": row, "slice_spacing": between, "field_of_view": row * image.shape[2]}
+        millilitres = voxels * np.prod(case.spacing) / 1000
+        measured |= {f"{VOLUME} {name}": float(one) for name, one in zip(labels, millilitres, strict=True)}
+    else:
+        largest = 100 * label.mean(axis=(2, 3)).max(axis=0)
+        measured |= {f"{AREA} {name}": float(one) for name, one in zip(labels, largest, strict=True)}
+    for name, value in measured.items():
+        quantity = quantity_of(name)
+        once = np.zeros(quantity.bins, np.int64)
+        once[np.searchsorted(quantity.edges, value, side="right")] = 1
+        yield name, once
+
+
+def _voxels(values: NDArray[np.float32]) -> Counts:
+    """How many of some intensities lie in each bin; the bins are as wide as each other, which is quick."""
+    edges = QUANTITIES[INTENSITY].edges
+    finite = values[np.isfinite(values)].astype(np.float64)
+    places = np.clip(np.floor((finite - edges[0]) / (edges[1] - edges[0])) + 1, 0, len(edges))
+    return np.bincount(places.astype(np.int64), minlength=len(edges) + 1)

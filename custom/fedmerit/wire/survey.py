@@ -1,0 +1,185 @@
+"""A survey of images before training: what it counts, in which bins, and the floor under every number of it.
+
+NVFlare has a controller of statistics. It sends what sites say as serialised objects, which an egress list cannot look
+into; its filters put a floor under a whole feature's count, not under a bin's; ranges that nobody fixed are told from
+noisy minima and maxima; and one site that refuses ends the job. So a survey is a question of our own, with fixed bins.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST = 5  # patients behind every number that leaves, where nobody asks for more
+TOO_FEW = "has fewer patients than the floor of the survey, and says nothing"
+INTENSITY = "intensity"  # followed by the channel's number where there are several
+VOLUME, AREA = "volume", "area"  # of a label, whose name follows
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is counted, in bins that are the same everywhere and for good.
+
+    Bins of someone's choice could be moved until a difference of two answers shows a patient.
+    """
+
+    title: str
+    unit: str
+    edges: tuple[float, ...]  # n of them part n + 1 bins, the outer two open; an edge belongs to the bin above it
+
+    @property
+    def bins(self) -> int:
+        """How many there are."""
+        return len(self.edges) + 1
+
+
+QUANTITIES: Mapping[str, Quantity] = {
+    "pixel_spacing": Quantity(
+        "Spacing of pixels", "mm", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)
+    ),
+    "slice_spacing": Quantity("Spacing of slices", "mm", (0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 7.0, 10.0)),
+    "slices": Quantity("Slices of a case", "", (2, 10, 15, 20, 25, 30, 40, 60, 90, 130, 200)),
+    "field_of_view": Quantity("Field of view", "mm", (60, 80, 100, 120, 150, 180, 220, 260, 320, 400)),
+    INTENSITY: Quantity("Intensity, as prepared", "", tuple(step / 4 for step in range(-12, 21))),
+    VOLUME: Quantity("Volume of", "ml", (0.01, 5, 10, 20, 40, 60, 100, 150, 250)),
+    AREA: Quantity("Largest cross-section of", "% of the image", (0.01, 1, 2, 5, 10, 20, 40)),
+}
+
+
+def quantity_of(name: str) -> Quantity:
+    """The quantity of a tally by its name; `KeyError` where there is none of that name."""
+    kind, _, rest = name.partition(" ")
+    if kind in (VOLUME, AREA) and rest:
+        known = QUANTITIES[kind]
+        return Quantity(f"{known.title} {rest}", known.unit, known.edges)
+    if kind == INTENSITY and rest.isdecimal():
+        known = QUANTITIES[kind]
+        return Quantity(f"{known.title}, channel {rest}", known.unit, known.edges)
+    if name in (VOLUME, AREA):
+        raise KeyError(name)
+    return QUANTITIES[name]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the sites are asked."""
+
+    floor: int = LEAST  # patients
+
+    def __post_init__(self) -> None:
+        if isinstance(self.floor, bool) or not isinstance(self.floor, int) or self.floor < 2:
+            raise ValueError(f"floor {self.floor!r}: expected a whole number of patients from 2 on")
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Of one quantity, by bin; 0 in both where a bin is empty or below the floor, which nobody can tell apart."""
+
+    patients: tuple[int, ...]  # with anything in the bin
+    voxels: tuple[int, ...] = ()  # in the bin, of intensities; of the others nothing
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What a site answers. Nothing else leaves it."""
+
+    patients: int
+    slices: int
+    tallies: Mapping[str, Tally]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As messages and files hold it."""
+        tallies = {
+            name: {"patients": list(one.patients), "voxels": list(one.voxels)} for name, one in self.tallies.items()
+        }
+        return {"patients": self.patients, "slices": self.slices, "tallies": tallies}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> "Surveyed":
+        """As `to_dict` wrote it.
+
+        Raises:
+            ValueError: it is no answer to a survey.
+        """
+        try:
+            if set(told) != {"patients", "slices", "tallies"}:
+                raise ValueError("survey: other parts than counts and tallies")
+            tallies = {str(name): _tally(name, one) for name, one in told["tallies"].items()}
+            return cls(_count(told["patients"]), _count(told["slices"]), tallies)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"survey: not of the kind listed ({type(error).__name__})") from None
+
+    def below(self, floor: int) -> bool:
+        """Whether a number in here stands for fewer than ``floor`` patients."""
+        counts = [count for one in self.tallies.values() for count in one.patients]
+        return any(0 < count < floor for count in (*counts, self.patients))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The answers of all sites."""
+
+    floor: int
+    sites: Mapping[str, Surveyed]
+    refused: Mapping[str, str]  # by name, why a site has no answer
+
+    def to_dict(self) -> dict[str, Any]:
+        """As survey.json holds it."""
+        sites = {name: one.to_dict() for name, one in self.sites.items()}
+        return {"floor": self.floor, "sites": sites, "refused": dict(self.refused)}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> "Survey":
+        """As `to_dict` wrote it; `ValueError` where it is none."""
+        try:
+            sites = {str(name): Surveyed.from_dict(one) for name, one in told["sites"].items()}
+            return cls(_count(told["floor"]), sites, {str(name): str(why) for name, why in told["refused"].items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a survey ({type(error).__name__})") from None
+
+
+def tallied(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally:
+    """The bins of a table that may be shown.
+
+    A bin is shown where ``floor`` patients or more have something in it. Since totals are known, what is left out is a
+    number, too: further bins are left out, those with the fewest patients first, until what all of them hold together
+    is nothing, or of ``floor`` patients or more.
+
+    Args:
+        table: (patients, bins), what each patient has in each bin.
+        floor: patients.
+        voxels: whether to say how much there is in a bin, beside of how many patients.
+    """
+    patients, held = (table > 0).sum(axis=0), table.sum(axis=0)
+    shown = patients >= floor
+    order = np.lexsort((held, patients))
+    for place in order[shown[order]]:
+        if not 0 < (table[:, ~shown] > 0).any(axis=1).sum() < floor:
+            break
+        shown[place] = False
+    told = np.where(shown, patients, 0), np.where(shown, held, 0)
+    return Tally(tuple(map(int, told[0])), tuple(map(int, told[1])) if voxels else ())
+
+
+def _tally(name: str, told: Mapping[str, Any]) -> Tally:
+    if set(told) != {"patients", "voxels"}:
+        raise ValueError("survey: a tally of other parts than patients and voxels")
+    bins, counted = quantity_of(name).bins, name.partition(" ")[0] == INTENSITY
+    patients, voxels = _counts(told["patients"], bins), _counts(told["voxels"], bins if counted else 0)
+    if counted and [count > 0 for count in patients] != [count > 0 for count in voxels]:
+        raise ValueError("survey: voxels of no patient, or patients without any")
+    return Tally(patients, voxels)
+
+
+def _counts(told: Sequence[Any], expected: int) -> tuple[int, ...]:
+    if isinstance(told, str | bytes) or len(told) != expected:
+        raise ValueError("survey: other bins than those agreed on")
+    return tuple(_count(one) for one in told)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+        raise ValueError("survey: something else in the place of a count")
+    return value

@@ -1,0 +1,73 @@
+"""A survey between machines: by the task path of evaluations, through the sites' own gates; who refuses is named."""
+
+import json
+
+import pytest
+from federation_factory import federation
+
+from fedmerit.federation.site_survey import local_survey
+from fedmerit.flare.deploy.kits import prepare_site
+from fedmerit.flare.deploy.survey_session import await_survey
+from fedmerit.flare.recipe import site_policy, survey_classes
+from fedmerit.flare.survey_job import NO_ANSWER, answer_of, export_survey
+from fedmerit.training.data import open_sites
+from fedmerit.wire.survey import Question, Surveyed
+
+QUESTION = Question(5)
+
+
+def test_the_job_brings_no_code_and_names_classes_of_the_list(tmp_path):
+    for _ in range(2):
+        export_survey(QUESTION, tmp_path / "job", min_sites=3)
+    files = [path for path in (tmp_path / "job").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json"}
+    assert json.loads((tmp_path / "job/meta.json").read_text())["min_clients"] == 3
+    told = "".join(path.read_text() for path in files)
+    assert all(name in told for name in survey_classes())
+    assert str(tmp_path) not in told
+
+
+def test_a_site_may_refuse_surveys_and_nothing_else():
+    refusing = set(site_policy(surveys=False)["class_allow_list"])
+    assert set(site_policy()["class_allow_list"]) - refusing == survey_classes()
+    assert {name.rpartition(".")[2] for name in survey_classes()} == {"SurveyController", "SurveyExecutor"}
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"failure": "no\nreply"}, "no"),
+        ({"survey": {"patients": 9}}, "no answer to a survey"),
+        ({"survey": "9"}, "no answer to a survey"),
+        ({}, "no answer to a survey"),
+        ({"survey": Surveyed(4, 40, {}).to_dict()}, "below the floor"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_said_to_be_none(told, why):
+    found = answer_of(told, QUESTION)
+    assert isinstance(found, str)
+    assert why in found
+    assert "\n" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_hospitals_answer_as_their_folders_do_and_who_refuses_is_named(sites, tmp_path):
+    """site2 allows no surveys; site3's own gate wants more patients than the question."""
+    with federation(tmp_path / "kits", sites, started=False) as made:
+        prepare_site(made.kits["site2"], sites / "site2", surveys=False)
+        path = made.kits["site3"] / "local/privacy.json"
+        policy = json.loads(path.read_text())
+        policy["scopes"][0]["task_result_filters"][0]["args"]["least"] = 1000
+        path.write_text(json.dumps(policy))
+        made.start()
+        made.wait_for_sites()
+        export_survey(QUESTION, tmp_path / "job")
+        job = made.submit(tmp_path / "job")
+        with made.session() as opened:
+            survey = await_survey(opened, job, 600)
+    assert survey.sites == {"site1": local_survey(open_sites(sites, ["site1"]), QUESTION).sites["site1"]}
+    assert set(survey.refused) == {"site2", "site3"}, made.log()
+    assert "SurveyExecutor" in survey.refused["site2"]
+    assert "not in allow_list" in survey.refused["site2"]
+    assert survey.refused["site3"] == NO_ANSWER
