@@ -17,8 +17,10 @@ from evaluation.papers.dealt_sites import (
     apart,
     bars,
     correlations,
+    last_of,
     lines,
     needs,
+    pairs_in_order,
     reputation_and_final,
     reputation_and_loss,
 )
@@ -36,7 +38,6 @@ METHODS = ("standalone", "fedavg", "qfedavg", "cffl", "eci", "dw", "rr", "eu", *
 ALL = needs(METHODS, (UNI, POW))
 ALL_APART = needs(apart(METHODS), (UNI, POW))
 LARGEST = 14  # sites of Figure 1: some seconds
-ORDERED = ("reputation", "model_distance", "train_loss")  # by Theorem 2
 
 NOT_THEIR_DATA = (
     "The paper classifies images and sentences, by test accuracy; here it is Dice of segmentations. Sizes follow its "
@@ -104,26 +105,14 @@ def _order(study: Study, artefact: Artefact) -> Made:
     """Theorem 2: of how many pairs of sites the better reputation has the nearer model, and the lower loss."""
     (need,) = artefact.needs
     assert isinstance(need, Compared)
-    rounds = study.results(need).plain.rounds
-    last = {name: rounds.of(name).groupby(level=["method", "seed"]).last() for name in ORDERED}
-    rows = []
-    for label in (name for name in need.labels if name in last["reputation"].index.get_level_values("method")):
-        better, nearer, lower, both = 0, 0, 0, 0
-        for r, distance, loss in zip(*(last[name].loc[label].to_numpy(float) for name in ORDERED), strict=True):
-            above = r[:, None] > r
-            near, low = distance[:, None] <= distance, loss[:, None] <= loss
-            better, nearer, lower = better + above.sum(), nearer + (above & near).sum(), lower + (above & low).sum()
-            both += (above & near & low).sum()
-        counts = {"nearer model [%]": nearer, "lower loss [%]": lower, "both [%]": both}
-        shares = {name: 100 * count / max(better, 1) for name, count in counts.items()}
-        rows.append({"Method": label, "Pairs": int(better), **shares})
-    if not rows:
-        raise BadInput("no training of cgsv is finished; the same command goes on")
+    results = study.results(need)
+    goods = {"nearer model": -last_of(results, "model_distance"), "lower loss": -last_of(results, "train_loss")}
+    table = pairs_in_order(need.labels, last_of(results, "reputation"), goods)
     caption = (
         f"{artefact.what}: pairs of sites of which one has the higher reputation, all seeds, and in how many of "
         "them it has the model nearer to the server's, the lower training loss in its last round"
     )
-    return Made([Table(artefact.name, caption, pd.DataFrame(rows), decimals=1)])
+    return Made([Table(artefact.name, caption, table, decimals=1)])
 
 
 def _altruism(study: Study, artefact: Artefact) -> Made:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
 from fedmerit.games import cosine_values
+from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
 from fedmerit.vectors import (
@@ -69,6 +70,7 @@ class CGSV(Method):
         choices=("global", "per_tensor"),
     )
     unrewarded: str = unrewarded_parameter("nothing")
+    contributions: tuple[float, ...] = contributions_parameter()
 
     about: ClassVar[About] = About(
         contribution="cosine of its update to the weighted sum, or its Shapley value",
@@ -80,11 +82,12 @@ class CGSV(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward == "global" and self.unrewarded == "own":
-            raise ValueError("reward='global': unrewarded belongs to reward='sparse'")
+        if self.reward == "global" and (self.unrewarded == "own" or self.contributions):
+            raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
-        """The state before round 0; ``model`` is (d,)."""
+        """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
+        require_one_each(self.contributions, num_sites)
         return CGSVState(
             models=model if self.reward == "global" else model.repeat(num_sites, 1),
             reputation=torch.zeros(num_sites, dtype=torch.float64),
@@ -120,7 +123,8 @@ class CGSV(Method):
         if self.reward == "global":
             models = server
         else:
-            boosted = torch.tanh(self.beta * reputation).where(present, 0.0)
+            merit = deserved(self.contributions, reputation, present)
+            boosted = torch.tanh(self.beta * merit).where(present, 0.0)
             quantities["quota"] = boosted / boosted.max()
             per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
             masks = earned(u_N, quantities["quota"], per_tensor)
