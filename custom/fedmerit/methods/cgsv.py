@@ -4,7 +4,7 @@ A site contributes as much as its update points where the reputation-weighted su
 approximates the site's Shapley value). The better its reputation, the more entries of that sum it downloads.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -38,6 +38,8 @@ class CGSVState:
     round: Tensor  # () rounds played: the seed of sampled permutations
     tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector (mask="per_tensor")
     server: Tensor  # (d,) the server's model, which takes every u_N whole; what rewards fall short of
+    outputs: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # places of the output layer's
+    # parameters in the vector; none in a state of earlier versions
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class CGSV(Method):
             round=torch.tensor(0),
             tensor_sizes=torch.tensor(layout.tensor_sizes),
             server=model,
+            outputs=layout.outputs.flatten(),
         )
 
     def round(self, state: CGSVState, updates: Tensor, reports: Reports) -> tuple[CGSVState, Outcome]:
@@ -131,5 +134,7 @@ class CGSV(Method):
             models = add_masked(state.models, u_N, masks, instead(self.unrewarded, updates))  # Eq. 5
             quantities["reward_distance"] = norms_outside(u_N, masks)
             quantities["model_distance"] = distances(models, server)
-        state = CGSVState(models, reputation, state.round + 1, state.tensor_sizes, server)
+            if len(state.outputs):
+                quantities["output_distance"] = distances(models[:, state.outputs], server[state.outputs])
+        state = replace(state, models=models, reputation=reputation, round=state.round + 1, server=server)
         return state, Outcome(contribution.where(present, torch.nan), reputation, weights, models, quantities)
