@@ -19,6 +19,7 @@ class By(StrEnum):
     dirichlet = "dirichlet"
     banded = "banded"
     imbalanced = "imbalanced"
+    variety = "variety"
 
 
 class Classes(StrEnum):
@@ -27,6 +28,7 @@ class Classes(StrEnum):
     source = "source"
     size = "size"
     intensity = "intensity"
+    labels = "labels"
 
 
 class NoiseRule(StrEnum):
@@ -47,7 +49,7 @@ def partition(
     by: Annotated[
         By,
         typer.Option(
-            help="Equal shares, by a power law, drawn per class of patients, bands of classes, or much for a few."
+            help="Equal shares; by a power law; drawn per class; bands of classes; much for a few; ever more classes."
         ),
     ],
     exponent: Annotated[
@@ -66,8 +68,8 @@ def partition(
     classes: Annotated[
         Classes | None,
         typer.Option(
-            help="A patient's class: source site, quarter by organ size or intensity.",
-            show_default="source; size for dirichlet over one",
+            help="A patient's class: source site; quarter by organ size, intensity, or the last label's part of all.",
+            show_default="source; size for dirichlet over one; labels or size for variety",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Moves who goes where.")] = 0,

@@ -61,7 +61,7 @@ def paper(
     found = paper_of(name)
     artefacts = chosen(found, only)
     if listed:
-        _print_list(found, artefacts, sites)
+        _print_list(found, artefacts if only else found.artefacts, artefacts, sites)
         return
     if sites is None or out is None:
         raise BadInput(f"--{'sites' if sites is None else 'out'}: missing; --list shows what there is without them")
@@ -100,8 +100,10 @@ def paper(
         raise typer.Exit(1)
 
 
-def _print_list(paper: "Paper", artefacts: "Sequence[Artefact]", sites: Path | None) -> None:
-    """Every artefact with the trainings of one seed that it takes, all of them together, and what is not made."""
+def _print_list(
+    paper: "Paper", artefacts: "Sequence[Artefact]", asked: "Sequence[Artefact]", sites: Path | None
+) -> None:
+    """Every artefact with the trainings of one seed that it takes, all ``asked`` together, and what is not made."""
     import pandas as pd
 
     from evaluation.display.table import Table, print_table
@@ -110,17 +112,19 @@ def _print_list(paper: "Paper", artefacts: "Sequence[Artefact]", sites: Path | N
 
     frame = pd.DataFrame(
         {
-            "Artefact": [artefact.name for artefact in artefacts],
+            "Artefact": [artefact.name + " *" * artefact.on_demand for artefact in artefacts],
             "What": [artefact.what for artefact in artefacts],
             "Trainings of a seed": [artefact.cost for artefact in artefacts],
         }
     )
     print_table(Table("list", "", frame), console)
+    if any(artefact.on_demand for artefact in artefacts):
+        console.print("*: made where --only names it: it deals the patients into a number of sites of its own.")
     for place, why in paper.absent.items():
         console.print(f"not made: {place}: {why}")
     if sites is None:
         console.print("N: number of sites. Artefacts share trainings; --sites SITES counts them.")
         return
     names = [folder.name for folder in open_sites(sites)]
-    total = trainings_per_seed(artefacts, names)
+    total = trainings_per_seed(asked, names)
     console.print(f"together, for {len(names)} sites: {total} trainings of a seed, shared ones counted once")

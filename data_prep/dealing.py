@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 
-SCHEMES = ("uniform", "powerlaw", "dirichlet", "banded", "imbalanced")
-CLASSES = ("source", "size", "intensity")
+SCHEMES = ("uniform", "powerlaw", "dirichlet", "banded", "imbalanced", "variety")
+CLASSES = ("source", "size", "intensity", "labels")
+FITS = 500  # more than enough for `_variety` to settle
 EXPONENT = 1.25  # of 5 to 20 sites, at most 5% of the patients are elsewhere than by CGSV's released code
 ALPHA = 0.5
 KAPPA, HOLDERS = 0.6, 1
@@ -25,15 +26,19 @@ class Scheme:
             patients the sites' shares are one draw of Dir_N(``alpha``) (DIR, Sec. 5.1, Wang et al. 2024). ``banded``:
             as many each, the classes in order cut into N bands: by intensity, every site sees a narrow range.
             ``imbalanced``: each of the first ``holders`` sites gets a share of ``kappa``, the others share the rest
-            evenly (imbalanced(κ, m), Sec. 5.1, Tastan et al. 2025).
+            evenly (imbalanced(κ, m), Sec. 5.1, Tastan et al. 2025). ``variety``: as many each, of more and more
+            classes: the first site's of one, the last's of all, as near as equal sizes allow (CLA, Sec. 4.1, Xu et al.
+            2021).
         into: Number of sites, N >= 1.
         exponent: For ``powerlaw``, 0 (uniform) to 10; 1.25 where not given.
         alpha: For ``dirichlet``, 0.001 (every class at one site) to 1e6 (uniform); 0.5 where not given.
         kappa: For ``imbalanced``, κ, 0 to 1, with something left for the others; 0.6 where not given.
         holders: For ``imbalanced``, m, at least one and fewer than the sites; 1 where not given.
         classes: What a patient's class is: its ``source`` site, or which quarter of all patients it belongs to by
-            the organ's ``size`` or ``intensity``. Where not given, the source, or the size for a Dirichlet draw
-            over a single source. All but ``dirichlet`` and ``banded`` spread every class in proportion.
+            the organ's ``size`` or ``intensity``, or by the part that the last of several ``labels`` has of all that is
+            labelled, as the cup has of the disc. Where not given, the source; the size for a Dirichlet draw over a
+            single source; for ``variety``, which takes quarters alone, the labels where there are several, else the
+            size. All but ``dirichlet``, ``banded`` and ``variety`` spread every class in proportion.
         seed: Moves who goes where, and the Dirichlet draws.
         alone: A class, such as a source, that the last site gets and no other: an outlier. The others share the rest.
 
@@ -73,6 +78,8 @@ class Scheme:
                 raise BadInput(f"{name} {value:g}: belongs to {scheme}, but the scheme is {self.by}; leave it out")
             if value is not None and not low <= value <= high:
                 raise BadInput(f"{name} {value:g}: expected {low:g} to {high:g}")
+        if self.by == "variety" and self.classes == "source":
+            raise BadInput("classes source: variety needs classes of one size; take size, intensity or labels")
         if self.by == "imbalanced" and not (self.into > self._held[1] and self._held[0] * self._held[1] < 1):
             raise BadInput(
                 f"kappa {self._held[0]:g}, holders {self._held[1]}: expected something left for the others of "
@@ -119,12 +126,28 @@ class Scheme:
         if self.by == "dirichlet":
             rng = np.random.default_rng([self.seed, *b"shares"])
             return rng.dirichlet(np.full(self.into, self.parameters["alpha"]), size=classes)
+        if self.by == "variety":
+            return _variety(classes, self.into)
         if self.by == "imbalanced":
             kappa, holders = self._held
             others = np.full(self.into, (1 - kappa * holders) / (self.into - holders))
             return np.tile(np.where(np.arange(self.into) < holders, kappa, others), (classes, 1))
         sizes = np.arange(1, self.into + 1, dtype=np.float64) ** self.parameters.get("exponent", 0)
         return np.tile(sizes / sizes.sum(), (classes, 1))
+
+
+def _variety(classes: int, sites: int) -> NDArray[np.float64]:
+    """(classes, sites) shares of sites of equal size that see from the fewest classes they can to all, in a ring.
+
+    Each site's classes begin where those of the one before end; proportional fitting makes sites and classes even.
+    """
+    widths = np.floor(np.linspace(np.ceil(classes / sites), classes, sites) + 1e-9)
+    starts = np.cumsum(widths) - widths
+    shares = ((np.arange(classes)[:, None] - starts) % classes < widths).astype(np.float64)
+    for _ in range(FITS):
+        shares *= classes / sites / shares.sum(axis=0)
+        shares /= shares.sum(axis=1, keepdims=True)
+    return shares
 
 
 def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from data_prep.partitioning.label_noise import TrainingMasks, disturb
 from data_prep.partitioning.patient_pool import Patient, pool
 from data_prep.partitioning.shares import COMMON, LOCAL, deal_all, require_sites
 from fedmerit.errors import BadInput
-from fedmerit.training.data import load_array, open_sites
+from fedmerit.training.data import SiteFolder, load_array, open_sites
 
 
 def partition(
@@ -55,7 +55,7 @@ def partition(
         if source.info.get("spacing") != sources[0].info.get("spacing"):
             told = f"spacing {source.info.get('spacing')} mm, but {sources[0].name} {sources[0].info.get('spacing')}"
             raise BadInput(f"{source.path}: has {told}; sites dealt together have to be prepared alike")
-    classes = scheme.classes or ("source" if len(sources) > 1 or scheme.by != "dirichlet" else "size")
+    classes = scheme.classes or _usual_classes(scheme.by, sources)
     patients = pool(sources, classes)
     dealt = deal_all(sites, patients, scheme, duplicate, split_site)
     noise = {site: float(share) for site, share in (label_noise or {}).items()}
@@ -91,6 +91,13 @@ def partition(
         finally:
             shutil.rmtree(folder)
     return [out / site for site in sorted(dealt)]
+
+
+def _usual_classes(by: str, sources: Sequence[SiteFolder]) -> str:
+    """What classes are where nobody says."""
+    if by == "variety":
+        return "labels" if len(sources[0].labels) > 1 else "size"
+    return "source" if len(sources) > 1 or by != "dirichlet" else "size"
 
 
 def _training_masks(patients: Iterable[Patient]) -> list[TrainingMasks]:

@@ -42,8 +42,11 @@ def pool(sources: Sequence[SiteFolder], classes: str) -> list[Patient]:
     """Every patient of the sources, sorted by name.
 
     Raises:
-        BadInput: a patient stands in two splits or sites, or two cases would get one name.
+        BadInput: a patient stands in two splits or sites, two cases would get one name, or classes are by labels of
+            which there is one.
     """
+    if classes == "labels" and len(sources[0].labels) < 2:
+        raise BadInput(f"classes labels: there is one label, {sources[0].labels[0]}; take size or intensity")
     cases: dict[str, list[Pooled]] = {}
     places: dict[str, tuple[str, str]] = {}
     names: set[str] = set()
@@ -70,7 +73,7 @@ def _of_class(patients: Mapping[str, Sequence[Pooled]], classes: str) -> dict[st
     """The class of every patient: its source, or its quarter of all patients."""
     if classes == "source":
         return {name: cases[0].source.name for name, cases in patients.items()}
-    measure = {"size": _size, "intensity": _intensity}[classes]
+    measure = {"size": _size, "intensity": _intensity, "labels": _part_of_last}[classes]
     values = {name: float(np.mean([measure(case.case) for case in patients[name]])) for name in sorted(patients)}
     ordered = sorted(values, key=lambda name: values[name])
     return {name: f"{classes} {rank * QUANTILES // len(ordered) + 1}" for rank, name in enumerate(ordered)}
@@ -79,6 +82,13 @@ def _of_class(patients: Mapping[str, Sequence[Pooled]], classes: str) -> dict[st
 def _size(case: Case) -> float:
     """The largest cross-section of the labelled organ, as a share of the frame."""
     return float(load_array(case.label_file).any(axis=1).mean(axis=(1, 2)).max())
+
+
+def _part_of_last(case: Case) -> float:
+    """The part of all that is labelled which the last label covers, such as the cup of the disc; 0 without a label."""
+    label = load_array(case.label_file)
+    labelled = int(label.any(axis=1).sum())
+    return float(label[:, -1].sum()) / labelled if labelled else 0.0
 
 
 def _intensity(case: Case) -> float:

@@ -36,7 +36,7 @@ def deal_all(
     number = scheme.into + len(duplicate) + len(split_site)
     _require_enough(sites, patients, dict.fromkeys(LOCAL, scheme.into) | dict.fromkeys(COMMON, number))
     classes = sorted({patient.of_class for patient in patients})
-    if scheme.by != "banded":
+    if scheme.by not in ("banded", "variety"):  # neighbours are alike there
         np.random.default_rng([scheme.seed, *b"classes"]).shuffle(classes)  # in every split the same row of classes
     shares = scheme.shares_of(classes)
 

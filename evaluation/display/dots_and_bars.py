@@ -52,6 +52,26 @@ def dice_bars(results: Results) -> Figure:
     return figure
 
 
+def site_marks(table: pd.DataFrame, title: str) -> Figure:
+    """Any quantity per site and method: a row per site, a mark in the method's colour.
+
+    Args:
+        table: methods x sites.
+        title: what the horizontal axis says.
+    """
+    methods, sites = [str(method) for method in table.index], [str(site) for site in table]
+    with style.context(STYLE):
+        figure, panel = rows_figure(len(sites), len(methods))
+        for number, values in enumerate(table.to_numpy(float)):
+            for place, value in enumerate(values):
+                row, colour = spread_about(place, number, len(methods)), method_style(number)["color"]
+                panel.plot(value, row, marker="|", markersize=9, markeredgewidth=2.6, color=colour)
+        names_beside(panel, sites)
+        panel.set_xlabel(title)
+        legend(figure, _method_bars(methods))
+    return figure
+
+
 def own_dice(dice: pd.Series, cases: Mapping[str, pd.Series], others: pd.Series, name: str) -> Figure:
     """One site's test Dice: a row per method with the mean, every case as a dot, and the median of the others.
 

@@ -41,6 +41,7 @@ class Artefact:
     published: tuple[Published, ...] = ()
     remark: str = ""  # what differs from the paper's, and why
     private: bool = False  # shows patients' images, or what is computed from them
+    on_demand: bool = False  # made where it is named alone: it deals more patients than most folders hold
 
     @property
     def cost(self) -> str:
@@ -60,13 +61,14 @@ class Paper:
 
 
 APART = ":last_round=own"  # as labels have it: sites of one model keep what they train in the last round
+BY_ALONE = ":contributions=standalone"  # rewards go by what sites reach alone, not by the method's reputations
 
 
 def beside(ours: Table, published: Published, groups: Sequence[str] | None = None) -> Table:
     """Our table with the paper's columns of the same headings after it, for the methods that it has.
 
     Args:
-        ours: its first column names methods; with `APART` they stand beside the paper's of the same name.
+        ours: its first column names methods; with `APART` or `BY_ALONE` they stand beside the paper's of the same name.
         published: the paper's.
         groups: of the paper's columns; None: all.
     """
@@ -75,7 +77,7 @@ def beside(ours: Table, published: Published, groups: Sequence[str] | None = Non
         for place in range(spread.shape[1]):
             if ours.is_number(place):
                 spread[spread.columns[place]] = float("nan")
-    methods = frame[published.first].str.removesuffix(APART)
+    methods = frame[published.first].str.removesuffix(APART).str.removesuffix(BY_ALONE)
     numbers = [heading for place, heading in enumerate(ours.headings) if ours.is_number(place)]
     for group in published.groups if groups is None else groups:
         theirs = published.of(group)

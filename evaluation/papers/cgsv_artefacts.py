@@ -1,15 +1,19 @@
 """Tables and figures of CGSV (Xu et al., NeurIPS 2021), for the patients of other sites dealt into new ones."""
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
 
-from evaluation.display.table import Table
+from evaluation.display import dots_and_bars
+from evaluation.display.table import Table, file_name
 from evaluation.fairness.measures import pearson
 from evaluation.papers import approximation, cosine_bounds
-from evaluation.papers.artefact import Artefact, Drawn, Made, Paper, printed
+from evaluation.papers.artefact import Artefact, Drawn, Made, Paper, every, printed
 from evaluation.papers.dealt_sites import (
+    CLA,
+    NOT_THEIR_CLASSES,
     ONCE_MORE,
     accuracies,
     agents,
@@ -17,8 +21,11 @@ from evaluation.papers.dealt_sites import (
     apart,
     bars,
     correlations,
+    deal_of,
+    last_of,
     lines,
     needs,
+    pairs_in_order,
     reputation_and_final,
     reputation_and_loss,
 )
@@ -26,26 +33,36 @@ from evaluation.papers.needs import Compared
 from evaluation.papers.printed_tables import published
 from evaluation.papers.study import Deal, Study
 from evaluation.results.dice import ALONE
+from evaluation.results.final_losses import final_losses
+from fedmerit.configuration.recipes import PRESETS, ROUNDS
+from fedmerit.configuration.run import Training
 from fedmerit.errors import BadInput
 
 UNI, POW = Deal("UNI", "uniform"), Deal("POW", "powerlaw")
-THREE = (Deal("UNI", "uniform", into=3), Deal("POW", "powerlaw", into=3))
+DEALS = (UNI, POW, CLA)
+THREE, FIVE = (tuple(replace(deal, into=number) for deal in DEALS) for number in (3, 5))  # FIVE: of Tables 5 and 6
 NOISY = Deal("noisy", "uniform", into=5, noise=(("site-1", 0.2), ("site-2", 0.4), ("site-3", 0.6)))
 ALTRUISM = ("cgsv", "cgsv:beta=1.2", "cgsv:beta=1.5", "cgsv:beta=2")
 METHODS = ("standalone", "fedavg", "qfedavg", "cffl", "eci", "dw", "rr", "eu", *ALTRUISM)
-ALL = needs(METHODS, (UNI, POW))
-ALL_APART = needs(apart(METHODS), (UNI, POW))
+ALL = needs(METHODS, DEALS)
+ALL_APART = needs(apart(METHODS), DEALS)
 LARGEST = 14  # sites of Figure 1: some seconds
-ORDERED = ("reputation", "model_distance", "train_loss")  # by Theorem 2
 
 NOT_THEIR_DATA = (
     "The paper classifies images and sentences, by test accuracy; here it is Dice of segmentations. Sizes follow its "
-    "power law; the partition by classes (CLA) has no counterpart. Defaults of the methods are FedMerit's readings."
+    f"power law. {NOT_THEIR_CLASSES} Defaults of the methods are FedMerit's readings."
 )
 
 
 def _accuracy(study: Study, artefact: Artefact) -> Made:
     return accuracies(study, artefact, agents(study))
+
+
+def _of_five(study: Study, artefact: Artefact) -> Made:
+    """Table 5 or 6, whichever is asked for."""
+    if artefact.name == "table5":
+        return accuracies(study, artefact, every)
+    return correlations(study, artefact, every, alone_and_final)
 
 
 def _fairness(study: Study, artefact: Artefact) -> Made:
@@ -104,26 +121,14 @@ def _order(study: Study, artefact: Artefact) -> Made:
     """Theorem 2: of how many pairs of sites the better reputation has the nearer model, and the lower loss."""
     (need,) = artefact.needs
     assert isinstance(need, Compared)
-    rounds = study.results(need).plain.rounds
-    last = {name: rounds.of(name).groupby(level=["method", "seed"]).last() for name in ORDERED}
-    rows = []
-    for label in (name for name in need.labels if name in last["reputation"].index.get_level_values("method")):
-        better, nearer, lower, both = 0, 0, 0, 0
-        for r, distance, loss in zip(*(last[name].loc[label].to_numpy(float) for name in ORDERED), strict=True):
-            above = r[:, None] > r
-            near, low = distance[:, None] <= distance, loss[:, None] <= loss
-            better, nearer, lower = better + above.sum(), nearer + (above & near).sum(), lower + (above & low).sum()
-            both += (above & near & low).sum()
-        counts = {"nearer model [%]": nearer, "lower loss [%]": lower, "both [%]": both}
-        shares = {name: 100 * count / max(better, 1) for name, count in counts.items()}
-        rows.append({"Method": label, "Pairs": int(better), **shares})
-    if not rows:
-        raise BadInput("no training of cgsv is finished; the same command goes on")
+    results = study.results(need)
+    goods = {"nearer model": -last_of(results, "model_distance"), "lower loss": -last_of(results, "train_loss")}
+    table = pairs_in_order(need.labels, last_of(results, "reputation"), goods)
     caption = (
         f"{artefact.what}: pairs of sites of which one has the higher reputation, all seeds, and in how many of "
         "them it has the model nearer to the server's, the lower training loss in its last round"
     )
-    return Made([Table(artefact.name, caption, pd.DataFrame(rows), decimals=1)])
+    return Made([Table(artefact.name, caption, table, decimals=1)])
 
 
 def _altruism(study: Study, artefact: Artefact) -> Made:
@@ -158,6 +163,54 @@ def _lines(**titles: str) -> Callable[[Study, Artefact], Made]:
     return lambda study, artefact: lines(study, artefact, titles)
 
 
+LOSSES = (
+    "The test loss is soft Dice on the test images of all sites, where methods train on it with cross-entropy; the "
+    "paper's is cross-entropy."
+)
+
+
+def _with_losses(study: Study, artefact: Artefact) -> Made:
+    """Final Dice of each site by method, and its losses: on the test images, and of its last round of training."""
+    drawn = list(bars(study, artefact).drawn)
+    for need in artefact.needs:
+        assert isinstance(need, Compared)
+        sites, found = study.sites_of(deal_of(need)), {}
+        for run in study.done(need):
+            found[run.label, run.seed] = final_losses(run.folder, sites)
+        test = pd.DataFrame(found).T.rename_axis(["method", "seed"])
+        for name, title, table in (
+            ("test-loss", "Test loss", test),
+            ("train-loss", "Training loss of the last round", last_of(study.results(need), "train_loss")),
+        ):
+            means = table.groupby(level="method").mean()
+            means = means.loc[[label for label in need.labels if label in means.index]]
+            file = f"{artefact.name}-{name}" + f"-{file_name(deal_of(need).name)}" * (len(artefact.needs) > 1)
+            numbers = means.rename_axis("method").reset_index()
+            caption = f"{artefact.what}, {deal_of(need).name}: {title.lower()}"
+            drawn.append(Drawn(file, caption, dots_and_bars.site_marks(means, title), numbers))
+    return Made(drawn=drawn)
+
+
+def _hyper_parameters(study: Study, artefact: Artefact) -> Made:
+    """Table 4; of no trainings."""
+    paper = PRESETS["cgsv"]
+    presets = {"--preset paper": (paper.training, paper.rounds), "the default": (asdict(Training()), ROUNDS)}
+    rows = [
+        {
+            "Training": name,
+            "B": float(training["batch_size"]),
+            "Step size x 1000": 1000 * float(training["lr"]),
+            "Decay [%]": 100 * training["decay"] if training["schedule"] == "step" else float("nan"),
+            "T": float(rounds),
+            "Optimiser": str(training["optimizer"]),
+            "Schedule": str(training["schedule"]),
+        }
+        for name, (training, rounds) in presets.items()
+    ]
+    table = Table(artefact.name, artefact.what, pd.DataFrame(rows), decimals=2)
+    return Made([table, *printed(artefact.name, artefact.published)])
+
+
 PAPER = Paper(
     "Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning",
     "Xu et al., NeurIPS 2021",
@@ -169,7 +222,7 @@ PAPER = Paper(
             _accuracy,
             ALL,
             (published("cgsv-table1"), published("cgsv-table5")),
-            f"{NOT_THEIR_DATA} With --into 5 it is the paper's Table 5.",
+            f"{NOT_THEIR_DATA} With --into 10 or 20 it is the paper's Table 1, with 5 its Table 5.",
         ),
         Artefact(
             "table2",
@@ -177,7 +230,7 @@ PAPER = Paper(
             _fairness,
             ALL_APART,
             (published("cgsv-table2"), published("cgsv-table6")),
-            f"{NOT_THEIR_DATA} With --into 5 it is the paper's Table 6. {ONCE_MORE}",
+            f"{NOT_THEIR_DATA} With --into 10 or 20 it is the paper's Table 2, with 5 its Table 6. {ONCE_MORE}",
         ),
         Artefact(
             "table3",
@@ -189,6 +242,32 @@ PAPER = Paper(
             "the sites' rounds, evaluations for the server among them, and of the server's work; not of the network "
             "in between. Trainings side by side slow each other: for times to rely on, --jobs 1. The paper's are of "
             "other machines and models.",
+        ),
+        Artefact(
+            "table4",
+            "Hyper-parameters of the training",
+            _hyper_parameters,
+            published=(published("cgsv-table4"),),
+            remark="Of --preset paper, which takes the paper's for CIFAR-10, the nearest to slices, and of the "
+            "default, whose optimiser is another one. The paper's iterations are rounds here.",
+        ),
+        Artefact(
+            "table5",
+            "Dice of every method on five dealt sites, mean over sites and highest",
+            _of_five,
+            needs(METHODS, FIVE),
+            (published("cgsv-table5"),),
+            NOT_THEIR_DATA,
+            on_demand=True,
+        ),
+        Artefact(
+            "table6",
+            "Fairness on five dealt sites: final Dice beside that of training alone",
+            _of_five,
+            needs(apart(METHODS), FIVE),
+            (published("cgsv-table6"),),
+            f"{NOT_THEIR_DATA} {ONCE_MORE}",
+            on_demand=True,
         ),
         Artefact(
             "table7",
@@ -241,7 +320,7 @@ PAPER = Paper(
             "figure3",
             "Validation Dice and training loss of every site over rounds, altruism 2",
             _lines(validation="Validation Dice [%]", train_loss="Training loss"),
-            needs(("cgsv:beta=2",), (UNI, POW)),
+            needs(("cgsv:beta=2",), DEALS),
             remark="Dice of the model received, on the site's validation images; the paper tests in every iteration.",
         ),
         Artefact(
@@ -256,29 +335,32 @@ PAPER = Paper(
             "Distance of what every site downloads from the aggregate, three sites",
             _lines(reward_distance="Distance to the aggregate"),
             needs(("cgsv",), THREE),
-            remark="Of all sites; the paper draws agents 1 and 3. Without CLA.",
+            remark="Of all sites; the paper draws agents 1 and 3.",
         ),
         Artefact(
             "figure6",
             "Distance of every site's model from the server's, three sites",
-            _lines(model_distance="Distance to the server's model"),
+            _lines(
+                output_distance="Distance to the server's output layer",
+                model_distance="Distance to the server's model",
+            ),
             needs(("cgsv",), THREE),
-            remark="Of the whole model without BatchNorm statistics; the paper's is of its last layer, which in a "
-            "U-Net holds few of the parameters. Of all sites; the paper draws agents 1 and 3. Without CLA.",
+            remark="Of the last layer as in the paper, which in a U-Net holds few of the parameters, and of the whole "
+            "model without BatchNorm statistics. Of all sites; the paper draws agents 1 and 3.",
         ),
         Artefact(
             "figure7",
             "Training loss over rounds by altruism",
             _lines(train_loss="Training loss"),
-            (Compared(ALTRUISM, POW),),
-            remark="On POW; the paper's is on CLA.",
+            (Compared(ALTRUISM, CLA),),
+            remark=NOT_THEIR_CLASSES,
         ),
         Artefact(
             "figure8",
-            "Final Dice of every site by altruism",
-            bars,
-            (Compared(ALTRUISM, POW),),
-            remark="On POW; the paper's is on CLA. Its upper half, test losses, is not recorded.",
+            "Final test loss and Dice of every site by altruism",
+            _with_losses,
+            (Compared(ALTRUISM, CLA),),
+            remark=f"{LOSSES} {NOT_THEIR_CLASSES}",
         ),
         Artefact(
             "altruism",
@@ -289,15 +371,12 @@ PAPER = Paper(
         ),
         Artefact(
             "figure9-12",
-            "Final Dice of every site, beside q-FedAvg",
-            bars,
-            (Compared(("qfedavg", "cgsv"), POW),),
-            remark="On POW alone.",
+            "Final Dice, test loss and training loss of every site, beside q-FedAvg",
+            _with_losses,
+            needs(apart(("qfedavg", "cgsv")), DEALS),
+            remark=f"{LOSSES} {ONCE_MORE} {NOT_THEIR_CLASSES} Figures 9 and 10 are of 5 agents, 11 and 12 of 10 "
+            "(--into).",
         ),
     ),
-    {
-        "Table 4": "hyper-parameters: `fedmerit methods` prints FedMerit's",
-        "Table 5, Table 6": "table1 and table2 with --into 5",
-        "CLA": "in every table: it needs images of digits or other classes; masks have none to vary at equal sizes",
-    },
+    {},
 )

@@ -28,6 +28,12 @@ ONCE_MORE = (
     "aggregated (last_round=own): the paper has every agent train once more at the end."
 )
 
+CLA = Deal("CLA", "variety")
+NOT_THEIR_CLASSES = (
+    "CLA is of quarters of the patients, by the last label's part of all that is labelled (the cup's of the disc), "
+    "with one label by its size: as many patients each, the first site's of one quarter, the last's of all."
+)
+
 Groups = Callable[[str], bool]
 
 
@@ -51,7 +57,7 @@ def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool =
     columns: dict[str, pd.DataFrame] = {}
     for need in _dealt(artefact):
         dice = 100 * site_dice_of(study.results(need))
-        name = deal_of(need).name
+        name = deal_of(need).heading
         highest = dice.max(axis=1, skipna=False).groupby(level="method")
         if mean:
             over_sites = dice.mean(axis=1, skipna=False).groupby(level="method")
@@ -79,7 +85,7 @@ def correlations(
         one, other = one.align(other, join="inner", axis=0)
         values = pd.Series(pearson(one.to_numpy(float), other[one.columns].to_numpy(float)), one.index)
         seeds = values.groupby(level="method")
-        columns[deal_of(need).name] = pd.DataFrame({"mean": seeds.mean(), "std": seeds.std(ddof=1)})
+        columns[deal_of(need).heading] = pd.DataFrame({"mean": seeds.mean(), "std": seeds.std(ddof=1)})
     return _made(study, artefact, columns, f"{artefact.what}: 100 x Pearson over sites", groups)
 
 
@@ -125,6 +131,40 @@ def reputation_and_loss(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`reputations`, and the negative training loss of each site's last round."""
     losses = results.plain.rounds.of("train_loss").groupby(level=["method", "seed"]).last()
     return reputations(results), -losses
+
+
+def last_of(results: Results, quantity: str) -> pd.DataFrame:
+    """What was recorded in the last round: ``(method, seed)`` x sites."""
+    return results.plain.rounds.of(quantity).groupby(level=["method", "seed"]).last()
+
+
+def pairs_in_order(labels: Sequence[str], reputation: pd.DataFrame, goods: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Pairs of sites of which one has the higher reputation, and in how many of them it has no less of what is good.
+
+    Args:
+        labels: the methods.
+        reputation: ``(method, seed)`` x sites.
+        goods: likewise, the larger the better, by what to say of them.
+
+    Raises:
+        BadInput: there is no run of these methods.
+    """
+    rows = []
+    for label in (name for name in labels if name in reputation.index.get_level_values("method")):
+        r = reputation.loc[label].to_numpy(float)
+        above = r[:, :, None] > r[:, None]
+        every = above.copy()
+        row: dict[str, str | int | float] = {"Method": label, "Pairs": int(above.sum())}
+        for name, table in goods.items():
+            good = table.loc[label].reindex(reputation.loc[label].index)[reputation.columns].to_numpy(float)
+            no_less = above & (good[:, :, None] >= good[:, None])
+            every &= no_less
+            row[f"{name} [%]"] = 100 * no_less.sum() / max(above.sum(), 1)
+        row["all [%]"] = 100 * every.sum() / max(above.sum(), 1)
+        rows.append(row)
+    if not rows:
+        raise BadInput(f"no training of {', '.join(labels)} is finished; the same command goes on")
+    return pd.DataFrame(rows)
 
 
 def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], up: tuple[str, str]) -> Made:

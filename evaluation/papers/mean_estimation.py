@@ -84,8 +84,10 @@ def over_ratios(runs: int = RUNS, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw(table: pd.DataFrame, over: str, columns: Sequence[str], title: str) -> Figure:
-    """Lines of the ``columns`` of a table over another, bounds dashed."""
+def draw(
+    table: pd.DataFrame, over: str, columns: Sequence[str], title: str, up: str = "P(no farther than alone)"
+) -> Figure:
+    """Lines of the ``columns`` of a table over another, bounds dashed; ``title`` and ``up`` are of the axes."""
     with style.context(STYLE):
         figure = Figure(figsize=(6.4, 4.0), dpi=160, layout="constrained")
         panel = figure.subplots()
@@ -94,6 +96,6 @@ def draw(table: pd.DataFrame, over: str, columns: Sequence[str], title: str) -> 
             bound = name.startswith("at ")
             panel.plot(table[over], table[name], color=colour, linestyle="--" if bound else "-", label=name)
         panel.set_xlabel(title)
-        panel.set_ylabel("P(no farther than alone)")
+        panel.set_ylabel(up)
         panel.legend()
     return figure

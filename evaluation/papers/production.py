@@ -48,13 +48,13 @@ def paper_of(name: str) -> Paper:
 
 
 def chosen(paper: Paper, only: str | None) -> list[Artefact]:
-    """The artefacts named in ``table1,figure3``, in the paper's order; None: all.
+    """The artefacts named in ``table1,figure3``, in the paper's order; None: all but those that are made on demand.
 
     Raises:
         BadInput: one is unknown, with why where the paper has it.
     """
     if only is None:
-        return list(paper.artefacts)
+        return [artefact for artefact in paper.artefacts if not artefact.on_demand]
     names = [name.strip() for name in only.split(",")]
     there = [artefact.name for artefact in paper.artefacts]
     for name in names:

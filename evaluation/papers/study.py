@@ -36,6 +36,12 @@ class Deal:
     kappa: float | None = None
     holders: int | None = None
     noise: tuple[tuple[str, float], ...] = ()  # by new site, the share of its training masks that are wrong
+    title: str = ""  # of its column in a table; none: its name
+
+    @property
+    def heading(self) -> str:
+        """What its column is called."""
+        return self.title or self.name
 
 
 class Training(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 from evaluation.display import table
 from evaluation.display.table import Table, file_name
+from evaluation.results.dice import ALONE
 from evaluation.results.run_folders import open_run, together
 from evaluation.results.views import Results
 from evaluation.studies import comparison_tables
@@ -82,10 +83,12 @@ def prepare(
                 if both := sorted(set(settings) & set(item.settings)):
                     raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
                 folder = out / f"{file_name(item.label)}_seed{seed}"
-                asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **item.settings}}
+                by_alone = _takes_contributions(item, items)
+                own = {name: value for name, value in item.settings.items() if not (by_alone and value == ALONE)}
+                asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **own}}
                 if issubclass(METHODS[item.method], PoolsImages):
                     asked["engine"] = "local"  # it has no other
-                alone = out / f"standalone_seed{seed}" if _takes_contributions(item, items) else None
+                alone = out / f"{ALONE}_seed{seed}" if by_alone else None
                 if alone and is_finished(alone, options["rounds"]):
                     asked, alone = _with_contributions(asked, alone), None
                 if (folder / "run.json").exists():
@@ -107,10 +110,21 @@ def prepare(
 
 
 def _takes_contributions(item: Item, items: Sequence[Item]) -> bool:
-    """Whether a method takes contributions as given, is given none, and training alone is among ``items``."""
+    """Whether a method is to take the contributions of training alone, which is among ``items``.
+
+    It is where it says ``contributions=standalone``, or would find contributions out itself and is given none.
+
+    Raises:
+        BadInput: it says so, and training alone is not compared.
+    """
+    there = any(other.label == ALONE for other in items)
+    if item.settings.get("contributions") == ALONE:
+        if not there:
+            raise BadInput(f"--methods {item.label}: {ALONE} is not compared; name it among the methods")
+        return True
     own = {part.name for part in fields(METHODS[item.method])}
     given = {"contributions", "standalone_rounds"} & set(item.settings)
-    return "contributions" in own and not given and any(other.label == "standalone" for other in items)
+    return there and "standalone_rounds" in own and not given
 
 
 def _with_contributions(asked: Mapping[str, Any], alone: Path) -> dict[str, Any]:

@@ -82,6 +82,17 @@ def test_a_few_sites_hold_a_share_each_and_the_others_the_rest(sites, kappa, hol
     assert scheme.shares(2).sum(axis=1) == pytest.approx([1, 1])
 
 
+@pytest.mark.parametrize(
+    ("sites", "seen"),
+    [(1, [4]), (2, [2, 2]), (3, [2, 3, 4]), (5, [1, 1, 2, 3, 4]), (10, [1] * 3 + [2] * 3 + [3] * 3 + [4])],
+)
+def test_sites_of_one_size_see_more_and_more_classes(sites, seen):
+    counts = dealt(Scheme("variety", sites), *[300] * 4)
+    assert counts.sum(axis=1).tolist() == [300] * 4
+    assert np.ptp(counts.sum(axis=0)) <= 2
+    assert (counts > 5).sum(axis=0).tolist() == seen
+
+
 @given(st.integers(1, 8), st.lists(st.integers(1, 20), min_size=1, max_size=6), st.floats(0, 3))
 def test_power_law_and_uniform_vary_sizes_alone(sites, sizes, exponent):
     total = sum(sizes)
@@ -136,6 +147,7 @@ def test_the_seed_alone_moves_the_draws():
         ({"kappa": 0.5}, "kappa 0.5: belongs to imbalanced, but the scheme is uniform"),
         ({"by": "imbalanced", "holders": 3}, "holders 3: expected 1 to 2"),
         ({"by": "imbalanced", "kappa": 0.5, "holders": 2}, "kappa 0.5, holders 2: expected something left"),
+        ({"by": "variety", "classes": "source"}, "classes source: variety needs classes of one size"),
         ({"by": "imbalanced", "into": 1}, "expected something left for the others of 1 sites"),
         ({"by": "dirichlet", "alpha": 0}, r"alpha 0: expected 0.001 to 1e\+06"),
     ],

@@ -28,6 +28,7 @@ SCHEMES = [
     Scheme("dirichlet", 3, alpha=0.1),
     Scheme("dirichlet", 3, alpha=100, classes="size", seed=2),
     Scheme("dirichlet", 2, classes="intensity"),
+    Scheme("variety", 3),
 ]
 
 
@@ -111,6 +112,13 @@ def test_training_and_validation_follow_the_law_and_the_common_test_set_is_dealt
     assert sizes(tmp_path / "out", "training") == [2, 4, 6, 8]
     assert sizes(tmp_path / "out", "validation") == [1, 2, 3, 4]
     assert sizes(tmp_path / "out", "testing") == [3, 3, 2, 2]
+
+
+def test_classes_by_labels_take_several_labels(single, tmp_path):
+    partition(single, tmp_path / "out", Scheme("variety", 4))
+    assert about(tmp_path / "out", "site-1")["partition"]["classes"] == "size"
+    with pytest.raises(BadInput, match="classes labels: there is one label, prostate; take size or intensity"):
+        partition(single, tmp_path / "none", Scheme("variety", 4, classes="labels"))
 
 
 def test_sources_are_spread_in_proportion(sources, tmp_path):

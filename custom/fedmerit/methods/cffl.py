@@ -13,6 +13,7 @@ from torch import Tensor
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.games import trained_candidates
+from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, reward, share, to_sites
@@ -61,6 +62,7 @@ class CFFL(Method, EvaluatesCandidates):
         "sparse", "the largest entries by reputation; global: one model, c its weights", choices=("sparse", "global")
     )
     unrewarded: str = unrewarded_parameter("nothing")
+    contributions: tuple[float, ...] = contributions_parameter()
 
     read_by_variant: ClassVar[tuple[str, ...]] = ("alpha_growth", "reputation", "aggregation", "keep_own")
     about: ClassVar[About] = About(
@@ -73,11 +75,12 @@ class CFFL(Method, EvaluatesCandidates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward == "global" and self.unrewarded == "own":
-            raise ValueError("reward='global': unrewarded belongs to reward='sparse'")
+        if self.reward == "global" and (self.unrewarded == "own" or self.contributions):
+            raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CFFLState:
-        """The state before round 0; ``model`` is (d,)."""
+        """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
+        require_one_each(self.contributions, num_sites)
         models = model if self.reward == "global" else model.repeat(num_sites, 1)
         zeros = torch.zeros(num_sites, dtype=torch.float64)
         return CFFLState(models, zeros, zeros.bool(), torch.zeros((), dtype=torch.float64))
@@ -109,7 +112,8 @@ class CFFL(Method, EvaluatesCandidates):
             weights = share(raw, remaining)
             models = aggregate(state.models, weights, uploads)
         else:
-            images, earned = share(reports.num_samples, remaining), reputation * remaining
+            images = share(reports.num_samples, remaining)
+            earned = deserved(self.contributions, reputation, present) * remaining
             quota = earned / earned.max() * images / images.max()
             quantities["quota"] = quota.where(present, torch.nan)
             models, weights = self.rewarded(state.models, clipped, uploads, quota, remaining, reports)

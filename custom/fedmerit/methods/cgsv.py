@@ -4,7 +4,7 @@ A site contributes as much as its update points where the reputation-weighted su
 approximates the site's Shapley value). The better its reputation, the more entries of that sum it downloads.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
 from fedmerit.games import cosine_values
+from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
 from fedmerit.vectors import (
@@ -37,6 +38,8 @@ class CGSVState:
     round: Tensor  # () rounds played: the seed of sampled permutations
     tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector (mask="per_tensor")
     server: Tensor  # (d,) the server's model, which takes every u_N whole; what rewards fall short of
+    outputs: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # places of the output layer's
+    # parameters in the vector; none in a state of earlier versions
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class CGSV(Method):
         choices=("global", "per_tensor"),
     )
     unrewarded: str = unrewarded_parameter("nothing")
+    contributions: tuple[float, ...] = contributions_parameter()
 
     about: ClassVar[About] = About(
         contribution="cosine of its update to the weighted sum, or its Shapley value",
@@ -80,17 +84,19 @@ class CGSV(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward == "global" and self.unrewarded == "own":
-            raise ValueError("reward='global': unrewarded belongs to reward='sparse'")
+        if self.reward == "global" and (self.unrewarded == "own" or self.contributions):
+            raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
-        """The state before round 0; ``model`` is (d,)."""
+        """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
+        require_one_each(self.contributions, num_sites)
         return CGSVState(
             models=model if self.reward == "global" else model.repeat(num_sites, 1),
             reputation=torch.zeros(num_sites, dtype=torch.float64),
             round=torch.tensor(0),
             tensor_sizes=torch.tensor(layout.tensor_sizes),
             server=model,
+            outputs=layout.outputs.flatten(),
         )
 
     def round(self, state: CGSVState, updates: Tensor, reports: Reports) -> tuple[CGSVState, Outcome]:
@@ -120,12 +126,15 @@ class CGSV(Method):
         if self.reward == "global":
             models = server
         else:
-            boosted = torch.tanh(self.beta * reputation).where(present, 0.0)
+            merit = deserved(self.contributions, reputation, present)
+            boosted = torch.tanh(self.beta * merit).where(present, 0.0)
             quantities["quota"] = boosted / boosted.max()
             per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
             masks = earned(u_N, quantities["quota"], per_tensor)
             models = add_masked(state.models, u_N, masks, instead(self.unrewarded, updates))  # Eq. 5
             quantities["reward_distance"] = norms_outside(u_N, masks)
             quantities["model_distance"] = distances(models, server)
-        state = CGSVState(models, reputation, state.round + 1, state.tensor_sizes, server)
+            if len(state.outputs):
+                quantities["output_distance"] = distances(models[:, state.outputs], server[state.outputs])
+        state = replace(state, models=models, reputation=reputation, round=state.round + 1, server=server)
         return state, Outcome(contribution.where(present, torch.nan), reputation, weights, models, quantities)

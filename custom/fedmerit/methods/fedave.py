@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
+from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.loss_distributions import floored_divergence
 from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
@@ -76,6 +77,7 @@ class FedAVE(Method, EvaluatesCandidates):
     )
     clip: float | None = parameter(None, "bound on every entry of an update; the paper: 1e-3; None: none", above=0)
     unrewarded: str = unrewarded_parameter("nothing")
+    contributions: tuple[float, ...] = contributions_parameter()
 
     about: ClassVar[About] = About(
         contribution="server validation Dice, times how alike its losses and the server's are",
@@ -96,7 +98,8 @@ class FedAVE(Method, EvaluatesCandidates):
         return replace(self, distributions="none")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAVEState:
-        """The state before round 0; ``model`` is (d,)."""
+        """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
+        require_one_each(self.contributions, num_sites)
         reputation = torch.zeros(num_sites, dtype=torch.float64)
         return FedAVEState(model.repeat(num_sites, 1), reputation, torch.tensor(layout.tensor_sizes))
 
@@ -136,7 +139,7 @@ class FedAVE(Method, EvaluatesCandidates):
         reputation = torch.where(seen, known, first).clamp(min=self.floor)
         reputation = reshare(state.reputation, reputation, present)
 
-        bounded = torch.tanh(self.beta * reputation) * present
+        bounded = torch.tanh(self.beta * deserved(self.contributions, reputation, present)) * present
         quota = bounded / bounded.max()
         if self.distributions in ("both", "quota"):
             quota = quota * (1 / kl if self.form == "paper" else nearness)

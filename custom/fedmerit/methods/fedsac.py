@@ -15,6 +15,7 @@ from fedmerit.capabilities.allocation import AllocatesNeurons, ImportanceRequest
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.games import trained_candidates
+from fedmerit.methods.earnings import require_one_each
 from fedmerit.parameters import parameter
 from fedmerit.vectors import average_held, owned, share, to_sites
 
@@ -77,8 +78,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedSACState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
-        if self.contributions and len(self.contributions) != num_sites:
-            raise ValueError(f"contributions: {len(self.contributions)} of them for {num_sites} sites")
+        require_one_each(self.contributions, num_sites)
         count = int(layout.owners.max()) + 1
         known = self.contributions or (torch.nan,) * num_sites
         return FedSACState(

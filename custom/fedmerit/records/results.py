@@ -47,6 +47,7 @@ QUANTITIES: Mapping[str, str] = {
     "quota": "fraction of the aggregated update that the site earned, 0 to 1",
     "reward_distance": "Euclidean distance of what the site downloads from the aggregated update (CGSV, Figure 5)",
     "model_distance": "Euclidean distance of the site's new model from the server's (CGSV, Figures 2 and 6)",
+    "output_distance": "likewise, of the parameters of the output layer alone (CGSV, Figure 6)",
     "held": "fraction of the model's neurons that the site holds, 0 to 1",
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",

@@ -13,7 +13,8 @@ from run_factory import SITES, add_rows, make_run
 from evaluation.display.table import Table
 from evaluation.fairness.measures import pearson
 from evaluation.freeriders.attacked_runs import Attack
-from evaluation.papers.artefact import APART, beside
+from evaluation.papers import cgsv_artefacts, descent_bounds, submodel_bounds
+from evaluation.papers.artefact import APART, BY_ALONE, beside
 from evaluation.papers.dealt_sites import alone_and_final, reputations, site_dice_of
 from evaluation.papers.needs import Compared, WrongMasks
 from evaluation.papers.printed_tables import Published
@@ -53,7 +54,7 @@ class Made_up:
 def made_up_run(folder, label, seed, names=SITES):
     """Every row that a paper's artefact reads, beside those of `make_run`."""
     method, *settings = label.split(":")
-    parameters = dict(setting.split("=") for setting in settings if not APART.endswith(setting))
+    parameters = dict(setting.split("=") for setting in settings if not (APART + BY_ALONE).count(f":{setting}"))
     make_run(folder, method=method, seed=seed, sites=names, rounds=4, parameters=parameters)
     random = np.random.default_rng([seed, *label.encode()])
     head = (folder.name, method, seed)
@@ -63,7 +64,10 @@ def made_up_run(folder, label, seed, names=SITES):
             rows.append(Row(*head, number, site, "cosine_to_mean", float(random.uniform(0.1, 1))))
             rows.append(Row(*head, number, site, "quota", 0.5 + 0.1 * place))
             rows.append(Row(*head, number, site, "server_seconds", 1.0 + 0.5 * (method == "eci")))
-            rows += [Row(*head, number, site, f"{what}_distance", 0.1 * place) for what in ("model", "reward")]
+            rows += [
+                Row(*head, number, site, f"{what}_distance", 0.1 * place) for what in ("model", "output", "reward")
+            ]
+            rows.append(Row(*head, number, site, "held", 0.2 * place))
         if method == "cycle":
             held = [(number, holder) for number in range(1, 4) for holder in names if holder != site]
             rows += [
@@ -82,10 +86,13 @@ def made_up_run(folder, label, seed, names=SITES):
 
 
 @pytest.fixture
-def study(sites, tmp_path):
+def study(sites, tmp_path, monkeypatch):
     """A study whose comparisons are made up."""
     study = Study(tmp_path / "out", sites, 4, [0, 1], into=5)
     study.has_server_set = True
+    study.sites_of = lambda deal: sites
+    losses = pd.Series([0.5, 0.4, 0.3, 0.2, 0.1], [f"site-{number}" for number in range(1, 6)])
+    monkeypatch.setattr(cgsv_artefacts, "final_losses", lambda run, sites: losses)
     return study
 
 
@@ -284,11 +291,61 @@ def test_the_order_of_theorem_2_by_hand(study):
     assert frame.loc["cgsv", "lower loss [%]"] == pytest.approx(100 * lower / pairs)
 
 
-def test_artefacts_of_no_training_are_made(study):
-    for name in ("cycle-figure6", "cycle-figure7"):
-        (drawn,) = ARTEFACTS[name].make(study, ARTEFACTS[name]).drawn
-        assert len(drawn.numbers) >= 10
-        assert drawn.figure.axes
+def test_artefacts_of_no_training_are_made(study, monkeypatch):
+    descents, convergence = descent_bounds.table(repeats=1), submodel_bounds.convergence((2, 4))
+    monkeypatch.setattr(descent_bounds, "table", lambda: descents)
+    monkeypatch.setattr(submodel_bounds, "convergence", lambda: convergence)
+    for name in ("fedce-theorem3.2", "fedce-theorem3.3", "fedsac-theorem2", "cgsv-table4"):
+        ours = ARTEFACTS[name].make(study, ARTEFACTS[name]).tables[0]
+        assert ours.name == ARTEFACTS[name].name
+        assert len(ours.frame) >= 2
+    for name, number in (("cycle-figure6", 1), ("cycle-figure7", 2)):
+        drawings = ARTEFACTS[name].make(study, ARTEFACTS[name]).drawn
+        assert len(drawings) == number
+        for drawn in drawings:
+            assert len(drawn.numbers) >= 10
+            assert drawn.figure.axes
+
+
+def test_methods_by_training_alone_stand_beside_the_papers(study):
+    artefact = ARTEFACTS["fedsac-table6"]
+    artefact = replace(artefact, needs=artefact.needs[:1])
+    pretend(study, artefact)
+    frame = artefact.make(study, artefact).tables[0].frame.set_index("Method")
+    assert list(frame.columns) == ["POW, 20 sites", "POW, 20 sites, CIFAR-10", "POW, 20 sites, Fashion MNIST"]
+    assert frame.loc["cgsv:contributions=standalone"].iloc[1:].to_list() == [46.29, 87.21]
+    assert frame.loc["fedsac"].iloc[1:].to_list() == [48.60, 87.60]
+
+
+def test_theorem_1_of_fedsac_is_asked_of_its_runs(study, monkeypatch):
+    """Reputations and what is held both rise with a site's place; Dice does in the mean."""
+    monkeypatch.setattr(submodel_bounds, "orders", lambda: pd.DataFrame({"L / mu": [1.0], "Pairs": [2]}))
+    artefact = ARTEFACTS["fedsac-theorem1"]
+    pretend(study, artefact)
+    _, trained = artefact.make(study, artefact).tables
+    (row,) = trained.frame.to_dict("records")
+    assert (row["Method"], row["more neurons [%]"]) == ("fedsac", 100)
+    assert 0 < row["Pairs"] <= 20
+    assert row["all [%]"] <= min(row["lower loss [%]"], row["higher Dice [%]"])
+    study.has_server_set = False
+    made = artefact.make(study, artefact)
+    assert len(made.tables) == 1
+    assert "images set aside" in made.notes[0]
+
+
+def test_final_losses_stand_beside_dice(study):
+    artefact = ARTEFACTS["cgsv-figure8"]
+    pretend(study, artefact)
+    dice, test, train = artefact.make(study, artefact).drawn
+    assert [one.name for one in (dice, test, train)] == ["figure8", "figure8-test-loss", "figure8-train-loss"]
+    assert test.numbers["method"].to_list() == list(artefact.needs[0].labels)
+    assert test.numbers["site-2"].to_list() == [0.4] * 4
+    losses = study.results(artefact.needs[0]).rows
+    last = losses[(losses["quantity"] == "train_loss") & (losses["round"] == 3) & (losses["site"] == "site-1")]
+    means = last.astype({"method": str}).groupby("method")["value"].mean()
+    assert train.numbers.set_index("method")["site-1"].to_list() == pytest.approx(
+        means[train.numbers["method"]].to_list()
+    )
 
 
 def test_altruism_in_numbers(study):

@@ -16,7 +16,7 @@ def test_a_printed_table_is_a_whole_table_of_numbers(name):
     printed = published(name)
     table = printed.table(name)
     rows, columns = printed.cells.shape
-    assert rows == table.shape[0] == table.frame[printed.first].nunique() > 2
+    assert rows == table.shape[0] == table.frame[printed.first].nunique() >= 2
     assert columns <= table.shape[1] == len(set(table.headings))
     assert table.headings[0] == printed.first
     assert all(table.is_number(place) for place in range(1, table.shape[1]))
@@ -66,13 +66,33 @@ def test_drops_and_shares_of_the_papers_leave_one_out():
         assert (100 * images / images.sum() - said).abs().max() < 0.02
 
 
-@pytest.mark.parametrize("name", ["cycle-table1-resnet", "cycle-table1-cnn", "cycle-table5"])
+@pytest.mark.parametrize("name", [f"cycle-table{name}" for name in ("1-resnet", "1-cnn", "2", "3", "4", "5")])
 def test_accuracies_less_gains_are_those_of_training_alone_whatever_the_method(name):
     printed = published(name)
     for group in printed.groups:
         frame = printed.of(group).frame
         alone = frame["MVA [%]"] - frame["MCG [points]"]
-        assert alone.max() - alone.min() < 0.05
+        assert alone.max() - alone.min() < (0.15 if name == "cycle-table2" else 0.05)
+
+
+@pytest.mark.parametrize(("table", "by_site"), [("1-resnet", "9-resnet"), ("1-cnn", "9-cnn"), ("4", "6")])
+def test_cycles_spreads_are_by_n_and_not_by_n_minus_1(table, by_site):
+    means, sites = published(f"cycle-table{table}"), published(f"cycle-table{by_site}")
+    for group in means.groups:
+        accuracy = sites.of(group).frame.set_index("Method")
+        printed = means.of(group).frame.set_index("Method")
+        if (table, group) == ("1-resnet", "Homogeneous") or (table, group) == ("1-resnet", "Dirichlet (0.5)"):
+            printed = printed.drop(index="cycle")  # of other numbers than its Table 9
+        gains = accuracy.loc[printed.index] - accuracy.loc["standalone"]
+        assert (accuracy.loc[printed.index].mean(axis=1) - printed["MVA [%]"]).abs().max() < 0.02
+        assert (gains.mean(axis=1) - printed["MCG [points]"]).abs().max() < 0.02
+        assert (gains.std(axis=1, ddof=0) - printed["CGS [points]"]).abs().max() < 0.02
+
+
+def test_fedsac_prints_itself_alike_in_two_tables():
+    for first, second in (("1", "3"), ("2", "4")):
+        tables = [published(f"fedsac-table{name}").table("t").frame.set_index("Method") for name in (first, second)]
+        assert tables[0].loc["fedsac"].to_list() == tables[1].loc["fedsac"].to_list()
 
 
 def test_means_of_the_honest_follow_from_the_participants():

@@ -5,7 +5,7 @@ import reference_rewards
 import torch
 from comparing import assert_equals, expected_of
 from hypothesis import given
-from rounds import Rounds, few, make_rounds, outcomes, play, random_rounds
+from rounds import Rounds, few, layout, make_rounds, outcomes, play, random_rounds
 
 from fedmerit import games
 from fedmerit.methods.cgsv import CGSV
@@ -107,6 +107,9 @@ def test_distances_to_the_aggregate_and_to_the_model_that_takes_it_whole(mask):
         short = (downloads - u_N).norm(dim=1).double()
         assert torch.allclose(found["reward_distance"][present], short[present], atol=1e-5)
         assert torch.allclose(found["model_distance"], (outcome.models - state.server).norm(dim=1).double(), atol=1e-5)
+        last = layout(12).outputs.flatten()
+        apart = (outcome.models - state.server)[:, last].norm(dim=1).double()
+        assert torch.allclose(found["output_distance"], apart, atol=1e-5)
         best = int(found["quota"].where(present, -1.0).argmax())
         if mask == "global":
             assert found["reward_distance"][best] == 0

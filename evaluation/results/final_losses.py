@@ -1,0 +1,50 @@
+"""The test loss of a finished run's final models: what some papers plot beside accuracy."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from evaluation.results.final_models import final_models
+from evaluation.results.run_folders import open_run
+from fedmerit.errors import BadInput
+from fedmerit.files import write_text
+from fedmerit.training.data import Case, open_sites
+from fedmerit.training.networks import patch_of
+from fedmerit.training.patches import samples_of
+from fedmerit.training.prediction import image_losses
+
+FILE = "testing-losses.csv"
+
+
+def final_losses(run: Path, sites: Path) -> "pd.Series[float]":
+    """By site, the mean soft Dice loss of its final model over the test images of all sites, 0 to 1.
+
+    Args:
+        run: a finished run folder, which keeps what is computed in ``evaluation/testing-losses.csv``.
+        sites: the site folders it was trained on.
+
+    Raises:
+        BadInput: there are no final models, or no site has a test image.
+    """
+    path = Path(run) / "evaluation" / FILE
+    if not path.exists():
+        write_text(path, _computed(run, sites).to_csv(lineterminator="\n"))
+    return pd.read_csv(path, index_col="site", dtype={"site": str})["loss"]
+
+
+def _computed(run: Path, sites: Path) -> "pd.Series[float]":
+    folders, model_of = open_sites(sites), final_models(run)
+    cases: Sequence[Case] = [case for folder in folders for case in folder.cases("testing")]
+    if not cases:
+        raise BadInput(f"{sites}: no site has a testing case; prepare the sites again")
+    amp = open_run(run).info["training"].get("amp", False)
+    found: dict[torch.nn.Module, float] = {}  # one model for all is judged once
+    losses = {}
+    for folder in folders:
+        model = model_of(folder)
+        if model not in found:
+            found[model] = float(image_losses(model, samples_of(cases, patch_of(model)), amp).mean())
+        losses[folder.name] = found[model]
+    return pd.Series(losses, name="loss").rename_axis("site")
