@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Column, Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from fedmerit.configuration.recipes import RECIPES
@@ -26,6 +30,8 @@ METHODS = (
 )  # fmt: skip
 TASKS = ("prostate", "fundus", "fundus-disc")
 
+WHOLE = 1000  # characters, more than any line of help
+
 console = Console()
 log = logging.getLogger("fedmerit.cli")  # silent, unless --log or --verbose asks for it
 log.addHandler(logging.NullHandler())
@@ -33,6 +39,17 @@ log.addHandler(logging.NullHandler())
 
 class Commands(TyperGroup):
     """Commands whose `BadInput` and `RunFailed` end as a message on standard error and exit code 2 or 1."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As typer shows it, but without the Markdown and tracebacks that it loads for that, which take the longest."""
+        commands = [(name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()]
+        options = [record for option in self.get_params(ctx) if (record := option.get_help_record(ctx))]
+        console.print(Padding(Text(f"{self.get_usage(ctx)}\n\n{self.help}\n"), (1, 1, 0, 1)))
+        for title, rows in (("Options", options), ("Commands", commands)):
+            table = Table.grid(Column(style="bold cyan", no_wrap=True), Column(), padding=(0, 2, 0, 0))
+            for name, text in rows:
+                table.add_row(name, Text(text))
+            console.print(Panel(table, title=title, title_align="left", border_style="dim"))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the user named."""

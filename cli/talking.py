@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +16,14 @@ LINE = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fedmerit {version('fedmerit')}")
+        typer.echo(f"fedmerit {_version()}")
         raise typer.Exit
+
+
+def _version() -> str:
+    from importlib.metadata import version  # what it loads takes a tenth of the time of --help
+
+    return version("fedmerit")
 
 
 def talk(
@@ -45,7 +50,7 @@ def talk(
         ctx.call_on_close(lambda handler=handler: _end(handler))
     if handlers:
         ours.setLevel(logging.INFO)
-        log.info("fedmerit %s: %s", version("fedmerit"), " ".join(sys.argv[1:]))
+        log.info("fedmerit %s: %s", _version(), " ".join(sys.argv[1:]))
     ctx.call_on_close(lambda: setattr(console, "quiet", False))
 
 

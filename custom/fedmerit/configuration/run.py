@@ -270,7 +270,7 @@ def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
     if unknown:
         raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")
     try:
-        return _adapter(kind).validate_python(_typed(kind, values, what))
+        return _adapter(kind).validate_python(_typed(kind, values, what))  # type: ignore[arg-type]  # a class can be hashed
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "value_error":  # raised by the dataclass itself, which names parameter and choices

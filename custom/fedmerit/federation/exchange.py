@@ -1,6 +1,7 @@
 """One message to every site that is asked, and the answers: each is checked once, when it comes."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from fedmerit.errors import RunFailed, printable
 from fedmerit.wire.messages import EVALUATE, TRAIN, Answer, Task, Work
@@ -84,3 +85,19 @@ class Exchange:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.faults().items())
             raise RunFailed(f"{self._when}: {who} sent a usable {self.what} ({reasons})")
         return {site: self._usable[site] for site in self.tasks if site in self._usable}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a run is, which its exchanges have in common."""
+
+    round: int
+    when: str  # for messages, such as "round 3"
+    told: str  # the server's word on all rounds before, for the sites' logs
+    least: int  # usable answers without which no exchange ends
+
+    def exchange(
+        self, tasks: Mapping[str, Work], fault_of: FaultOf, what: str, earlier: Mapping[str, str] | None = None
+    ) -> Exchange:
+        """An `Exchange` of now."""
+        return Exchange(tasks, fault_of, what, self.when, self.least, earlier)

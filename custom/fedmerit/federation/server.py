@@ -1,51 +1,47 @@
 """The server's half of a run, whatever the engine: a round, read from top to bottom. It holds no formula."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from cryptography.x509 import Certificate
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedmerit.capabilities.allocation import AllocatesNeurons
-from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import CandidateResults, Outcome, Reports
+from fedmerit.core import Outcome, Reports
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.best_round import BestRound
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
 from fedmerit.federation.clock import Clock
 from fedmerit.federation.ending import Ending
 from fedmerit.federation.enrolling import fault_of_certificate
-from fedmerit.federation.evaluating import Evaluations, candidate_task, evaluate_models, measure_importance
+from fedmerit.federation.evaluating import Evaluations
+from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.evidence import evidence_of
-from fedmerit.federation.exchange import Exchange, FaultOf
+from fedmerit.federation.exchange import Exchange, Moment
 from fedmerit.federation.guarding import Admission, Guarding
 from fedmerit.federation.layout import layout_of
 from fedmerit.federation.observing_rounds import KeptRound, Observers, keep_round
 from fedmerit.federation.recorder import Admitted, Recorder, Replies
 from fedmerit.federation.requirements import require_fit, require_sites
 from fedmerit.federation.server_models import ModelsInTheClear, models_of
-from fedmerit.federation.submodels import Submodels, mean_importance
+from fedmerit.federation.submodels import Submodels
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder
-from fedmerit.training.networks import build_network, initial_network
-from fedmerit.training.overlaps import mean_dice
-from fedmerit.training.patches import samples_of
-from fedmerit.training.place import pick_device
+from fedmerit.training.networks import initial_network
 from fedmerit.values.observing import RoundView
 from fedmerit.vectors import gram
-from fedmerit.wire.inspection import fault_of_enrolment, fault_of_evaluated, fault_of_reply
+from fedmerit.wire.inspection import fault_of_enrolment, fault_of_reply
 from fedmerit.wire.messages import (
     Enrolment,
     EnrolmentTask,
-    Evaluated,
-    Evaluation,
     ImportanceTask,
     Reply,
     Task,
@@ -99,9 +95,6 @@ class Federation:
         for folder in server_sites:
             require_fit(config, folder)
         run.mkdir(parents=True, exist_ok=True)
-        self.device = device
-        self.server_cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
-        self.evaluations = Evaluations(config)
         self.recorder = Recorder(config, self.sites, run, signer)
         self.network = initial_network(config.network, config.seed)
         self.models = models_of(config, self.method, self.network, self.sites, context)
@@ -109,6 +102,9 @@ class Federation:
         self.guarding = Guarding(config, self.method, self.sites, in_the_clear, root)
         self.method = self.guarding.method(self.method)
         self.submodels = Submodels(self.network)
+        own = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
+        found = Evaluations(config)
+        self.evaluator = Evaluator(config, self.sites, self.models, self.guarding, own, device, self.now, found)
         self.best = BestRound(run)
         self.observers = Observers(config.values, self.models.parameters, len(self.sites))
         self.round = 0
@@ -124,6 +120,11 @@ class Federation:
         """Whether the final models are tested and saved."""
         return self.round > self.config.rounds
 
+    def now(self) -> Moment:
+        """Where the run is."""
+        when = f"round {self.round}" if self.round < self.config.rounds else "final test"
+        return Moment(self.round, when, self.recorder.ledger.head, self.min_sites)
+
     def exchanges(self) -> Iterator[Exchange]:
         """All that is left of the run; goes on when the engine has filled the exchange that it was given.
 
@@ -135,7 +136,7 @@ class Federation:
         while self.round < self.config.rounds:
             if isinstance(self.method, AllocatesNeurons):
                 yield from self._allocate(self.method)
-            training = self._exchange(self._training_tasks(), self._fault_of_reply, "reply")
+            training = self.now().exchange(self._training_tasks(), self._fault_of_reply, "reply")
             yield training
             clock = Clock()
             admitted = self._admit(training)
@@ -147,7 +148,7 @@ class Federation:
             if isinstance(self.method, EvaluatesCandidates):
                 candidates = self.method.candidates(self.state, updates, reports)
                 if candidates is not None:
-                    results, admitted = yield from self._evaluate(candidates, admitted, admission, clock)
+                    results, admitted = yield from self.evaluator.candidates(candidates, admitted, admission, clock)
                     reports = replace(reports, candidates=results)
             began, received = self.models.began(), self.models.parameters
             self.state, given = self.method.round(self.state, updates, reports)
@@ -161,7 +162,7 @@ class Federation:
                     yield from self._recalibrate(admission.parts)
             without = self.guarding.without_each(self.round, given, admission, received)
             if without is not None:
-                admitted = yield from self._measure(without, admitted, admission, clock)
+                admitted = yield from self.evaluator.without_each(without, admitted, admission, clock)
             outcome = self._with_evidence(outcome, admission, clock)
             self._record(admitted, began, outcome, admission)
             self.round += 1
@@ -179,9 +180,8 @@ class Federation:
                 return fault
             return fault_of_certificate(answer, site, self.guarding.root)
 
-        exchange = self._exchange(
-            dict.fromkeys(self.sites, EnrolmentTask(self.round, self._told)), fault_of, "enrolment"
-        )
+        now = self.now()
+        exchange = now.exchange(dict.fromkeys(self.sites, EnrolmentTask(now.round, now.told)), fault_of, "enrolment")
         yield exchange
         told = {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
         self.guarding.enrol(told)
@@ -193,18 +193,18 @@ class Federation:
         request = method.importance_request(self.state)
         if request is None:
             return
-        models = self.models
+        models, now = self.models, self.now()
         assert isinstance(models, ModelsInTheClear)
         if not request.images:
             importance = self.submodels.nothing()
         else:
             task = ImportanceTask(
-                self.round, SERVER_SPLIT, request.model, models.statistics, request.order, request.images, self._told
+                now.round, SERVER_SPLIT, request.model, models.statistics, request.order, request.images, now.told
             )
-            if self.server_cases:
-                importance = mean_importance([measure_importance(self._own_network(), self.server_cases, task)])
+            if self.evaluator.cases:
+                importance = self.evaluator.importance(task)
             else:
-                importance = yield from self.submodels.ask(task, self.sites, self._when, self.min_sites)
+                importance = yield from self.submodels.ask(task, self.sites, now.when, now.least)
         self.state, submodels, self.submodels.held = method.allocate(self.state, importance)
         models.replace(submodels)
         self._checkpoint()
@@ -213,32 +213,19 @@ class Federation:
         """What each site receives: the model in whatever form, and its part in it."""
         missed = [False] * len(self.sites) if self.weights is None else self.weights.isnan().tolist()
         sharing = self.method.sharing(self.state) if isinstance(self.method, LearnsFromPeers) else None
+        told = self.now().told
         return {
             site: Task(
                 round=self.round,
                 weight=_known(self.weights, row),
                 data_share=_known(self.data_share, row),
                 neurons=self.submodels.of(row),
-                ledger=self._told,
+                ledger=told,
                 **self.models.task_parts(row),
                 **self.models.peer_parts(sharing, row, self.round, missed),
             )
             for row, site in enumerate(self.sites)
         }
-
-    def _exchange(
-        self, tasks: Mapping[str, Work], fault_of: FaultOf, what: str, earlier: Mapping[str, str] | None = None
-    ) -> Exchange:
-        return Exchange(tasks, fault_of, what, self._when, self.min_sites, earlier)
-
-    @property
-    def _when(self) -> str:
-        return f"round {self.round}" if self.round < self.config.rounds else "final test"
-
-    @property
-    def _told(self) -> str:
-        """The server's word on all rounds before, for the sites' logs."""
-        return self.recorder.ledger.head
 
     def _fault_of_reply(self, site: str, answer: object) -> str | None:
         """Why the reply of ``site`` cannot be used, or None."""
@@ -283,57 +270,6 @@ class Federation:
         present = torch.tensor([reply is not None for reply in replies])
         return updates, Reports(samples, present, values, pairs=pairs, products=gram(updates), vectors=vectors)
 
-    def _evaluate(
-        self, candidates: Candidates, admitted: Admitted, admission: Admission, clock: Clock
-    ) -> Generator[Exchange, None, tuple[CandidateResults, Admitted]]:
-        """What the server validation set says of candidate models: the server's own images, or the sites' shares."""
-        task = self._candidate_task(candidates, admission.replies, SERVER_SPLIT)
-        if self.server_cases:
-            return _pooled([self._evaluated_here(task)]), admitted
-        usable, admitted = yield from self._ask_all(task, admitted, clock)
-        if self.guarding.on:
-            return self.guarding.judged(admission, candidates, usable), admitted
-        return _pooled(list(usable.values())), admitted
-
-    def _measure(
-        self, without: Candidates, admitted: Admitted, admission: Admission, clock: Clock
-    ) -> Generator[Exchange, None, Admitted]:
-        """What the others, or the server's own images, say of the models without each site."""
-        task = self._candidate_task(
-            without, admission.replies, SERVER_SPLIT if self.server_cases else self.guarding.split
-        )
-        if self.server_cases:
-            self.guarding.measured(admission, {"server": self._evaluated_here(task)}, by_server=True)
-            return admitted
-        usable, admitted = yield from self._ask_all(task, admitted, clock)
-        self.guarding.measured(admission, usable, by_server=False)
-        return admitted
-
-    def _evaluated_here(self, task: Evaluation) -> Evaluated:
-        estimates = self.config.training.statistics == "recalibrated"
-        images = samples_of(self.server_cases, self.config.network.patch) if estimates else None
-        network = self._own_network()
-        return evaluate_models(network, self.server_cases, task, self.config, images, self.evaluations)
-
-    def _ask_all(
-        self, task: Evaluation, admitted: Admitted, clock: Clock
-    ) -> Generator[Exchange, None, tuple[dict[str, Evaluated], Admitted]]:
-        """What the sites that replied say of models, and what counts of the round with that."""
-        asked = {site: task for site, reply in zip(self.sites, admitted.replies, strict=True) if reply}
-        exchange = self._exchange(asked, self._fault_of_evaluated(task), "evaluation", admitted.rejected)
-        with clock.paused():
-            yield exchange
-        usable = {site: answer for site, answer in exchange.usable().items() if isinstance(answer, Evaluated)}
-        replies = [
-            reply and replace(reply, seconds=reply.seconds + (usable[site].seconds if site in usable else 0.0))
-            for site, reply in zip(self.sites, admitted.replies, strict=True)
-        ]
-        received = [size + payload(task) for size in admitted.received]
-        return usable, Admitted(replies, exchange.faults(), received)
-
-    def _fault_of_evaluated(self, task: Evaluation) -> FaultOf:
-        return lambda site, answer: fault_of_evaluated(answer, task, self.config.network.labels)
-
     def _observe(self, updates: Tensor, outcome: Outcome, replies: Replies, reports: Reports) -> Iterator[Exchange]:
         """What is made of the round to tell values by: kept, and evaluated by the sites on their validation patients.
 
@@ -347,23 +283,9 @@ class Federation:
         if self.config.keep_updates:
             buffers = tuple(reply.buffers if reply else {} for reply in replies)
             keep_round(self.run, KeptRound(view, buffers, self.models.statistics))
-        asked = [site for site, reply in zip(self.sites, replies, strict=True) if reply]
         for name, observation in self.observers.observe(view):
-            task = self._candidate_task(observation.candidates, replies, "validation")
-            answers = yield from self._evaluated(dict.fromkeys(asked, task))
+            answers = yield from self.evaluator.observation(observation.candidates, replies)
             self.recorder.observed(self.round, name, observation.coalitions, answers)
-
-    def _candidate_task(self, candidates: Candidates, replies: Replies, split: str) -> Evaluation:
-        """With statistics of the sites whose updates are in, or those sent out."""
-        models = self.models
-        assert isinstance(models, ModelsInTheClear)
-        trained = [reply.buffers if reply else {} for reply in replies]
-        held = models.buffers if models.own_statistics else None
-        return candidate_task(candidates, trained, models.statistics, held, self.round, split, self._told)
-
-    def _own_network(self) -> nn.Module:
-        """To evaluate on the server's own images."""
-        return build_network(self.config.network, pick_device(self.device, "the server"))
 
     def _require_finite(self, outcome: Outcome) -> None:
         if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
@@ -394,9 +316,9 @@ class Federation:
         assert isinstance(self.models, ModelsInTheClear)
         if not self.models.statistics:
             return
-        rows = list(enumerate(self.sites))
-        own = {site: self.models.own_model(row, self.round, "training", self._told) for row, site in rows}
-        answers = yield from self._evaluated({site: replace(task, estimate=True) for site, task in own.items()})
+        now, rows = self.now(), list(enumerate(self.sites))
+        own = {site: self.models.own_model(row, now.round, "training", now.told) for row, site in rows}
+        answers = yield from self.evaluator.by_sites({site: replace(task, estimate=True) for site, task in own.items()})
         self.models.take_estimated([answer.buffers if answer else None for answer in answers], reports.num_samples)
 
     def _with_evidence(self, outcome: Outcome, admission: Admission, clock: Clock) -> Outcome:
@@ -419,18 +341,10 @@ class Federation:
     def _end(self) -> Iterator[Exchange]:
         """Test the final models, save them, close the records."""
         ending = Ending(self.config, self.sites, self.run, self.models, self.best, self.recorder)
-        yield from ending.exchanges(self._evaluated, self._told)
+        yield from ending.exchanges(self.evaluator.by_sites, self.now().told)
         self.round += 1
         self._checkpoint()
         self.best.forget()
-
-    def _evaluated(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
-        """What the sites make of final models, in site order."""
-        one = next(iter(tasks.values()))
-        exchange = self._exchange(tasks, self._fault_of_evaluated(one), "evaluation")
-        yield exchange
-        usable = exchange.usable()
-        return [usable.get(site) for site in self.sites]  # type: ignore[misc]
 
     def _checkpoint(self) -> None:
         write_checkpoint(
@@ -478,14 +392,6 @@ class Federation:
         self.recorder.rewind(content["results_size"], complete, content.get("observed_size", 0))
         for record in self.recorder.ledger.records:
             self.on_round(record)
-
-
-def _pooled(evaluated: Sequence[Evaluated]) -> CandidateResults:
-    """All sites' images as one validation set."""
-    models = range(len(evaluated[0].overlaps))
-    dice = [mean_dice(overlap for answer in evaluated for overlap in answer.overlaps[model]) for model in models]
-    losses = torch.stack([answer.losses for answer in evaluated]).sum(dim=0)
-    return CandidateResults(torch.tensor(dice, dtype=torch.float64), losses)
 
 
 def _known(values: Tensor | None, row: int) -> float | None:

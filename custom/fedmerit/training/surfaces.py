@@ -1,6 +1,9 @@
 """HD95 and normalised surface Dice of one case, by MONAI."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 
 import numpy as np
 import torch
@@ -13,7 +16,7 @@ from fedmerit.core import DECIMALS
 from fedmerit.training.overlaps import TOLERANCE, Surface
 
 PERCENTILE = 95
-warnings.filterwarnings("ignore", ".*always_return_as_numpy", FutureWarning)  # MONAI 1.6 warns of its own call
+FILTERING = Lock()  # filters of warnings are the whole process's, and sites may work in threads
 Masks = NDArray[np.bool_] | NDArray[np.uint8]  # (slices, labels, height, width)
 
 
@@ -35,7 +38,16 @@ def measure_surfaces(
     if spacing is None and slices > 1:
         return [None] * labels
     unit, steps = ("px", (1.0, 1.0, 1.0)) if spacing is None else ("mm", spacing)
-    return [_surface(predicted[:, label] > 0, reference[:, label] > 0, unit, steps) for label in range(labels)]
+    with _without_monais_warning():
+        return [_surface(predicted[:, label] > 0, reference[:, label] > 0, unit, steps) for label in range(labels)]
+
+
+@contextmanager
+def _without_monais_warning() -> Iterator[None]:
+    """MONAI 1.6 warns of a call of its own."""
+    with FILTERING, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*always_return_as_numpy", FutureWarning)
+        yield
 
 
 def _surface(

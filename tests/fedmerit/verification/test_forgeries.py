@@ -11,20 +11,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
-from pretending import tiny_plan
-from stepping import Stepped as Federation
+from signed_runs import closed_anew, lines_of, log_of, rewritten, run_signed
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.site import Site
-from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
 from fedmerit.records.certificates import Trust
-from fedmerit.records.closing import CLOSING, close
-from fedmerit.records.ledger import Ledger
+from fedmerit.records.closing import CLOSING
 from fedmerit.records.signing import CERTIFICATE, Signer
-from fedmerit.training.data import open_sites
 from fedmerit.verification.verify import verify_run
 
 SITES, SERVER, ADMIN, ROUNDS = ("site1", "site2", "site3"), "fl.example.org", "admin@example.org", 3
@@ -67,20 +62,10 @@ def another(tmp_path_factory) -> Keys:
 
 @pytest.fixture(scope="module")
 def signed(keys, sites, tmp_path_factory) -> Path:
-    """A whole run, ledger and logs signed by their owners, on two rounds of generated images. Never change it."""
+    """A whole FedAvg run, ledger and logs signed by their owners. Never change it."""
     run = tmp_path_factory.mktemp("signed") / "run"
-    config = tiny_plan("fedavg", rounds=ROUNDS)
     write_json(run / "run.json", {"engine": "prod", "rounds": ROUNDS})
-    federation = Federation(config, SITES, run, signer=keys.signer(SERVER))
-    own = {
-        folder.name: Site(
-            folder, config, run / "sites" / folder.name, "cpu", participants=SITES, signer=keys.signer(folder.name)
-        )
-        for folder in open_sites(sites)
-    }
-    while federation.work:
-        federation.take({name: own[name].answer(task) for name, task in federation.tasks().items()})
-    return run
+    return run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer)
 
 
 @pytest.fixture
@@ -89,21 +74,8 @@ def run(signed, tmp_path) -> Path:
     return Path(shutil.copytree(signed, tmp_path / "run"))
 
 
-def logs(run: Path, *sites: str) -> list[Path]:
-    return [run / "sites" / site / SITE_LOG for site in sites or SITES]
-
-
-def lines_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def rewritten(path: Path, signer: Signer | None, change: Callable[[list[dict]], object] = lambda lines: None) -> None:
-    lines = lines_of(path)
-    change(lines)
-    path.unlink()
-    chain = Ledger(path, signer)
-    for line in lines:
-        chain.append({k: v for k, v in line.items() if k not in ("previous", "hash", "signature")})
+def logs(run: Path) -> list[Path]:
+    return [log_of(run, site) for site in SITES]
 
 
 def weigh(lines: list[dict]) -> None:
@@ -123,14 +95,13 @@ def weighed_results(run: Path) -> None:
 
 def forged(run: Path, signer: Signer | None, change: Callable[[list[dict]], object] = weigh) -> None:
     """A run that says something else, whole in itself: ledger, results, closing record and certificate."""
-    rewritten(run / "ledger.jsonl", signer, change)
+    rewritten(run / "ledger.jsonl", change, signer)
     if change is weigh:
         weighed_results(run)
     (run / CERTIFICATE).unlink()
     if signer:
         signer.publish(run)
-    head = Ledger(run / "ledger.jsonl").last_hash
-    close(run, head, {log.parent.name: Ledger(log).last_hash for log in logs(run)}, signer)
+    closed_anew(run, signer)
 
 
 def test_run_and_all_logs_agree_and_nothing_is_left_open(signed, keys):
@@ -170,7 +141,7 @@ def test_ledger_signed_by_another_is_refused(run, keys, another, whose, words):
     with pytest.raises(BadInput, match=words):
         verify_run(run, trust=keys.trust)
     with pytest.raises(BadInput, match=r"the server said its ledger ended|none of the server's|an admin|not signed"):
-        verify_run(run, logs(run, "site2"))
+        verify_run(run, [log_of(run, "site2")])
 
 
 def test_signatures_removed_are_missed_without_anybodys_certificate(run):
@@ -234,7 +205,7 @@ def test_truncated_ledger_is_found(run, keys):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
     assert "2 of 3 rounds are there" in " ".join(verify_run(run, trust=keys.trust).not_shown)
     with pytest.raises(BadInput, match="lacks that record, or is older than the log"):
-        verify_run(run, logs(run, "site1"), keys.trust)
+        verify_run(run, [log_of(run, "site1")], keys.trust)
 
 
 def test_rollback_is_found(run, keys):
@@ -242,7 +213,7 @@ def test_rollback_is_found(run, keys):
     forged(run, keys.signer(SERVER))
     assert verify_run(run, trust=keys.trust).records == ROUNDS
     with pytest.raises(BadInput, match=r"line 3: the server said its ledger ended with \w+; .*line 2, has"):
-        verify_run(run, logs(run, "site1"), keys.trust)
+        verify_run(run, [log_of(run, "site1")], keys.trust)
 
 
 def test_server_that_told_two_sites_two_stories_is_found_and_convicted(run, keys):
@@ -255,11 +226,13 @@ def test_server_that_told_two_sites_two_stories_is_found_and_convicted(run, keys
             if line["round"] == 2:
                 line["ledger"], line["vouched"] = told[1].split(" ")
 
-    rewritten(logs(run, "site3")[0], keys.signer("site3"), retold)
+    rewritten(log_of(run, "site3"), retold, keys.signer("site3"))
     with pytest.raises(BadInput, match=r"two stories of round 2: .*site1.*site3.*the server signed both: it keeps two"):
         verify_run(run, logs(run), keys.trust)
-    lied = logs(run, "site3")[0]
-    rewritten(lied, keys.signer("site3"), lambda lines: [line.update(vouched="00") for line in lines if line["round"]])
+    lie = {"vouched": "00"}
+    rewritten(
+        log_of(run, "site3"), lambda lines: [one.update(lie) for one in lines if one["round"]], keys.signer("site3")
+    )
     with pytest.raises(BadInput, match="the server signed one of them alone"):
         verify_run(run, logs(run), keys.trust)
 
@@ -268,8 +241,8 @@ def test_server_that_told_two_sites_two_stories_is_found_and_convicted(run, keys
 
 
 def test_log_signed_by_another_site_is_refused(run, keys):
-    path = logs(run, "site2")[0]
-    rewritten(path, keys.signer("site1"))
+    path = log_of(run, "site2")
+    rewritten(path, signer=keys.signer("site1"))
     with pytest.raises(BadInput, match="line 1: its signature is not site2's"):
         verify_run(run, [path], keys.trust)
     keys.signer("site1").publish(path.parent)
@@ -278,8 +251,8 @@ def test_log_signed_by_another_site_is_refused(run, keys):
 
 
 def test_log_without_its_signatures_is_refused_or_said_to_be_nobodys(run, keys):
-    path = logs(run, "site2")[0]
-    rewritten(path, None)
+    path = log_of(run, "site2")
+    rewritten(path)
     with pytest.raises(BadInput, match="line 1: it is not signed"):
         verify_run(run, [path], keys.trust)
     (path.parent / CERTIFICATE).unlink()
@@ -288,7 +261,7 @@ def test_log_without_its_signatures_is_refused_or_said_to_be_nobodys(run, keys):
 
 
 def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
-    path = logs(run, "site2")[0]
+    path = log_of(run, "site2")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
     with pytest.raises(BadInput, match="lacks the record that site2 ended the run with"):
         verify_run(run, [path], keys.trust)
@@ -333,12 +306,6 @@ def test_closing_record_removed_or_changed_is_found(run, keys):
         verify_run(run, trust=keys.trust)
 
 
-def closed_anew(run: Path, signer: Signer) -> None:
-    """By the server, whose results are others now."""
-    last = {log.parent.name: Ledger(log).last_hash for log in logs(run)}
-    close(run, Ledger(run / "ledger.jsonl").last_hash, last, signer)
-
-
 @pytest.mark.parametrize("quantity", ["weight", "contribution"])
 def test_server_that_edits_a_table_and_closes_anew_contradicts_its_ledger(run, keys, quantity):
     lines = (run / "results.csv").read_text().splitlines(keepends=True)
@@ -370,7 +337,7 @@ def test_server_that_edits_dice_and_closes_anew_contradicts_ledger_or_site(run, 
     path.write_text("".join(lines))
     closed_anew(run, keys.signer(SERVER))
     with pytest.raises(BadInput, match=words):
-        verify_run(run, logs(run, "site1"), keys.trust)
+        verify_run(run, [log_of(run, "site1")], keys.trust)
 
 
 def test_dice_that_is_not_of_its_voxels_is_found(run, keys):
@@ -392,7 +359,7 @@ def test_run_of_an_earlier_version_is_verified_as_far_as_it_goes(run, keys):
         for line in lines:
             line.pop("of")
 
-    rewritten(run / "ledger.jsonl", keys.signer(SERVER), of_before)
+    rewritten(run / "ledger.jsonl", of_before, keys.signer(SERVER))
     (run / CLOSING).unlink()
     found = verify_run(run, trust=keys.trust)
     assert found.records == ROUNDS

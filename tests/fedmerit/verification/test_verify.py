@@ -5,21 +5,21 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from certificates import issue
 from pretending import tiny_plan
+from signed_runs import closed_anew, lines_of, log_of, rewritten, run_signed
 from stepping import Stepped as Federation
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.memory import Memory
 from fedmerit.federation.site import Site
-from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
+from fedmerit.federation.site_log import digest_of_peer
 from fedmerit.records.certificates import Trust, read_certificate
-from fedmerit.records.closing import CLOSING, close
+from fedmerit.records.closing import CLOSING
 from fedmerit.records.ledger import GENESIS, Ledger, verified_records
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.data import open_sites
@@ -44,28 +44,13 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def signed(keys, sites, tmp_path_factory) -> Path:
     """A whole CGSV run of three rounds, its ledger signed; each site's log lies in its own folder. Never change it."""
     run = tmp_path_factory.mktemp("signed") / "run"
-    config = tiny_plan("cgsv", rounds=ROUNDS)
-    folders = open_sites(sites)
-    names = [folder.name for folder in folders]
-    federation = Federation(config, names, run, signer=Signer(keys / "server.key", keys / "server.crt"))
-    own = {folder.name: Site(folder, config, run / "sites" / folder.name, "cpu") for folder in folders}
-    while federation.work:
-        federation.take({name: own[name].answer(task) for name, task in federation.tasks().items()})
-    return run
+    return run_signed(run, sites, "cgsv", Signer(keys / "server.key", keys / "server.crt"))
 
 
 @pytest.fixture
 def run(signed, tmp_path) -> Path:
     """A copy that a test may spoil."""
     return Path(shutil.copytree(signed, tmp_path / "run"))
-
-
-def log_of(run: Path, site: str = "site2") -> Path:
-    return run / "sites" / site / SITE_LOG
-
-
-def lines_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_signed_run_and_its_sites_agree(signed, keys):
@@ -155,13 +140,8 @@ def test_lines_removed_reordered_repeated_or_cut_are_found(run, name):
 @pytest.fixture(params=["nobody", "stranger"])
 def forged(request, run, keys) -> Path:
     """The run with a weight changed and the chain written anew, signed by nobody, or by a stranger."""
-    records = lines_of(run / "ledger.jsonl")
-    records[1]["weights"]["site2"] = 0.9
-    (run / "ledger.jsonl").unlink()
     stranger = Signer(keys / "stranger.key", keys / "stranger.crt") if request.param == "stranger" else None
-    chain = Ledger(run / "ledger.jsonl", stranger)
-    for record in records:
-        chain.append({k: v for k, v in record.items() if k not in ("previous", "hash", "signature")})
+    rewritten(run / "ledger.jsonl", lambda lines: lines[1]["weights"].update(site2=0.9), stranger)
     return run
 
 
@@ -194,22 +174,6 @@ def test_ledger_signed_in_part_is_found(run, keys):
     (run / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(BadInput, match=r"ledger\.jsonl, line 3: it is not signed"):
         verify_run(run)
-
-
-def rewritten(path: Path, change: Callable[[list[dict]], object], signer: Signer | None = None) -> None:
-    """A chain written anew after ``change``, as somebody would who owns it."""
-    lines = lines_of(path)
-    change(lines)
-    path.unlink()
-    chain = Ledger(path, signer)
-    for line in lines:
-        chain.append({k: v for k, v in line.items() if k not in ("previous", "hash", "signature")})
-
-
-def closed_anew(run: Path, signer: Signer | None = None) -> None:
-    """As if ledger, results, models and the sites' logs had been as they are when the run ended."""
-    logs = {log.parent.name: Ledger(log).last_hash for log in run.glob(f"sites/*/{SITE_LOG}")}
-    close(run, Ledger(run / "ledger.jsonl").last_hash, logs, signer)
 
 
 @pytest.mark.parametrize(

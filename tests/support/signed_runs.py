@@ -1,0 +1,60 @@
+"""Runs of real sites in this process, whose ledger and logs are signed; and what is written anew of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pretending import tiny_plan
+from stepping import Stepped as Federation
+
+from fedmerit.federation.site import Site
+from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.records.closing import close
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.signing import Signer
+from fedmerit.training.data import open_sites
+
+Lines = list[dict[str, Any]]  # of a ledger, or of a site's log
+
+
+def run_signed(
+    run: Path, sites: Path, method: str, server: Signer, of_site: Callable[[str], Signer | None] = lambda name: None
+) -> Path:
+    """A whole run of three rounds; each site's log lies in its own folder, signed where ``of_site`` has a signer."""
+    config, folders = tiny_plan(method, rounds=3), open_sites(sites)
+    names = [folder.name for folder in folders]
+    federation = Federation(config, names, run, signer=server)
+    own = {
+        name: Site(folder, config, run / "sites" / name, "cpu", participants=names, signer=of_site(name))
+        for name, folder in zip(names, folders, strict=True)
+    }
+    while federation.work:
+        federation.take({name: own[name].answer(task) for name, task in federation.tasks().items()})
+    return run
+
+
+def log_of(run: Path, site: str = "site2") -> Path:
+    """A site's log."""
+    return run / "sites" / site / SITE_LOG
+
+
+def lines_of(path: Path) -> Lines:
+    """The records of a ledger or log, however they are chained."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def rewritten(path: Path, change: Callable[[Lines], object] = lambda lines: None, signer: Signer | None = None) -> None:
+    """A chain written anew after ``change``, as somebody would who owns it."""
+    lines = lines_of(path)
+    change(lines)
+    path.unlink()
+    chain = Ledger(path, signer)
+    for line in lines:
+        chain.append({k: v for k, v in line.items() if k not in ("previous", "hash", "signature")})
+
+
+def closed_anew(run: Path, signer: Signer | None = None) -> None:
+    """As if ledger, results, models and the sites' logs had been as they are when the run ended."""
+    logs = {log.parent.name: Ledger(log).last_hash for log in run.glob(f"sites/*/{SITE_LOG}")}
+    close(run, Ledger(run / "ledger.jsonl").last_hash, logs, signer)
