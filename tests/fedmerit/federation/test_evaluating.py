@@ -37,7 +37,9 @@ def passes(monkeypatch):
 def task(models, mixtures, bins=0):
     buffers = flat.get_buffers(initial_network(NETWORK, 0))
     shares = torch.ones(len(mixtures), 1, dtype=torch.float64)
-    return Evaluation(0, "validation", models, torch.tensor(mixtures, dtype=torch.float64), (buffers,), shares, bins=bins)
+    return Evaluation(
+        0, "validation", models, torch.tensor(mixtures, dtype=torch.float64), (buffers,), shares, bins=bins
+    )
 
 
 def test_equal_candidates_are_evaluated_once_with_the_numbers_of_each_alone(cases, passes):
