@@ -35,10 +35,11 @@ def memory(
         run, ends = work / "run", work / "ends.txt"
         runs.create(run, method, sites, rounds, engine="local", settings=settings)
         used = measure([sys.executable, "-m", "evaluation.benchmarks.one_run", str(run), str(ends)], ends)
-        taken = [float(line.split()[1]) / 1e6 for line in ends.read_text().splitlines()]
+        told = [line.split() for line in ends.read_text().splitlines()]
+        taken, own = ([float(words[column]) / 1e6 for words in told] for column in (1, 2))
         seen[f"repetition {len(seen)}"] = list(range(len(taken))), taken
-        first = int(SETTLED * len(taken))
-        slope = np.polyfit(np.arange(first, len(taken)), taken[first:], 1)[0]
+        first = int(SETTLED * len(own))
+        slope = np.polyfit(np.arange(first, len(own)), own[first:], 1)[0]
         return {**used.quantities, "growth [MB a round]": float(slope)}
 
     benchmark.measure({method: measured}, repetitions, on_case)

@@ -1,6 +1,8 @@
 """A run executed in a process of its own, to be measured: ``python -m evaluation.benchmarks.one_run RUN ENDS``.
 
-Into the file ENDS goes a line for every round: the time at its end, and this process's memory (PSS) in bytes.
+Into the file ENDS goes a line for every round: the time at its end, this process's memory (PSS) in bytes, and how much
+of that is no file's. That alone says what a round leaves behind: pages of libraries count by how many processes share
+them.
 """
 
 import sys
@@ -19,7 +21,8 @@ def main(run: str, ends: str) -> None:
     with Path(ends).open("a", buffering=1) as file:
 
         def note(record: Mapping[str, Any]) -> None:
-            file.write(f"{time.time()} {psutil.Process().memory_full_info().pss}\n")
+            used = psutil.Process().memory_full_info()
+            file.write(f"{time.time()} {used.pss} {used.rss - used.shared}\n")
 
         runs.execute(Path(run), note)
 

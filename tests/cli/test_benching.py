@@ -25,6 +25,8 @@ def test_aggregation(fedmerit, tmp_path):
         (("speed", "--sites", "S", "--cases", "fast"), "there are steps, local"),
         (("speed", "--sites", "S", "--rounds", 1), "the first is not counted"),
         (("memory", "--sites", "S", "--rounds", 3), "--rounds 3"),
+        (("methods", "--sites", "S", "--methods", "fedprix"), "--methods fedprix: unknown"),
+        (("methods", "--sites", "S", "--rounds", 1), "the first is not counted"),
         (("growth", "--sites", "1"), "--sites 1: too few"),
         (("detection", "--attacks", "sleep"), "--attacks sleep: unknown for made-up sites"),
         (("detection", "--rounds", 5), "made-up sites have 15"),
@@ -77,3 +79,18 @@ def test_detection_on_made_up_sites(fedmerit, tmp_path, monkeypatch):
     other = fedmerit("bench", "detection", "--out", tmp_path, *asked, "--on-verdict", "show")
     assert other.exit_code == 2
     assert "other on_verdict" in other.stderr
+
+
+@pytest.mark.slow
+def test_methods(fedmerit, server_sites_data, tmp_path):
+    tiny = ("--set", "architecture=unet", "--set", "width=2", "--set", "depth=2", "--repetitions", 1, "--rounds", 2)
+    result = fedmerit(
+        "bench", "methods", "--sites", server_sites_data, "--out", tmp_path, "--methods", "cffl,fedsac,cycle", *tiny
+    )
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "methods.csv").set_index(["case", "quantity"])["median"]
+    seconds = table[:, "CPU seconds per round"]
+    assert list(seconds.index) == ["fedavg", "cffl", "fedsac", "cycle"]
+    assert (seconds > 0).all()
+    assert "ratio to fedavg" in result.output
+    assert (tmp_path / "methods.png").exists()

@@ -69,12 +69,12 @@ class MemoryFolder:
     def of(self, round: int) -> Memory | None:
         """That of ``round``, if it is there."""
         file = self._file(round)
-        return Memory(**torch.load(file, weights_only=True)) if file.exists() else None
+        return _read(file) if file.exists() else None
 
     def latest(self, round: int) -> Memory | None:
         """That of the last round before ``round`` that the site did."""
         files = self._files(round)
-        return Memory(**torch.load(max(files), weights_only=True)) if files else None
+        return _read(max(files)) if files else None
 
     def _file(self, round: int) -> Path:
         return self.path / f"round_{round:05d}.pt"
@@ -82,3 +82,8 @@ class MemoryFolder:
     def _files(self, round: int) -> list[Path]:
         """Those of earlier rounds."""
         return [file for file in self.path.glob("round_*.pt") if file < self._file(round)]
+
+
+def _read(file: Path) -> Memory:
+    """What a file holds; memory-mapped, as most methods look at none of its vectors."""
+    return Memory(**torch.load(file, weights_only=True, mmap=True))
