@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cli.app import ServerSites, console, last_round, tell
+from cli.app import ServerSites, console, given, last_round, tell
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -126,6 +126,14 @@ def site(
     sites_folder: Annotated[Path | None, typer.Option(help="Folder of site folders that holds this site's.")] = None,
     site_folder: Annotated[Path | None, typer.Option(help="Or the site folder itself.")] = None,
     device: KitDevice = "auto",
+    evaluations: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPLIT=NUMBER,...",
+            help="Evaluate at most so many models a round for the server: validation=8,testing=4.",
+            show_default="as many as the run needs",
+        ),
+    ] = None,
     byoc: Byoc = False,
     surveys: Annotated[
         bool, typer.Option("--surveys/--no-surveys", help="Whether `fedmerit survey` gets an answer here.")
@@ -140,7 +148,7 @@ def site(
     if (sites_folder is None) == (site_folder is None):
         raise BadInput("--sites-folder or --site-folder: expected one of them")
     folder = site_folder or Path(sites_folder or "") / name_of(kit)
-    prepare_site(kit, folder, device, byoc, surveys)
+    prepare_site(kit, folder, device, byoc, surveys, **given(evaluations=evaluations))
     _report([*preflight(kit, offline), *_data(folder)])
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 

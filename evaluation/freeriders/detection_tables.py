@@ -21,7 +21,8 @@ from fedmerit.records.results import COLUMNS
 
 OF_EVIDENCE = ("small norm", "large norm", "previous step", "near duplicate", "opposed")  # of `DETECTORS`
 KEY = ["Method", "Attack", "Detector"]
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,8 @@ class Spoken:
 
     def honest_flagged(self) -> dict[str, bool]:
         """By honest site, whether it was flagged in any round."""
-        ever = np.array(self.flagged).any(axis=0)
-        honest = [site for site in self.watched.sites if site not in self.watched.attackers]
-        return {site: bool(ever[self.watched.sites.index(site)]) for site in honest}
+        ever = dict(zip(self.watched.sites, np.array(self.flagged).sum(axis=0) > 0, strict=True))
+        return {site: bool(flag) for site, flag in ever.items() if site not in self.watched.attackers}
 
 
 def spoken(federations: Sequence[Watched]) -> list[Spoken]:

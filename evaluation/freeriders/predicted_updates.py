@@ -55,7 +55,8 @@ class PredictedUpdates:
 
 
 def _mean(rows: Tensor, which: Tensor) -> Tensor:
-    return rows[which].mean(dim=0) if which.any() else torch.zeros_like(rows[0])
+    mean: Tensor = rows[which].mean(dim=0) if which.any() else torch.zeros_like(rows[0])
+    return mean
 
 
 def curvature_times(moves: Tensor, changes: Tensor, vector: Tensor) -> Tensor:
@@ -72,7 +73,8 @@ def curvature_times(moves: Tensor, changes: Tensor, vector: Tensor) -> Tensor:
     )
     right = torch.cat([sigma * (s @ v), y @ v])
     parts = torch.linalg.lstsq(middle, right[:, None], driver="gelsd").solution[:, 0]
-    return (sigma * v - torch.cat([sigma * s, y]).T @ parts).to(vector.dtype)
+    product: Tensor = sigma * v - torch.cat([sigma * s, y]).T @ parts
+    return product.to(vector.dtype)
 
 
 def two_clusters(scores: Tensor, seed: int) -> Tensor:

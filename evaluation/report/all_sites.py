@@ -10,7 +10,7 @@ import pandas as pd
 from evaluation.display import curves, dots_and_bars, heat_maps
 from evaluation.display.pages import Drawing, Picture, pictures, write_page
 from evaluation.display.table import Table, write_tables
-from evaluation.report import alt_texts, caveats, judgements, marks, summary
+from evaluation.report import alt_texts, caveats, judgements, marks, summary, verdicts
 from evaluation.report.agreement import Agreement, agreements
 from evaluation.report.all_sites_tables import report_tables
 from evaluation.report.hospitals import Hospital, hospital_table, hospitals, judged_method
@@ -82,7 +82,7 @@ def write_report(
         method=method,
         answers=_answers(judged, method, agreed),
         facts=summary.facts(results),
-        sentences=[*summary.sentences(results), *_suspected(suspicions.frame, honest)],
+        sentences=[*summary.sentences(results), *_judged(honest), *_suspected(suspicions.frame, honest)],
         of_methods=summary.method_by_method(results),
         planted=marks.planted(opened, suspicions.frame),
         notes=[*caveats.of_runs(honest, results), *caveats.of_attacked(opened)],
@@ -124,9 +124,15 @@ def _title(runs: Sequence[Run]) -> str:
     return ", ".join(labels) if len(labels) < 4 else f"{len(labels)} methods compared"
 
 
+def _judged(honest: Sequence[Run]) -> list[str]:
+    """Whom the guard judged in honest runs; nothing where none was guarded."""
+    guarded = [run for run in honest if verdicts.is_guarded(run)]
+    return [judgements.of_verdicts(verdicts.told(guarded))] if guarded else []
+
+
 def _suspected(suspicions: pd.DataFrame, honest: Sequence[Run]) -> list[str]:
-    """Whom detectors suspect in honest runs; of those with attackers another sentence speaks."""
-    labels = [run.label for run in honest]
+    """Whom detectors suspect in honest runs that no guard judged; of those with attackers another sentence speaks."""
+    labels = [run.label for run in honest if not verdicts.is_guarded(run)]
     said = of_suspicions(
         marks.by_detector(suspicions[suspicions["Method"].isin(labels)] if len(suspicions) else suspicions)
     )

@@ -48,7 +48,7 @@ def report_tables(
         found.append(_contributions(everything, several_seeds))
     marked = marks.marked(everyone)
     if not marked.empty:
-        found.append(Table("marks", "Flagged and expelled sites, and rejected replies", marked))
+        found.append(Table("marks", "Flagged, expelled and judged sites, and rejected replies", marked))
     costs = everything.rounds.costs
     if not costs.empty:
         found.append(Table("costs", f"Time and transfer per site and round{over_seeds}", headed(averaged(costs))))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from evaluation.display.table import Table
-from evaluation.report import marks
+from evaluation.report import marks, verdicts
 from evaluation.report.agreement import Agreement
 from evaluation.report.contribution_shares import contribution_shares, of_training_images
 from evaluation.report.judgements import Grounds, Measured, Verdict, of_gain, of_share, verdict
@@ -30,7 +30,8 @@ class Hospital:
     gain: Measured
     share: Measured  # of what all contributed, by the method's own estimate
     values: Mapping[str, float]  # by ground truth
-    flagged: str  # by whom; nothing where by nobody
+    flagged: str  # by whom, of guarded runs by the guard alone; nothing where by nobody
+    accused: bool  # look at it first: flagged; of guarded runs, by a verdict that stands
     grounds: Grounds
     sites: int  # that take part
 
@@ -46,7 +47,7 @@ class Hospital:
             self.gain, self.grounds, tested=not math.isnan(self.together.mean), alone=not math.isnan(self.alone)
         )
         share = of_share(self.share, 1 / self.sites, self.grounds.seeds)
-        return " ".join(filter(None, ("Flagged: look at it first." if self.flagged else "", gain, share)))
+        return " ".join(filter(None, ("Flagged: look at it first." if self.accused else "", gain, share)))
 
 
 def judged_method(runs: Sequence[Run], results: Results) -> str | None:
@@ -71,7 +72,7 @@ def hospitals(
         results: of them.
         method: as `judged_method` says.
         agreed: ground truths, where there are any.
-        suspicions: as `marks.suspected`.
+        suspicions: as `marks.suspected`; of guarded runs the guard's verdicts stand in their place.
     """
     dice, sites = results.dice, runs[0].sites
     alone = pd.Series(dtype=float)
@@ -79,7 +80,14 @@ def hospitals(
         alone = pd.Series(pd.DataFrame(dice.by_site.loc[ALONE]).mean())
     together, gain = (_of_method(of_sites(dice.intervals, name), method) for name in ("dice", "gain"))
     shares = contribution_shares(results).get(method, {})
-    server = marks.marked([run for run in runs if run.label == method])
+    of_method = [run for run in runs if run.label == method]
+    server = marks.marked(of_method)
+    server = server[~server["What"].isin(list(verdicts.DOES.values()))]
+    guarded = [run for run in of_method if verdicts.is_guarded(run)]
+    said, standing = verdicts.told(guarded), verdicts.stand(guarded)
+    if not guarded and not suspicions.empty:
+        own = suspicions[suspicions["Method"].astype(str) == method]
+        said = {str(site): [f"suspected: {', '.join(rows['Detector'])}"] for site, rows in own.groupby("Site")}
     return [
         Hospital(
             name=site,
@@ -88,7 +96,8 @@ def hospitals(
             gain=gain.get(site, Measured(math.nan)),
             share=shares.get(site, Measured(math.nan)),
             values={one.truth: float(one.values[site].mean()) / 100 for one in agreed},
-            flagged=_flagged(site, method, server, suspicions),
+            flagged="; ".join([*_found(site, server), *said.get(site, [])]),
+            accused=bool(_found(site, server)) or site in (standing if guarded else said),
             grounds=grounds_of(results, site, method),
             sites=len(sites),
         )
@@ -142,11 +151,7 @@ def _of_method(table: pd.DataFrame, method: str) -> dict[str, Measured]:
     return {str(site): Measured(row["mean"], row["low"], row["high"]) for site, row in rows.iterrows()}
 
 
-def _flagged(site: str, method: str, server: pd.DataFrame, suspicions: pd.DataFrame) -> str:
-    """By the server, then by which detectors."""
+def _found(site: str, server: pd.DataFrame) -> list[str]:
+    """What the server found of a site beside verdicts."""
     own = server[server["Site"] == site]
-    said = [f"{what}, rounds {rounds}" for what, rounds in own[["What", "Rounds"]].itertuples(index=False)]
-    if not suspicions.empty:
-        mine = suspicions[(suspicions["Site"] == site) & (suspicions["Method"].astype(str) == method)]
-        said += [f"suspected: {', '.join(mine['Detector'])}"] if len(mine) else []
-    return "; ".join(said)
+    return [f"{what}, rounds {rounds}" for what, rounds in own[["What", "Rounds"]].itertuples(index=False)]

@@ -235,6 +235,33 @@ def of_marks(flagged: Sequence[str], rejected: Sequence[str]) -> str:
     return f"Look at these first: {'; '.join(parts)}."
 
 
+def by_signs(kinds: Sequence[str]) -> str:
+    """``, by signs of length and direction``; nothing where it is not known by which."""
+    return f", by signs of {listed(list(kinds))}" if kinds else ""
+
+
+def of_verdict(what: str, rounds: str, kinds: Sequence[str], lifted: int | None) -> str:
+    """One verdict of the guard: what follows the hospital's name.
+
+    Args:
+        what: it did: accused, withheld, excluded.
+        rounds: in which it stood, in words.
+        kinds: of signs that it was found by.
+        lifted: the round without it; None: it stands.
+    """
+    did = "contribution, weight and reward withheld" if what == "withheld" else what
+    shown = "; nothing was withheld" if what == "accused" else ""
+    end = "" if lifted is None else f"; lifted in round {lifted}" + ("" if shown else ", and paid again")
+    return f"{did} {rounds}{by_signs(kinds)}{shown}{end}"
+
+
+def of_verdicts(found: Mapping[str, Sequence[str]]) -> str:
+    """Whom the guard judged in runs that were guarded, by hospital what `of_verdict` says of it."""
+    if not found:
+        return "The guard judged no hospital: no verdict stood in any round."
+    return f"The guard's verdicts: {'; '.join(f'{site}: {listed(list(said))}' for site, said in found.items())}."
+
+
 def of_suspicions(suspected: Mapping[str, Sequence[str]]) -> str:
     """Whom the detectors of free riders suspect, by detector; nothing where nobody is."""
     if not suspected:

@@ -1,4 +1,4 @@
-"""Flagged, expelled and rejected sites, with the evidence: rounds, values, thresholds, the server's reasons."""
+"""Flagged, expelled, rejected and judged sites, with the evidence: rounds, values, thresholds, the server's reasons."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,7 +7,8 @@ import pandas as pd
 from evaluation.display.table import DASH, Table
 from evaluation.freeriders.detection import flags
 from evaluation.freeriders.detectors import DETECTORS, Detector
-from evaluation.report.judgements import of_planted
+from evaluation.report.judgements import by_signs, of_planted
+from evaluation.report.verdicts import DOES, standings
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
 from fedmerit.methods.fedce import CLAIM_TOLERANCE
@@ -18,7 +19,7 @@ BY_SERVER = "server"  # the detector that repeats what stands in the table of ma
 
 
 def marked(runs: Sequence[Run]) -> pd.DataFrame:
-    """What the method and the server found: ``Method, Seed, Site, What, Rounds, Reason``, rounds joined."""
+    """What the method, the server and its guard found: ``Method, Seed, Site, What, Rounds, Reason``, rounds joined."""
     columns = ["site", "quantity", "split", "round"]
     rows = []
     for run in runs:
@@ -28,6 +29,11 @@ def marked(runs: Sequence[Run]) -> pd.DataFrame:
         rows += [
             (run.label, run.seed, site, what, number, _reason(run, str(site), str(what), int(number), split, reasons))
             for site, what, split, number in found[columns].itertuples(index=False)
+        ]
+        rows += [
+            (run.label, run.seed, one.site, one.what, number, f"the guard's verdict{by_signs(one.kinds)}")
+            for one in standings(run)
+            for number in range(one.since, run.rounds_done if one.lifted is None else one.lifted)
         ]
     table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
     table["What"] = table["What"].replace("removed", "expelled")
@@ -93,7 +99,9 @@ def planted(runs: Sequence[Run], suspicions: pd.DataFrame) -> list[str]:
         own = suspicions[suspicions["Method"] == label] if not suspicions.empty else suspicions
         told = {} if own.empty else {str(site): list(rows["Detector"]) for site, rows in own.groupby("Site")}
         for row in marked([run for run in runs if run.label == label]).to_dict("records"):
-            told.setdefault(row["Site"], []).append(f"the server ({row['What']})")
+            by = "the guard" if row["What"] in DOES.values() else "the server"
+            if (words := f"{by} ({row['What']})") not in told.setdefault(row["Site"], []):
+                told[row["Site"]].append(words)
         honest = sorted(site for site in told if site not in attacks)
         said.append(of_planted(label, attacks, told, honest))
     return said

@@ -136,7 +136,8 @@ class Adaptive(Noise):
         kept: Tensor = view.kept["update"]
         mixed = kept + noise_of(kept, self.noise * float(kept.double().norm()), view.random)
         norm = self.times * view.kept["ratio"] * float(view.step.double().norm())
-        return mixed * (norm / float(mixed.double().norm()))
+        sent: Tensor = mixed * (norm / float(mixed.double().norm()))
+        return sent
 
 
 def noise_of(like: Tensor, norm: float, random: Generator) -> Tensor:

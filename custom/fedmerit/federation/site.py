@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +72,7 @@ class Site:
         participants: names of the sites of the run; (): not known here.
         signer: of its log; None: it is not signed.
         certificate: PEM, of the site; "": it has none.
+        caps: by split, how many models its operator lets it evaluate in a round; others as the run needs.
 
     Raises:
         BadInput: the images do not fit the run's network, or the device is not there.
@@ -88,6 +89,7 @@ class Site:
         participants: Sequence[str] = (),
         signer: Signer | None = None,
         certificate: str = "",
+        caps: Mapping[str, int] | None = None,
     ):
         require_fit(config, folder)
         self.folder, self.config, self.name, self.certificate = folder, config, folder.name, certificate
@@ -95,7 +97,7 @@ class Site:
         self.method = config.build_method()
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name, signer)
-        self.participants = participants
+        self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
         self.models = self._models(ask_peer, key)
         finishes = config.training.finish == "own"
@@ -267,7 +269,7 @@ class Site:
         """What tells the question of ``task`` from others; `Refused` where the run does not need it answered."""
         question = question_of(task, models)
         sites = len(self.participants) or MOST_COALITION_SITES
-        require_within(task, question, self.config, sites, self.log.asked(task.round))
+        require_within(task, question, self.config, sites, self.log.asked(task.round), self.caps)
         return question
 
     def give_model(self, receiver: str, round: int) -> PeerModel | None:

@@ -38,7 +38,14 @@ from fedmerit.flare.turns import turn
 from fedmerit.records.ciphertexts import SiteKey
 from fedmerit.records.signing import Signer
 from fedmerit.training.networks import build_network
-from fedmerit.training.place import attack_of, device_of, follow_manifest, run_folder, site_folder
+from fedmerit.training.place import (
+    attack_of,
+    device_of,
+    evaluation_caps,
+    follow_manifest,
+    run_folder,
+    site_folder,
+)
 from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, failed_with
 
 KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup kit of a provisioned site
@@ -102,7 +109,8 @@ class MeritExecutor(Executor):
         kit = Path(engine.get_workspace().get_startup_kit_dir())
         signer = Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None  # the simulator has none
         pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
-        site = Site(site_folder(name), plan, own, device_of(name), ask_peer, key, participants, signer, pem)
+        folder, device, caps = site_folder(name), device_of(name), evaluation_caps()
+        site = Site(folder, plan, own, device, ask_peer, key, participants, signer, pem, caps)
         return attacking(site, attack_of(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

@@ -208,7 +208,9 @@ class Guard:
                 present & history.claimed,
             ]
         )
-        found = history.verdicts.after(seen, present, self.settings.on_verdict == "exclude")
+        known = torch.ones_like(seen)
+        known[KINDS.index("direction")] = signs.compared(history.direction, present)
+        found = history.verdicts.after(seen, known, present, self.settings.on_verdict == "exclude")
         return replace(history, verdicts=found)
 
     def _earners(self, counted: Tensor, images: Tensor, history: History) -> Earners:

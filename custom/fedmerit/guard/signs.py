@@ -32,7 +32,8 @@ STALENESS = Rule(
 DIRECTION = Rule(
     "sign: direction",
     f"Without the step that the model last took, the cosine to the others is under {PART:g} times the median of the "
-    f"others, mean over rounds; {2 * PART:g} times, while a verdict stands.",
+    f"others, mean over rounds; {2 * PART:g} times, while a verdict stands. Where the others have nothing in common "
+    "any more, the sign stays as it was.",
     "noise, delta weights, zero updates, reversed signs",
     "an honest site of other images shows this sign, and no other: it is never judged by it",
 )
@@ -72,7 +73,16 @@ def elsewhere(direction: Tensor, present: Tensor, against: Tensor) -> Tensor:
     Of sites that a verdict stands ``against`` (n,) twice as much is asked, so that chance lifts none.
     """
     usual = median_of_others(direction, present & direction.isfinite())
-    return present & (usual > SHOWN) & (direction < PART * usual * torch.where(against, 2, 1))
+    return compared(direction, present) & (direction < PART * usual * torch.where(against, 2, 1))
+
+
+def compared(direction: Tensor, present: Tensor) -> Tensor:
+    """(n,) bool: whether the others' directions have enough in common to be compared with, as of `elsewhere`.
+
+    Towards the end of training they have not: what was seen before is then neither confirmed nor refuted.
+    """
+    usual = median_of_others(direction, present & direction.isfinite())
+    return present & (usual > SHOWN)
 
 
 def new_directions(products: Tensor, inner: Tensor | None, squared: float, count: Tensor) -> Tensor:

@@ -34,10 +34,14 @@ class Verdicts:
         zeros = torch.zeros(sites, dtype=torch.long)
         return cls(torch.zeros(kinds, sites, dtype=torch.long), zeros, zeros.bool())
 
-    def after(self, seen: Tensor, present: Tensor, for_good: bool) -> "Verdicts":
-        """After a round in which signs were ``seen`` (kinds, n) bool of the ``present`` (n,) sites."""
-        lasted = torch.where(present, (self.lasted + 1) * seen, self.lasted)
-        quiet = torch.where(seen.sum(dim=0) < KINDS_NEEDED, self.quiet + 1, 0).where(present, self.quiet)
+    def after(self, seen: Tensor, known: Tensor, present: Tensor, for_good: bool) -> "Verdicts":
+        """After a round in which signs were ``seen`` (kinds, n) bool of the ``present`` (n,) sites.
+
+        Where a kind is not ``known`` (kinds, n) bool, it counts as it stood, and for no round more: that evidence
+        cannot be looked for speaks for no site.
+        """
+        lasted = torch.where(present & known, (self.lasted + 1) * seen, self.lasted)
+        quiet = torch.where((lasted > 0).sum(dim=0) < KINDS_NEEDED, self.quiet + 1, 0).where(present, self.quiet)
         found = present & ((lasted >= ROUNDS).sum(dim=0) >= KINDS_NEEDED)
         stays = self.against if for_good else self.against & (quiet < ROUNDS)
         return Verdicts(lasted, quiet, stays | found)

@@ -15,7 +15,7 @@ import torch
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.plugins import APPROVED
-from fedmerit.training.data import SiteFolder, open_sites
+from fedmerit.training.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
 SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, in the place of `SITES`
@@ -25,6 +25,7 @@ SERVER = "server"  # in the place of a site's name, for the server's own evaluat
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
 ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest where not named
+CAPS = "FEDMERIT_EVALUATIONS"  # models that a site here evaluates in a round at most: "validation=8,testing=4"
 
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
@@ -37,6 +38,7 @@ MANIFEST_SETTINGS = {
     "run": RUN,
     "runs": RUNS,
     "behaviours": ATTACKS,
+    "evaluations": CAPS,
 }
 
 
@@ -93,6 +95,24 @@ def attack_of(site: str) -> str | None:
     """The spec of what ``site`` does in the place of its honest rounds (`fedmerit.attacks`); None: it is honest."""
     setting = os.environ.get(ATTACKS)
     return _by_site(setting, ATTACKS + " is {}: expected SITE=SPEC,SITE=SPEC").get(site) if setting else None
+
+
+def evaluation_caps(setting: str | None = None) -> dict[str, int]:
+    """By split, how many models a site here evaluates in a round at most, in a setting as `CAPS` describes it.
+
+    Raises:
+        BadInput: the setting is not of that form; a misspelt cap must not count as none.
+    """
+    setting = os.environ.get(CAPS, "") if setting is None else setting
+    if not setting:
+        return {}
+    splits = (*SPLITS[1:], SERVER_SPLIT)
+    wrong = f"evaluations {{}}: expected SPLIT=NUMBER,SPLIT=NUMBER, each of {', '.join(splits)} at most once"
+    caps = _by_site(setting, wrong)
+    fits = set(caps) <= set(splits) and all(one.isascii() and one.isdigit() for one in caps.values())
+    if not fits or len(caps) < setting.count(",") + 1:
+        raise BadInput(wrong.format(repr(setting)))
+    return {split: int(number) for split, number in caps.items()}
 
 
 def attack_setting(specs: Mapping[str, str]) -> str:

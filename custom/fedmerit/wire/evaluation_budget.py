@@ -2,6 +2,7 @@
 
 Every evaluation tells the server something of the images that it is done on: a model that was trained with an image
 does better on it. The training images are evaluated for nobody. What was asked before costs nothing: it was answered.
+A site's operator may allow fewer, in the site's own kit, where no job and no server reaches; never more.
 """
 
 import hashlib
@@ -18,7 +19,16 @@ from fedmerit.errors import Refused
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import digest
 from fedmerit.training.data import SERVER_SPLIT
-from fedmerit.wire.messages import NOT_FOR_OTHERS, OVER_BUDGET, TRAIN, Evaluation, ImportanceTask, Task, WithModels
+from fedmerit.wire.messages import (
+    NOT_FOR_OTHERS,
+    OVER_BUDGET,
+    OVER_CAP,
+    TRAIN,
+    Evaluation,
+    ImportanceTask,
+    Task,
+    WithModels,
+)
 
 REPEATS = 3  # what a crash cut short is asked again, of models that may differ where noise or a GPU has a part in them
 FINISH = 3  # models that a site compares at the end, all but one its own
@@ -43,9 +53,14 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
 
 
 def require_within(
-    task: WithModels, question: str, config: RunConfiguration, sites: int, done: Iterable[Mapping[str, Any]]
+    task: WithModels,
+    question: str,
+    config: RunConfiguration,
+    sites: int,
+    done: Iterable[Mapping[str, Any]],
+    caps: Mapping[str, int] | None = None,
 ) -> None:
-    """`Refused` where a task asks for more than the run needs.
+    """`Refused` where a task asks for more than the run needs, or than the site's operator allows.
 
     Args:
         task: the server's.
@@ -53,6 +68,7 @@ def require_within(
         config: the run.
         sites: how many take part.
         done: what the site's log says that was asked for in the round.
+        caps: by split, at most how many models in a round, whatever the run needs; others are not capped.
     """
     split = "validation" if isinstance(task, Task) else task.split
     if isinstance(task, Evaluation) and task.estimate:
@@ -71,6 +87,13 @@ def require_within(
             asked[of] = int(record.get("models", 1)) or 1
     if question in asked:
         return
+    cap = (caps or {}).get(split)
+    if cap is not None and sum(asked.values()) + models > cap:
+        raise Refused(
+            OVER_CAP,
+            f"{models} models on the {split} split in round {task.round}, after {sum(asked.values())}; "
+            f"this site allows {cap}, {config.method} with {sites} sites needs {needed}",
+        )
     if sum(asked.values()) + models > REPEATS * needed:
         raise Refused(
             OVER_BUDGET,

@@ -10,6 +10,7 @@ from fedmerit.core import Outcome, Reports
 from fedmerit.guard.guard import RULES, Answers, Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import Guarding
+from fedmerit.guard.verdicts import ROUNDS, Verdicts
 from fedmerit.vectors import gram
 
 PAGE = Path(__file__).parents[3] / "docs" / "trust.md"
@@ -79,6 +80,27 @@ def test_a_site_that_stops_is_paid_again_unless_it_was_excluded(play):
     assert play(for_a_while, 6)[-1][1].verdicts.against[5]
     assert not play(for_a_while, 12)[-1][1].verdicts.against[5]
     assert play(for_a_while, 12, "exclude")[-1][1].verdicts.against[5]
+
+
+def test_a_sign_that_cannot_be_looked_for_any_more_stays_as_it_was():
+    """Else a verdict would end with training, when honest updates have nothing in common any more."""
+
+    def after(verdicts, rounds, short, elsewhere, known):
+        seen = torch.tensor([[short], [False], [elsewhere], [False]])
+        all_known = torch.ones(4, 1, dtype=torch.bool)
+        all_known[2] = known
+        for _ in range(rounds):
+            verdicts = verdicts.after(seen, all_known, torch.tensor([True]), False)
+        return verdicts
+
+    found = after(Verdicts.none(4, 1), ROUNDS, True, True, True)
+    assert found.against.all()
+    later = after(found, 20, True, False, False)
+    assert later.against.all()
+    assert later.lasted[2] == found.lasted[2]
+    assert not after(later, ROUNDS, False, False, False).against.any()  # it works again: one kind alone is left
+    assert not after(found, ROUNDS, True, False, True).against.any()
+    assert not after(Verdicts.none(4, 1), 20, True, True, False).against.any()  # nothing begins so
 
 
 def test_a_verdict_that_is_only_shown_changes_nothing(play):

@@ -107,3 +107,17 @@ def test_folder_of_another_site_is_refused(local, site, monkeypatch):
     monkeypatch.setenv(place.SITE_FOLDER, str(site))
     with pytest.raises(BadInput, match="site2"):
         place.site_folder("site2")
+
+
+def test_caps_on_evaluations(monkeypatch):
+    assert place.evaluation_caps("") == {}
+    monkeypatch.setenv(place.CAPS, "validation=8,server_validation=0")
+    assert place.evaluation_caps() == {"validation": 8, "server_validation": 0}
+
+
+@pytest.mark.parametrize(
+    "setting", ["validation", "validation=many", "validation=-1", "training=3", "validation=1,validation=2", "=3"]
+)
+def test_caps_that_are_none(setting):
+    with pytest.raises(BadInput, match="expected SPLIT=NUMBER,SPLIT=NUMBER, each of validation, testing"):
+        place.evaluation_caps(setting)

@@ -18,6 +18,7 @@ from fedmerit.wire.evaluation_budget import REPEATS, allowance, require_within
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
     OVER_BUDGET,
+    OVER_CAP,
     Evaluated,
     Evaluation,
     Failure,
@@ -135,3 +136,33 @@ def test_peer_of_no_part_in_the_run_gets_no_model(sites, tmp_path):
     assert site.give_model("stranger", 0) is None
     assert not (site.memory.path / SITE_LOG).exists()
     assert any(site.give_model("site2", round) for round in (0,))
+
+
+@pytest.fixture
+def capped(config, sites, tmp_path):
+    """A site whose operator caps evaluations."""
+    return lambda caps: Site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES, caps=caps)
+
+
+def test_an_operator_allows_fewer_models_than_the_run_needs(capped, config):
+    site = capped({"testing": 2})
+    assert site.answer(models(config, 3)) == Failure(OVER_CAP)
+    assert "this site allows 2, fedavg with 3 sites needs 6" in log_of(site)[0]["reason"]
+    assert cleared({}, {"failure": OVER_CAP})[1] == {"failure": OVER_CAP}
+    two = models(config, 2, seed=1)
+    assert isinstance(site.answer(two), Evaluated)
+    assert site.answer(models(config, 1, seed=2)) == Failure(OVER_CAP)
+    assert isinstance(site.answer(two), Evaluated)  # it has that answer
+
+
+def test_a_cap_counts_the_model_that_is_trained_from(capped, config):
+    site, task = capped({"validation": 1}), models(config, 2)
+    assert isinstance(site.answer(Task(0, task.models[0], task.buffers[0])), Reply)
+    assert site.answer(Task(0, task.models[1], task.buffers[0])) == Failure(OVER_CAP)
+
+
+def test_a_high_cap_raises_nothing(capped, config):
+    site = capped({"testing": 1000, "training": 1000})
+    needed = allowance(config, "testing", ROUNDS, len(NAMES))
+    assert site.answer(models(config, REPEATS * needed + 1)) == Failure(OVER_BUDGET)
+    assert site.answer(models(config, 1, split="training")) == Failure(NOT_FOR_OTHERS)

@@ -15,7 +15,7 @@ from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import site_policy
 from fedmerit.plugins import Reference
 from fedmerit.training.data import SiteFolder, open_sites
-from fedmerit.training.place import ALL_PARTS, MANIFEST, MANIFEST_SETTINGS, PARTS, SERVER, pick_device
+from fedmerit.training.place import ALL_PARTS, MANIFEST, MANIFEST_SETTINGS, PARTS, SERVER, evaluation_caps, pick_device
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
 RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none that tell of jobs
@@ -25,6 +25,7 @@ RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none 
 BYOC = "byoc"
 ASK = "app_command"  # right to ask a job at work how far it is
 REFUSED = (BYOC, "shell_commands", "server-predeployed-flwr")  # to everyone: foreign code, shells, Flower apps
+KEPT = (PARTS, "evaluations")  # of the manifest, where a kit is made ready once more: what its operator decided before
 UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would send a site's error log to the server
 
 
@@ -82,10 +83,11 @@ def prepare_site(
         device: "cpu", "cuda:0" or "auto".
         byoc: jobs may bring code of their own, as NVFlare's default policy has it.
         surveys: jobs may ask for a survey of the images.
-        settings: others of `fedmerit.training.place.MANIFEST_SETTINGS`, for studies.
+        settings: others of `fedmerit.training.place.MANIFEST_SETTINGS`: ``evaluations`` caps what the site evaluates
+            for the server; the rest is for studies.
 
     Raises:
-        BadInput: the kit is no site's, the folder is not the site's, or the device is not there.
+        BadInput: the kit is no site's, the folder is not the site's, the device is not there, or caps are none.
     """
     require_kind(kit, "client")
     site, opened = name_of(kit), SiteFolder(folder)
@@ -93,6 +95,7 @@ def prepare_site(
         raise BadInput(f"{folder}: holds site {opened.name!r}, the kit is that of {site!r}; the names have to agree")
     opened.require_cases()
     pick_device(device, site)
+    evaluation_caps(settings.get("evaluations", ""))
     resources = _default(kit, "resources.json")
     resources["components"] = [part for part in resources["components"] if part["id"] not in UNWANTED]
     for part in resources["components"]:
@@ -211,6 +214,6 @@ def _write_manifest(kit: Path, name: str, settings: Mapping[str, str]) -> None:
     assert set(settings) <= set(MANIFEST_SETTINGS)
     runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
     path = kit / "local" / MANIFEST
-    before = read_json(path).get(PARTS, {}) if path.exists() else {}
-    approved = {PARTS: before} if before else {}
-    write_json(path, {"site": name, **runs, **settings, **approved})
+    before = read_json(path) if path.exists() else {}
+    kept = {name: before[name] for name in KEPT if before.get(name)}
+    write_json(path, {"site": name, **runs, **kept, **settings})

@@ -15,7 +15,7 @@ from fedmerit.files import read_json
 from fedmerit.flare.deploy.kits import server_address
 from fedmerit.flare.deploy.line import Found, fail, ok, warn
 from fedmerit.flare.deploy.processes import running
-from fedmerit.training.place import pick_device
+from fedmerit.training.place import evaluation_caps, pick_device
 
 GIB = 2**30
 DISK = (1, 5)  # GiB free: below the first is too little, below the second little; models of every round, and logs
@@ -103,6 +103,17 @@ def device(setting: str, name: str) -> Iterator[Found]:
     else:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         yield ok(f"{chosen.type}, {cores} cores")
+
+
+def evaluations(setting: str) -> Iterator[Found]:
+    """The manifest's caps on what is evaluated for the server."""
+    try:
+        caps = evaluation_caps(setting)
+    except BadInput as error:
+        yield fail(f"{error}; run `fedmerit deploy site` with another --evaluations")
+        return
+    told = ", ".join(f"{number} models a round on {split}" for split, number in caps.items())
+    yield ok(f"at most {told}" if told else "as many models a round as the run needs; --evaluations caps them")
 
 
 def disk(kit: Path) -> Iterator[Found]:

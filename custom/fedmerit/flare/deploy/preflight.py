@@ -28,6 +28,11 @@ def preflight(kit: Path, offline: bool = False) -> list[Line]:
         ("encryption", lambda: kit_checks.encryption(kit, kind)),
         ("server", lambda: machine_checks.ports(kit) if kind == "server" else machine_checks.server(kit, offline)),
         ("device", lambda: machine_checks.device(manifest.get("device", "auto"), name_of(kit))),
+        *(
+            [("evaluations", lambda: machine_checks.evaluations(manifest.get("evaluations", "")))]
+            if kind == "client"
+            else []
+        ),
         ("disk", lambda: machine_checks.disk(kit)),
         ("memory", machine_checks.memory),
     ]

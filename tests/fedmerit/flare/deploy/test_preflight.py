@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
+from fedmerit.errors import BadInput
 from fedmerit.flare.deploy import machine_checks
 from fedmerit.flare.deploy.kits import prepare_server, prepare_site
 from fedmerit.flare.deploy.poc import free_port
@@ -62,7 +63,7 @@ def found(kit, what, **options):
 
 def test_everything_is_looked_at_and_fine(ready):
     lines = preflight(ready, offline=True)
-    after = ["encryption", "server", "device", "disk", "memory"]
+    after = ["encryption", "server", "device", "evaluations", "disk", "memory"]
     assert [line.what for line in lines] == ["versions", "certificate", "policy", *after]
     assert [line.what for line in lines if line.state == "fail"] == []
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
@@ -194,6 +195,18 @@ def test_device_that_is_not_there(ready):
     path.write_text(json.dumps(read(path) | {"device": "cuda:77"}))
     ((state, told),) = found(ready, "device")
     assert (state, "cuda:77" in told) == ("fail", True)
+
+
+def test_caps_on_evaluations(ready, sites):
+    assert found(ready, "evaluations")[0][1].startswith("as many models a round as the run needs")
+    prepare_site(ready, sites / "site1", evaluations="validation=8,testing=4")
+    assert found(ready, "evaluations")[0][1] == "at most 8 models a round on validation, 4 models a round on testing"
+    prepare_site(ready, sites / "site1")
+    assert read(ready / "local/fedmerit.json")["evaluations"] == "validation=8,testing=4"
+    prepare_site(ready, sites / "site1", evaluations="")
+    assert found(ready, "evaluations")[0][1].startswith("as many")
+    with pytest.raises(BadInput, match="evaluations 'validation': expected SPLIT=NUMBER"):
+        prepare_site(ready, sites / "site1", evaluations="validation")
 
 
 @pytest.mark.parametrize(("gib", "state"), [(0.5, "fail"), (2, "warn"), (100, "ok")])
