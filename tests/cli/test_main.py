@@ -12,8 +12,9 @@ from cli.main import app
 
 COMMANDS = [
     "prepare", "check", "partition", "shrink", "survey", "run", "compare", "demo", "evaluate", "report", "dossier",
-    "figure", "verify", "predict", "export-model", "fairness", "loo", "generalise", "shapley", "value", "power", "attack",
-    "freeriders", "paper", "methods", "export", "submit", "status", "fetch", "abort", "resume", "deploy", "bench",
+    "figure", "verify", "predict", "export-model", "fairness", "loo", "generalise", "shapley", "value", "power",
+    "attack", "freeriders", "paper", "methods", "export", "submit", "status", "fetch", "abort", "resume", "deploy",
+    "bench",
 ]  # fmt: skip
 BENCH = ["speed", "memory", "growth", "aggregation", "values"]
 DEPLOY = ["init", "site", "server", "approve", "check"]
