@@ -92,7 +92,9 @@ Finish = Annotated[
     str | None,
     typer.Option(metavar="none|own", help="own: each site takes home the best for its own patients, or what it had."),
 ]
-Method = typer.Option(help=", ".join(METHODS))
+Method = typer.Option(
+    help=", ".join(METHODS), autocompletion=lambda incomplete: [one for one in METHODS if one.startswith(incomplete)]
+)
 Methods = Annotated[
     str,
     typer.Option(

@@ -29,7 +29,6 @@ from cli.talking import talk
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.callback()(talk)

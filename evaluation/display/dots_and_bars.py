@@ -1,6 +1,7 @@
 """Figures of numbers of sites and methods side by side: Dice, gains, contributions beside ground truth."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -163,21 +164,25 @@ def agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> F
             panel.scatter(values[known], line[known], s=26, color=SITES[0]["color"])
             panel.set_title(method)
             panel.margins(0.2)
-            for site, below in _below(values[known], line[known]).items():
-                place = (4, -10) if below else (4, 3)
-                panel.annotate(site, (values[site], line[site]), place, textcoords="offset points", fontsize=7.5)
+            for site, (place, side) in _beside(values[known], line[known]).items():
+                at = values[site], line[site]
+                panel.annotate(site, at, place, textcoords="offset points", ha=side, fontsize=7.5)
         titled(figure, "Contribution, as the method says", f"{truth[0].upper()}{truth[1:]} value [points of Dice]")
     return figure
 
 
-def _below(x: pd.Series, y: pd.Series) -> dict[str, bool]:
-    """By site, whether its name is to stand below its dot, since the name of a dot near to it stands above."""
+RIGHT, LEFT, BELOW = ((4, 3), "left"), ((-4, 3), "right"), ((0, -11), "center")  # of a dot: points away, alignment
+
+
+def _beside(x: pd.Series, y: pd.Series) -> dict[str, tuple[tuple[int, int], str]]:
+    """By site, where its name is to stand: to the right of its dot, unless another dot is near there."""
     wide, high = (max(float(np.ptp(axis)), 1e-12) for axis in (x, y))
-    found: dict[str, bool] = {}
-    for site in x.sort_values().index:
-        near = [one for one in found if x[site] - x[one] < 0.2 * wide and abs(y[site] - y[one]) < 0.08 * high]
-        found[str(site)] = any(not found[one] for one in near)
-    return found
+    sites = [str(site) for site in x.sort_values(kind="stable").index]
+    near = [
+        x[right] - x[left] < 0.22 * wide and abs(y[right] - y[left]) < 0.08 * high for left, right in pairwise(sites)
+    ]
+    sides = zip(sites, [False, *near], [*near, False], strict=True)  # whether one is near on the left, on the right
+    return {site: BELOW if left and right else LEFT if right else RIGHT for site, left, right in sides}
 
 
 def _ranges(panel: Axes, rows: pd.DataFrame, places: Sequence[float], colour: str) -> None:

@@ -32,7 +32,8 @@ class Answers:
     name: str
     title: str
     table: Table
-    known: int  # items with evidence
+    whole: int  # items that evidence answers
+    partly: int  # that it answers in part
 
 
 def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None) -> Path:
@@ -59,7 +60,10 @@ def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None)
 
 
 def items_of(name: str) -> pd.DataFrame:
-    """The items of a list, text columns ``item, asks, evidence, ask``; evidence names keys of `EVIDENCE`."""
+    """The items of a list, text columns ``item, asks, evidence, open, ask``.
+
+    Evidence names keys of `EVIDENCE`; what these leave open is to be asked.
+    """
     with (files("evaluation.dossier") / "items" / f"{name}.csv").open() as content:
         return pd.read_csv(content, dtype=str, keep_default_na=False)
 
@@ -67,9 +71,13 @@ def items_of(name: str) -> pd.DataFrame:
 def _answers(name: str, title: str, found: Mapping[str, str]) -> Answers:
     items = items_of(name)
     told = [_told(keys.split(), found) for keys in items["evidence"]]
-    answers = [text or f"{NOT_KNOWN} {who}" for text, who in zip(told, items["ask"], strict=True)]
+    answers = [
+        f"{text} Beyond that ({left}): {NOT_KNOWN} {who}" if text and left else text or f"{NOT_KNOWN} {who}"
+        for text, left, who in zip(told, items["open"], items["ask"], strict=True)
+    ]
+    partly = sum(bool(text and left) for text, left in zip(told, items["open"], strict=True))
     frame = pd.DataFrame({"Item": items["item"], "What is asked": items["asks"], "Evidence": answers})
-    return Answers(name, title, Table(name, title, frame), sum(map(bool, told)))
+    return Answers(name, title, Table(name, title, frame), sum(map(bool, told)) - partly, partly)
 
 
 def _told(keys: Sequence[str], found: Mapping[str, str]) -> str:

@@ -138,7 +138,8 @@ def splits(file: File) -> str:
             else ""
         ),
     )
-    return f"Training, validation and testing are split by patient, at each site. {told}" if told else ""
+    how = "Training, validation and testing are split by patient, as file names or a table tell them, at each site."
+    return f"{how} {told}" if told else ""
 
 
 def counts(file: File) -> str:
@@ -189,7 +190,11 @@ def seeds(file: File) -> str:
 
 def selection(file: File) -> str:
     """Which round's model."""
-    return f"The model after the last round, {file.run.rounds - 1} counted from 0." if file.run.tested else ""
+    if not file.run.tested:
+        return ""
+    if file.info["training"].get("finish", "none") != "none":
+        return "Each site took home what was best for its own validation patients: results.csv says which."
+    return f"The model after the last round, {file.run.rounds - 1} counted from 0."
 
 
 def ensembles(file: File) -> str:

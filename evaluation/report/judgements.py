@@ -14,6 +14,8 @@ from evaluation.report.words import between, listed, percent, points
 FEWEST_SEEDS = 2
 FEWEST_CASES = 5  # test cases of a hospital, in one seed
 TOO_FEW = "not enough cases to judge"
+AS_SHOWN = 3  # decimals of a fraction: what a reader sees as the same percentage is not told apart
+TINY = 1e-9  # numbers that differ by less are a tie
 ONE_SEED = "one seed is not enough to judge"
 
 
@@ -96,7 +98,8 @@ def of_share(share: Measured, equal: float, seeds: int) -> str:
         return ""
     if seeds < FEWEST_SEEDS:
         return "One seed: its share may be chance."
-    place = {1: "more than", -1: "less than", 0: "about"}[share.against(equal)]
+    shown = Measured(*(round(one, AS_SHOWN) for one in (share.mean, share.low, share.high)))
+    place = {1: "more than", -1: "less than", 0: "about"}[shown.against(round(equal, AS_SHOWN))]
     return f"Gave {place} an equal share."
 
 
@@ -135,6 +138,8 @@ def of_most(shares: Mapping[str, Measured], seeds: int) -> str:
     if len(known) < 2:
         return ""
     most, least = (pick(known, key=lambda site: known[site].mean) for pick in (max, min))
+    if known[most].mean - known[least].mean < TINY:
+        return f"By the method's own estimate all contributed alike, {percent(1 / len(known))} of all each."
     text = (
         f"By the method's own estimate {most} contributed most ({percent(known[most].mean)} of all) and {least} least "
         f"({percent(known[least].mean)}); an equal share is {percent(1 / len(known))}"
@@ -147,14 +152,19 @@ def of_most(shares: Mapping[str, Measured], seeds: int) -> str:
 
 
 def of_values(values: Mapping[str, float], truth: str, seeds: int) -> str:
-    """Whose absence costs most, by a ground truth.
+    """Whose absence costs most, by a ground truth; nothing where it says nothing of two hospitals.
 
     Args:
         values: by hospital, fractions of Dice.
         truth: what the values are.
         seeds: that they rest on.
     """
-    most, least = (pick(values, key=lambda site: values[site]) for pick in (max, min))
+    known = {site: value for site, value in values.items() if not isnan(value)}
+    if len(known) < 2:
+        return ""
+    most, least = (pick(known, key=lambda site: known[site]) for pick in (max, min))
+    if known[most] - known[least] < TINY:
+        return f"By {truth} values all are worth alike to all ({points(known[most])} points of mean Dice)."
     text = f"By {truth} values {most} is worth most to all ({points(values[most])} points of mean Dice)"
     text += f" and {least} least ({points(values[least])})"
     return f"{text}. This is one seed: the order may be chance." if seeds < FEWEST_SEEDS else f"{text}."
@@ -162,16 +172,18 @@ def of_values(values: Mapping[str, float], truth: str, seeds: int) -> str:
 
 def of_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:
     """Which of several methods is highest in the mean, which for the worst-served, which serves most alike."""
-    best, kindest = (max(column, key=lambda method: column[method]) for column in (means, worst))
+    best, kindest = highest(means), highest(worst)
     text = (
-        f"Of {len(means)} methods, {best} has the highest mean test Dice ({percent(means[best])}), {kindest} the "
-        f"highest at its worst-served hospital ({percent(worst[kindest])})"
+        f"Of {len(means)} methods, {listed(best)} {_has(best)} the highest mean test Dice ({percent(means[best[0]])}), "
+        f"{listed(kindest)} the highest at {'its' if len(kindest) == 1 else 'their'} worst-served hospital "
+        f"({percent(worst[kindest[0]])})"
     )
-    if known := {method: value for method, value in spread.items() if not isnan(value)}:
-        evenest = min(known, key=lambda method: known[method])
+    if known := {method: -value for method, value in spread.items() if not isnan(value)}:
+        evenest = highest(known)
         text += (
-            f", and {evenest} serves the hospitals most alike (standard deviation {100 * known[evenest]:.1f} points, "
-            f"at a mean of {percent(means[evenest])})"
+            f", and {listed(evenest)} {'serves' if len(evenest) == 1 else 'serve'} the hospitals most alike (standard "
+            f"deviation {-100 * known[evenest[0]]:.1f} points, at a mean of "
+            f"{listed([percent(means[one]) for one in evenest])})"
         )
     return f"{text}."
 
@@ -221,6 +233,58 @@ def of_gains(gains: Mapping[str, Measured], grounds: Grounds) -> str:
             f"({points(lost[worst].mean)} points)"
         )
     return f"{' and '.join(parts)}, against training alone{end}."
+
+
+def of_taking_part(gains: Mapping[str, Measured], grounds: Grounds) -> str:
+    """What taking part in one method changed against training alone: a part of a sentence.
+
+    Args:
+        gains: by hospital, those that are known.
+        grounds: the fewest cases of any of them, and seeds.
+    """
+    mean = sum(gain.mean for gain in gains.values()) / len(gains)
+    text = f"taking part changes Dice by {points(mean)} points on average against training alone"
+    if grounds.hindrance:
+        return f"{text} ({grounds.hindrance})"
+    worse = [f"{site} ({points(gain.mean)})" for site, gain in gains.items() if gain.against(0) < 0]
+    less = [f"{site} ({points(gain.mean)})" for site, gain in gains.items() if gain.mean < 0 <= gain.against(0)]
+    parts = [f"{listed(worse)} would do better alone"] if worse else []
+    parts += [f"{listed(less)} {_has(less)} less than alone by an interval that holds 0"] if less else []
+    return f"{text}, and {listed(parts) if parts else 'no site has less than alone'}"
+
+
+def of_weights(weights: Mapping[str, float]) -> str:
+    """Who has the largest and the smallest weight in the end, likewise: ``weights`` by hospital, if known."""
+    most, least = highest(weights), highest({site: -weight for site, weight in weights.items()})
+    largest, smallest = weights[most[0]], weights[least[0]]
+    if largest - smallest < TINY:
+        return f"all sites ended with the weight {percent(largest)}"
+    return (
+        f"the largest weight in the end is that of {listed(most)}, {percent(largest)}, and the smallest that of "
+        f"{listed(least)}, {percent(smallest)} (an equal share is {percent(1 / len(weights))})"
+    )
+
+
+def of_estimate(contributions: Mapping[str, float]) -> str:
+    """Who contributed most by a method's own estimate, likewise; nothing where all contributed alike."""
+    most = highest(contributions)
+    if len(most) == len(contributions):
+        return ""
+    text = f"by the method's own estimate {listed(most)} contributed most"
+    below = [site for site, value in contributions.items() if value < 0]
+    return f"{text}, and the estimate is negative for {listed(below)}" if below else text
+
+
+def of_ranks(ranges: Sequence[tuple[int, int]]) -> str:
+    """Whether hospitals rank alike by contribution in every seed: best and worst rank of each, of several seeds."""
+    if all(best == worst for best, worst in ranges):
+        return "the sites rank alike by contribution in every seed"
+    return "the ranking by contribution changes with the seed, so no payment should rest on it"
+
+
+def highest(numbers: Mapping[str, float]) -> list[str]:
+    """Who has the largest number; several, where they tie."""
+    return [name for name, number in numbers.items() if max(numbers.values()) - number < TINY]
 
 
 def of_marks(flagged: Sequence[str], rejected: Sequence[str]) -> str:
@@ -300,6 +364,10 @@ def _sure(gains: Sequence[Measured], sign: int, judged: bool) -> str:
     if not judged:
         return ""
     return f" ({sum(gain.against(0) == sign for gain in gains) or 'none'} with an interval that leaves out 0)"
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
 def _capital(text: str) -> str:

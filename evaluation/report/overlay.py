@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from evaluation.display.drawing import NARROW, STYLE
+from evaluation.report.words import listed
 from evaluation.results.final_models import final_models
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
@@ -106,6 +107,12 @@ def without_blanks(shown: Sequence[Overlay]) -> list[Overlay]:
     several = len({one.method for one in shown}) > 1
     kept = KEPT[min(2 if several else 3, *map(len, sites.values()))]
     return [one for one in shown if one.which in kept or one.which == "only"]
+
+
+def of_cases(shown: Sequence[Overlay]) -> str:
+    """Which of a site's cases are there, in words."""
+    there = {one.which for one in shown}
+    return listed([which for which in WHICH if which in there])
 
 
 def draw(shown: Sequence[Overlay]) -> Figure:

@@ -11,9 +11,9 @@ import pandas as pd
 
 from evaluation.display.drawing import png
 from evaluation.display.pages import Picture, photograph
-from evaluation.display.table import HEADINGS, UNITS
+from evaluation.display.table import DASH, HEADINGS, UNITS
 from evaluation.report.alt_texts import of_overlays
-from evaluation.report.overlay import draw, overlays, without_blanks
+from evaluation.report.overlay import draw, of_cases, overlays, without_blanks
 from evaluation.results.dice import SURFACES
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
@@ -46,7 +46,7 @@ def settings_of(runs: Sequence[Run], shown: Sequence[Mapping[str, Any]]) -> tupl
     differing = table.drop(columns=[*same, *(name for name in OF_ONE_RUN if name in table and name not in same)])
     labels = [run.label for run in runs]
     rows = [
-        {"Method": label} | {name: ", ".join(filter(None, dict.fromkeys(part[name]))) for name in differing}
+        {"Method": label} | {name: ", ".join(filter(None, dict.fromkeys(part[name]))) or DASH for name in differing}
         for label, part in differing.groupby(labels, sort=False)
     ]
     return {str(name): table[name].iloc[0] for name in same}, pd.DataFrame(rows)
@@ -123,7 +123,7 @@ def overlay_picture(
         return None, f"No segmentation is shown: {error if only is None else 'its images are not on this machine'}."
     labels = list(dict.fromkeys(run.label for run in tested))
     caption = (
-        f"The best, median and worst test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
+        f"The {of_cases(shown)} test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
         "in the slice where the organ is largest. The Dice is that of the whole case."
     )
     return photograph(content, caption, of_overlays(shown), file), ""

@@ -8,13 +8,11 @@ import pandas as pd
 from evaluation.report import judgements
 from evaluation.report.hospitals import grounds_of
 from evaluation.report.judgements import Measured
-from evaluation.report.words import listed, percent, points
+from evaluation.report.words import listed, percent
 from evaluation.results.bootstrap import LEVEL
 from evaluation.results.dice import over_sites
 from evaluation.results.intervals import alike, by_rank, of_methods, of_sites
 from evaluation.results.views import Results
-
-TINY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -113,35 +111,26 @@ def _findings(results: Results, method: str) -> Iterator[str]:
             f"the mean test Dice is {percent(row['mean'])}, highest at {row['best_site']} ({percent(row['best'])}) "
             f"and lowest at {row['worst_site']} ({percent(row['worst'])})"
         )
-    for _, line in _of(results.dice.gains, method).iterrows():
-        known = line.dropna()
-        lost = [f"{site} ({points(value)})" for site, value in known.items() if value < 0]
-        yield (
-            f"taking part changes Dice by {points(known.mean())} points on average against training alone, and "
-            + (f"{listed(lost)} would do better alone" if lost else "no site loses by it")
-        )
-    for _, line in _of(_mean(results, "weight"), method).iterrows():
-        if (known := line.dropna()).size:
-            yield (
-                f"all sites ended with the weight {percent(known.max())}"
-                if _equal(known)
-                else f"the largest weight in the end is {_top(known)}'s, {percent(known.max())}, and the smallest "
-                f"{_top(-known)}'s, {percent(known.min())} (an equal share is {percent(1 / len(known))})"
-            )
-    for _, line in _of(_mean(results, "mean_contribution"), method).iterrows():
-        if (known := line.dropna()).size and not _equal(known):
-            text = f"by the method's own estimate {_top(known)} contributed most"
-            if below := [str(site) for site, value in known.items() if value < 0]:
-                text += f", and the estimate is negative for {listed(below)}"
-            yield text
+    gains = of_sites(results.dice.intervals, "gain").dropna(subset="mean")
+    gains = gains[gains.index.get_level_values("method") == method].droplevel("method")
+    if len(gains):
+        measured = {str(site): Measured(row["mean"], row["low"], row["high"]) for site, row in gains.iterrows()}
+        yield judgements.of_taking_part(measured, grounds_of(results, method=method))
+    if weights := _known(results, "weight", method):
+        yield judgements.of_weights(weights)
+    contributions = _known(results, "mean_contribution", method)
+    if contributions and (text := judgements.of_estimate(contributions)):
+        yield text
     ranks = results.rounds.ranks
     ranks = ranks[ranks.index.get_level_values("method") == method]
     if not ranks.empty:
-        yield (
-            "the sites rank alike by contribution in every seed"
-            if (ranks["best"] == ranks["worst"]).all()
-            else "the ranking by contribution changes with the seed, so no payment should rest on it"
-        )
+        yield judgements.of_ranks(list(zip(ranks["best"], ranks["worst"], strict=True)))
+
+
+def _known(results: Results, quantity: str, method: str) -> dict[str, float]:
+    """By site, one column of contributions of one method, mean over seeds, where it is known."""
+    lines = _of(_mean(results, quantity), method)
+    return {str(site): float(value) for site, value in lines.iloc[0].dropna().items()} if len(lines) else {}
 
 
 def _of(table: pd.DataFrame, method: str) -> pd.DataFrame:
@@ -175,4 +164,4 @@ def _top(line: pd.Series) -> str:
 
 
 def _equal(line: pd.Series) -> bool:
-    return bool(line.max() - line.min() < TINY)
+    return bool(line.max() - line.min() < judgements.TINY)

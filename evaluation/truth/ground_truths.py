@@ -179,6 +179,6 @@ def _require_sites(valued: Iterable[str], sites: Sequence[str]) -> None:
 
 def _note(name: str, seed: int, command: str, lacking: Sequence[Coalition]) -> str:
     return (
-        f"{name}, seed {seed}: no utility of {named(lacking)}; `fedmerit {command} --sites SITES --seeds {seed} "
+        f"{name}, seed {seed}: no utility of {named(lacking, 1)}; `fedmerit {command} --sites SITES --seeds {seed} "
         "--out DIR`, with the same DIR and options, trains what is missing"
     )

@@ -120,9 +120,9 @@ def semivalue(game: Game, weights: Weights, sites: Sequence[str] | None = None) 
     return combined(game, coefficients(names, weights))
 
 
-def named(coalitions: Sequence[Coalition]) -> str:
-    """Coalitions for a message, all but the first few of them counted."""
-    texts = [text_of(one) or "nobody" for one in coalitions[:MOST_NAMED]]
+def named(coalitions: Sequence[Coalition], most: int = MOST_NAMED) -> str:
+    """Coalitions for a message, all but the first ``most`` of them counted."""
+    texts = [text_of(one) or "nobody" for one in coalitions[:most]]
     more = len(coalitions) - len(texts)
     return f"coalition{'s' * (len(coalitions) > 1)} {', '.join(texts)}" + (f" and {more} more" if more else "")
 

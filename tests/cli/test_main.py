@@ -1,7 +1,9 @@
 """The command as a whole: what there is, how it explains itself."""
 
+import os
 import re
 import subprocess
+from unittest.mock import patch
 
 import pytest
 import typer.main
@@ -9,9 +11,10 @@ import typer.main
 from cli.main import app
 
 COMMANDS = [
-    "prepare", "check", "partition", "shrink", "run", "compare", "demo", "evaluate", "report", "dossier", "figure",
-    "verify", "predict", "export-model", "fairness", "loo", "generalise", "shapley", "value", "power", "attack",
-    "freeriders", "paper", "methods", "export", "submit", "status", "fetch", "abort", "resume", "deploy", "bench",
+    "prepare", "check", "partition", "shrink", "survey", "run", "compare", "demo", "evaluate", "report", "dossier",
+    "figure", "verify", "predict", "export-model", "fairness", "loo", "generalise", "shapley", "value", "power",
+    "attack", "freeriders", "paper", "methods", "export", "submit", "status", "fetch", "abort", "resume", "deploy",
+    "bench",
 ]  # fmt: skip
 BENCH = ["speed", "memory", "growth", "aggregation", "values"]
 DEPLOY = ["init", "site", "server", "approve", "check"]
@@ -40,6 +43,27 @@ def test_command_explains_itself(fedmerit, command):
     result = fedmerit(*command, "--help")
     assert result.exit_code == 0
     assert f"Usage: root {' '.join(command)}" in plain(result.output)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("fedmerit sur", "survey"), ("fedmerit survey --fl", "--floor"), ("fedmerit run --method fedc", "fedce\nfedci")],
+)
+def test_a_shell_completes_commands_options_and_methods(scripts, typed, offered):
+    asked = {"_FEDMERIT_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    result = subprocess.run(
+        [scripts / "fedmerit"], capture_output=True, text=True, timeout=300, env={**os.environ, **asked}
+    )
+    assert result.stdout.strip() == offered
+
+
+def test_completion_is_installed_where_the_shell_looks_for_it(fedmerit, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with patch("shellingham.detect_shell", return_value=("bash", "/bin/bash")):
+        shown, installed = fedmerit("--show-completion"), fedmerit("--install-completion")
+    assert (shown.exit_code, installed.exit_code) == (0, 0)
+    assert "COMPLETE=complete_bash" in shown.output
+    assert "bash_completions" in (tmp_path / ".bashrc").read_text()
 
 
 def test_unknown_command(fedmerit):

@@ -53,5 +53,8 @@ def test_agreement_names_each_dot() -> None:
 def test_names_of_dots_that_lie_close_stand_on_different_sides() -> None:
     values = pd.Series({"a": 1.0, "b": 1.05, "c": 2.0})
     figure = dots_and_bars.agreement(values, {"fedce": pd.Series({"a": 0.5, "b": 0.5, "c": 0.1})}, "Shapley")
-    sides = {text.get_text(): text.xyann[1] > 0 for text in figure.axes[0].texts}
-    assert sides == {"a": True, "b": False, "c": True}
+    sides = {text.get_text(): text.get_ha() for text in figure.axes[0].texts}
+    assert sides == {"a": "right", "b": "left", "c": "left"}
+    crowd = pd.Series({"a": 1.0, "b": 1.01, "c": 1.02, "d": 3.0})
+    figure = dots_and_bars.agreement(crowd, {"fedce": crowd * 0 + 0.5}, "Shapley")
+    assert {text.get_text(): text.get_ha() for text in figure.axes[0].texts}["b"] == "center"

@@ -21,6 +21,7 @@ def test_every_item_names_known_evidence_and_whom_to_ask(name: str) -> None:
     items = items_of(name)
     assert items["item"].is_unique
     assert (items[["item", "asks", "ask"]] != "").all(axis=None)
+    assert not ((items["open"] != "") & (items["evidence"] == "")).any()  # what is left open is beside evidence
     assert {key for keys in items["evidence"] for key in keys.split()} <= {*EVIDENCE, *NEVER}
 
 
@@ -46,6 +47,13 @@ def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> 
     assert claim["7"] == f"{NOT_KNOWN} each hospital's data manager"  # no site folder is here
     assert claim["33"] == f"{NOT_KNOWN} a hospital that took no part"
     assert flute["Membership"].startswith(NOT_KNOWN)
+    # What was measured answers such an item in part, and whom to ask for the rest is said.
+    assert claim["40"].endswith(f"Beyond that (limits that the numbers do not show): {NOT_KNOWN} the authors")
+    annex = _read(tmp_path / "out", "eu-ai-act-annex-iv")
+    assert annex["1(e)"] == f"{NOT_KNOWN} the model's provider"  # what it was trained on is not what it is to run on
+    assert annex["4"] == f"{NOT_KNOWN} the study's statistician"  # measures do not say why they are suitable
+    assert "in part" in page
+    assert "hold them against the originals" in page
     assert str(tmp_path) not in page
 
 

@@ -134,3 +134,59 @@ def test_of_planted_attackers() -> None:
     assert "A (zero) was flagged by small norm and nothing flagged B (noise)" in text
     assert text.endswith("Honest, and flagged by some detector as well: C.")
     assert judgements.of_planted("x", {"A": "zero"}, {}, []).endswith("No honest one was flagged.")
+
+
+def test_of_ties() -> None:
+    """Who is equal is not put in an order."""
+    alike = {"A": Measured(0.5, 0.5, 0.5), "B": Measured(0.5, 0.5, 0.5)}
+    assert judgements.of_most(alike, 2) == "By the method's own estimate all contributed alike, 50.0% of all each."
+    values = judgements.of_values({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2)
+    assert values == "By Shapley values all are worth alike to all (+1.0 points of mean Dice)."
+    text = judgements.of_methods({"a": 0.8, "b": 0.8}, {"a": 0.6, "b": 0.6}, {"a": 0.1, "b": 0.1})
+    assert text == (
+        "Of 2 methods, a and b have the highest mean test Dice (80.0%), a and b the highest at their worst-served "
+        "hospital (60.0%), and a and b serve the hospitals most alike (standard deviation 10.0 points, at a mean of "
+        "80.0% and 80.0%)."
+    )
+    assert judgements.of_weights({"A": 0.5, "B": 0.5}) == "all sites ended with the weight 50.0%"
+    assert "that of A and B, 40.0%, and the smallest that of C, 20.0%" in judgements.of_weights(
+        {"A": 0.4, "B": 0.4, "C": 0.2}
+    )
+    assert judgements.of_estimate({"A": 0.1, "B": 0.1}) == ""
+    assert judgements.of_estimate({"A": 0.1, "B": 0.1, "C": -0.1}) == (
+        "by the method's own estimate A and B contributed most, and the estimate is negative for C"
+    )
+    assert judgements.overall({"A": Verdict.TIE}, "fedce").endswith("of A no difference can be told.")
+
+
+def test_a_share_that_reads_as_an_equal_one_is_about_equal() -> None:
+    assert judgements.of_share(Measured(0.1668, 0.16675, 0.1670), 1 / 6, 2) == "Gave about an equal share."
+
+
+def test_of_a_ground_truth_that_is_missing() -> None:
+    assert judgements.of_values({"A": math.nan, "B": math.nan}, "Shapley", 2) == ""
+    assert judgements.of_values({"A": 0.01, "B": math.nan}, "Shapley", 2) == ""
+
+
+def test_of_taking_part() -> None:
+    """Nobody is said to be better alone by a mean whose interval holds 0, or by few cases, or by one seed."""
+
+    def said(*gains: Measured, grounds: Grounds = ENOUGH) -> str:
+        text = judgements.of_taking_part(dict(zip("ABC", gains, strict=False)), grounds)
+        return text.partition("taking part changes Dice by ")[2]
+
+    fell = Measured(-0.01, -0.04, 0.02)
+    assert said(GAIN, TIE).endswith("against training alone, and no site has less than alone")
+    assert said(GAIN, LOSS).endswith(f"and B ({MINUS}5.0) would do better alone")
+    assert said(GAIN, LOSS, fell).endswith(
+        f"and B ({MINUS}5.0) would do better alone and C ({MINUS}1.0) has less than alone by an interval that holds 0"
+    )
+    assert said(fell, Measured(-0.01)).endswith("have less than alone by an interval that holds 0")
+    assert said(LOSS, grounds=FEW).endswith("against training alone (not enough cases to judge (4; 5 are needed))")
+    assert said(LOSS, grounds=ONE).endswith("against training alone (one seed is not enough to judge)")
+    assert said(GAIN, LOSS).startswith("+0.0 points on average")
+
+
+def test_of_ranks() -> None:
+    assert judgements.of_ranks([(1, 1), (2, 2)]) == "the sites rank alike by contribution in every seed"
+    assert judgements.of_ranks([(1, 2), (1, 2)]).startswith("the ranking by contribution changes with the seed")

@@ -1,0 +1,81 @@
+"""The wheel alone, in an empty folder: from images to a report and a model to use."""
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ("cli", "custom", "data_prep", "evaluation", "fedmerit_api", "pyproject.toml", "README.md", "LICENSE")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """FedMerit, installed from its wheel into an environment of its own, and a folder that was empty."""
+
+    scripts: Path
+    folder: Path
+
+    def __call__(self, command: str, *arguments: object) -> str:
+        """What a command of the environment prints."""
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        words = [self.scripts / command, *map(str, arguments)]
+        done = subprocess.run(words, cwd=self.folder, env=kept, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    pytest.importorskip("setuptools", reason="a wheel is built without the network where setuptools is installed")
+    root = tmp_path_factory.mktemp("wheel")
+    source, environment, work = (root / name for name in ("source", "environment", "work"))
+    source.mkdir()
+    work.mkdir()
+    for name in SOURCES:
+        copied = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copied(ROOT / name, source / name)
+    pip, quiet = [sys.executable, "-m", "pip"], ("--quiet", "--no-deps")
+    subprocess.run([*pip, "wheel", *quiet, "--no-build-isolation", "--wheel-dir", root, source], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python = environment / "bin" / "python"
+    asked = [python, "-c", "import site; print(site.getsitepackages()[0])"]
+    own = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    (Path(own) / "dependencies.pth").write_text("\n".join(site.getsitepackages()))  # their .pth files do not count here
+    (wheel,) = root.glob("*.whl")
+    subprocess.run([*pip, "--python", python, "install", *quiet, "--no-index", wheel], check=True)
+
+    return Installed(environment / "bin", work)
+
+
+def test_the_wheel_alone_prepares_trains_reports_predicts_and_exports(installed: Installed) -> None:
+    work = installed.folder
+    told = installed("python", "-c", "import fedmerit, cli; print(fedmerit.__file__, cli.__file__)")
+    assert str(ROOT) not in told
+    prepared = ("--size", 32, "--patients", 5, "--no-pictures")
+    installed("fedmerit", "prepare", "synthetic-prostate", "--out", "sites", *prepared)
+    training = ("--only", "site1,site2", "--rounds", 2, "--recipe", "quick", "--engine", "local")
+    log = ("--log", "logs/run.log")
+    installed("fedmerit", *log, "run", "--method", "fedce", "--sites", "sites", *training, "--out", "run")
+    assert "round 1: Dice" in (work / "logs/run.log").read_text()
+    installed("fedmerit", "report", "run", "--out", "shown")
+    installed("fedmerit", "survey", "--sites", "sites", "--out", "surveyed")
+    installed("fedmerit", "dossier", "run", "--out", "told")
+    for page in ("shown/report.html", "surveyed/survey.html", "told/dossier.html"):
+        assert "</html>" in (work / page).read_text()
+    image = np.random.default_rng(0).normal(size=(64, 64, 5)).astype(np.float32)
+    nib.save(nib.Nifti1Image(image, np.diag([2.0, 2.0, 4.0, 1.0])), work / "raw.nii.gz")
+    installed("fedmerit", "predict", "run", "raw.nii.gz", "--out", "masks")
+    (mask,) = (work / "masks").rglob("*.nii.gz")
+    assert nib.load(mask).shape == image.shape
+    told = installed("fedmerit", "export-model", "run", "--bundle", "bundle", "--torchscript", "model.ts")
+    assert "MONAI applied its network" in told
+    assert (work / "model.ts").exists()
