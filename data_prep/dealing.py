@@ -143,7 +143,8 @@ def _variety(classes: int, sites: int) -> NDArray[np.float64]:
     """
     widths = np.floor(np.linspace(np.ceil(classes / sites), classes, sites) + 1e-9)
     starts = np.cumsum(widths) - widths
-    shares = ((np.arange(classes)[:, None] - starts) % classes < widths).astype(np.float64)
+    seen = (np.arange(classes)[:, None] - starts) % classes < widths
+    shares: NDArray[np.float64] = seen.astype(np.float64)
     for _ in range(FITS):
         shares *= classes / sites / shares.sum(axis=0)
         shares /= shares.sum(axis=1, keepdims=True)

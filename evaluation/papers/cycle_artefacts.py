@@ -119,14 +119,14 @@ def _plot(study: Study, artefact: Artefact) -> Made:
 def _surfaces(study: Study, artefact: Artefact) -> Made:
     """Figure 14: what `_gains` has, as two maps over both parameters."""
     made = _gains(study, artefact)
-    frame = made.tables[0].frame.set_index("Method")
-    rows = []
-    for opt, most in TAUS:
-        label = f"cycle:tau_opt={opt:g}:tau_max={most:g}"
-        if label in frame.index:
-            gain, spread = (float(frame.loc[label, f"{what}, {UNI.name}"]) for what in ("MCG [points]", "CGS [points]"))
-            rows.append({"tau_opt": opt, "tau_max": most, "MCG [points]": gain, "CGS [points]": spread})
-    numbers = pd.DataFrame(rows)
+    by_label = {f"cycle:tau_opt={opt:g}:tau_max={most:g}": (opt, most) for opt, most in TAUS}
+    frame = made.tables[0].frame
+    frame = frame[frame["Method"].isin(by_label)]
+    if frame.empty:
+        raise BadInput("no training of cycle is finished; the same command goes on")
+    opt, most = zip(*(by_label[label] for label in frame["Method"]), strict=True)
+    measured = {what: frame[f"{what}, {UNI.name}"].to_list() for what in ("MCG [points]", "CGS [points]")}
+    numbers = pd.DataFrame({"tau_opt": opt, "tau_max": most} | measured)
     with style.context(STYLE):
         figure, axes = panels(2)
         for panel, what in zip(axes, ("MCG [points]", "CGS [points]"), strict=True):

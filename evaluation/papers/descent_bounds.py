@@ -119,7 +119,7 @@ def _local(
     for step in range(steps):
         gradient = losses.gradient(site, own)
         if step:
-            beta = max(beta, float(np.linalg.norm(first - gradient) / max(np.linalg.norm(start - own), 1e-300)))
+            beta = max(beta, float(np.linalg.norm(first - gradient)) / max(float(np.linalg.norm(start - own)), 1e-300))
             delta = max(delta, float(summed @ summed) / max(step * whole, 1e-300))
         summed = summed + gradient
         own = own - eta * gradient

@@ -96,19 +96,32 @@ def study(sites, tmp_path, monkeypatch):
     return study
 
 
-def pretend(study, artefact):
-    """Give every comparison that the artefact needs its runs."""
-    for need in artefact.needs:
-        if isinstance(need, Compared):
+@pytest.fixture(scope="session")
+def made_up(tmp_path_factory):
+    """What gives the folder of a made-up run, the same for every way of dealing; each is made once."""
+    out = tmp_path_factory.mktemp("made-up")
+
+    def folder_of(label, seed, names):
+        folder = out / str(len(names)) / f"{label}-{seed}"
+        if not folder.exists():
+            made_up_run(folder, label, seed, names)
+        return folder
+
+    return folder_of
+
+
+@pytest.fixture
+def pretend(made_up):
+    """What gives every comparison that an artefact needs its runs."""
+
+    def given(study, artefact):
+        for need in (one for one in artefact.needs if isinstance(one, Compared)):
             names = SITES if need.deal is None else [f"site-{number}" for number in range(1, 6)]
-            trainings = []
-            for label in need.labels:
-                for seed in study.seeds:
-                    folder = study.out / f"{need.deal.name if need.deal else 'given'}" / f"{label}-{seed}"
-                    if not folder.exists():
-                        made_up_run(folder, label, seed, names)
-                    trainings.append(Made_up(label, seed, folder))
-            study.trainings[need] = trainings
+            study.trainings[need] = [
+                Made_up(label, seed, made_up(label, seed, names)) for label in need.labels for seed in study.seeds
+            ]
+
+    return given
 
 
 OF_COMPARISONS = [
@@ -122,7 +135,7 @@ OF_COMPARISONS = [
     "name",
     [pytest.param(name, marks=pytest.mark.slow if place % 6 else ()) for place, name in enumerate(OF_COMPARISONS)],
 )
-def test_an_artefact_of_comparisons_is_made(name, study):
+def test_an_artefact_of_comparisons_is_made(name, study, pretend):
     artefact = ARTEFACTS[name]
     pretend(study, artefact)
     made = artefact.make(study, artefact)
@@ -143,7 +156,7 @@ def test_an_artefact_of_comparisons_is_made(name, study):
         assert [table.name for table in made.tables[1:]] or artefact.published
 
 
-def test_table_1_stands_beside_the_papers_means(study):
+def test_table_1_stands_beside_the_papers_means(study, pretend):
     artefact = ARTEFACTS["fedce-table1"]
     pretend(study, artefact)
     ours, *theirs = artefact.make(study, artefact).tables
@@ -156,7 +169,7 @@ def test_table_1_stands_beside_the_papers_means(study):
     assert [table.name for table in theirs] == ["table1-published-1", "table1-published-2"]
 
 
-def test_correlations_over_dealt_sites_by_hand(study):
+def test_correlations_over_dealt_sites_by_hand(study, pretend):
     artefact = ARTEFACTS["fedave-table2"]
     pretend(study, artefact)
     ours = artefact.make(study, artefact).tables[0]
@@ -172,7 +185,7 @@ def test_correlations_over_dealt_sites_by_hand(study):
     assert "standalone" not in cells.index
 
 
-def test_gains_over_training_alone_by_hand(study):
+def test_gains_over_training_alone_by_hand(study, pretend):
     artefact = ARTEFACTS["cycle-table1"]
     pretend(study, artefact)
     ours, *theirs = artefact.make(study, artefact).tables
@@ -182,7 +195,7 @@ def test_gains_over_training_alone_by_hand(study):
     assert row["MVA [%], Homogeneous"] == pytest.approx(100 * dice.loc["cycle"].to_numpy().mean())
     assert row["MCG [points], Homogeneous"] == pytest.approx(np.mean([gain.mean() for gain in gains]))
     assert row["CGS [points], Homogeneous"] == pytest.approx(np.mean([gain.std(ddof=1) for gain in gains]))
-    assert [table.name for table in theirs] == ["table1-published-1", "table1-published-2"]
+    assert [table.name for table in theirs] == [f"table1-published-{number}" for number in (1, 2, 3)]
     by_site = ARTEFACTS["cycle-table9"]
     pretend(study, by_site)
     uni = by_site.make(study, by_site).tables[0].frame.set_index("Method")
@@ -192,7 +205,7 @@ def test_gains_over_training_alone_by_hand(study):
     assert uni.loc["cycle", "Worse off than alone"] == (", ".join(lost) or "nobody")
 
 
-def test_the_site_with_wrong_masks_stands_apart(study, tmp_path):
+def test_the_site_with_wrong_masks_stands_apart(study, tmp_path, pretend):
     artefact = ARTEFACTS["cycle-table7"]
     pretend(study, artefact)
     (need,) = (need for need in artefact.needs if isinstance(need, WrongMasks))
@@ -219,7 +232,7 @@ def test_the_site_with_wrong_masks_stands_apart(study, tmp_path):
     assert len([panel for panel in drawn.figure.axes if panel.images]) == 3 * (1 + len(need.kinds))
 
 
-def test_the_papers_columns_are_those_of_as_many_agents(study):
+def test_the_papers_columns_are_those_of_as_many_agents(study, pretend):
     artefact = ARTEFACTS["cgsv-table1"]
     pretend(study, artefact)
     headings = artefact.make(study, artefact).tables[0].headings
@@ -228,6 +241,8 @@ def test_the_papers_columns_are_those_of_as_many_agents(study):
         "UNI, highest, MNIST, 5 agents",
         "POW, MNIST, 5 agents",
         "POW, highest, MNIST, 5 agents",
+        "CLA, MNIST, 5 agents",
+        "CLA, highest, MNIST, 5 agents",
     ]
     study.into = 7
     tables = artefact.make(study, artefact).tables
@@ -235,7 +250,7 @@ def test_the_papers_columns_are_those_of_as_many_agents(study):
     assert not [name for name in tables[0].headings if "agents" in name]
 
 
-def test_reputations_of_any_method_by_hand(study):
+def test_reputations_of_any_method_by_hand(study, pretend):
     artefact = ARTEFACTS["cgsv-table7"]
     pretend(study, artefact)
     results = study.results(artefact.needs[0])
@@ -254,7 +269,7 @@ def test_reputations_of_any_method_by_hand(study):
     assert found.loc["cgsv", 1].to_numpy(float) == pytest.approx(last[found.columns].to_numpy())
 
 
-def test_without_training_alone_there_is_no_fairness(study):
+def test_without_training_alone_there_is_no_fairness(study, pretend):
     need = Compared(("fedave",), Deal("POW", "powerlaw"))
     artefact = replace(ARTEFACTS["fedave-table2"], needs=(need,))
     pretend(study, artefact)
@@ -262,7 +277,7 @@ def test_without_training_alone_there_is_no_fairness(study):
         alone_and_final(study.results(need))
 
 
-def test_the_overhead_is_over_training_alone(study):
+def test_the_overhead_is_over_training_alone(study, pretend):
     artefact = ARTEFACTS["cgsv-table3"]
     pretend(study, artefact)
     frame = artefact.make(study, artefact).tables[0].frame.set_index("Method")
@@ -273,7 +288,7 @@ def test_the_overhead_is_over_training_alone(study):
     assert frame.loc["eci", "Ratio to training"] == pytest.approx(1.5 / 22.5)
 
 
-def test_the_order_of_theorem_2_by_hand(study):
+def test_the_order_of_theorem_2_by_hand(study, pretend):
     """Reputations and distances both rise with a site's place, so that a better one is never nearer."""
     artefact = ARTEFACTS["cgsv-theorem2"]
     pretend(study, artefact)
@@ -307,7 +322,7 @@ def test_artefacts_of_no_training_are_made(study, monkeypatch):
             assert drawn.figure.axes
 
 
-def test_methods_by_training_alone_stand_beside_the_papers(study):
+def test_methods_by_training_alone_stand_beside_the_papers(study, pretend):
     artefact = ARTEFACTS["fedsac-table6"]
     artefact = replace(artefact, needs=artefact.needs[:1])
     pretend(study, artefact)
@@ -317,7 +332,7 @@ def test_methods_by_training_alone_stand_beside_the_papers(study):
     assert frame.loc["fedsac"].iloc[1:].to_list() == [48.60, 87.60]
 
 
-def test_theorem_1_of_fedsac_is_asked_of_its_runs(study, monkeypatch):
+def test_theorem_1_of_fedsac_is_asked_of_its_runs(study, monkeypatch, pretend):
     """Reputations and what is held both rise with a site's place; Dice does in the mean."""
     monkeypatch.setattr(submodel_bounds, "orders", lambda: pd.DataFrame({"L / mu": [1.0], "Pairs": [2]}))
     artefact = ARTEFACTS["fedsac-theorem1"]
@@ -333,7 +348,7 @@ def test_theorem_1_of_fedsac_is_asked_of_its_runs(study, monkeypatch):
     assert "images set aside" in made.notes[0]
 
 
-def test_final_losses_stand_beside_dice(study):
+def test_final_losses_stand_beside_dice(study, pretend):
     artefact = ARTEFACTS["cgsv-figure8"]
     pretend(study, artefact)
     dice, test, train = artefact.make(study, artefact).drawn
@@ -348,7 +363,7 @@ def test_final_losses_stand_beside_dice(study):
     )
 
 
-def test_altruism_in_numbers(study):
+def test_altruism_in_numbers(study, pretend):
     artefact = ARTEFACTS["cgsv-altruism"]
     pretend(study, artefact)
     frame = artefact.make(study, artefact).tables[0].frame
@@ -361,14 +376,14 @@ def test_altruism_in_numbers(study):
     assert frame["Pearson with training alone"].iloc[3] == pytest.approx(np.mean(expected))
 
 
-def test_figure_2_is_two(study):
+def test_figure_2_is_two(study, pretend):
     artefact = ARTEFACTS["cgsv-figure2"]
     pretend(study, artefact)
     drawn = artefact.make(study, artefact).drawn
     assert [one.name for one in drawn] == ["figure2-model-distance", "figure2-train-loss"]
 
 
-def test_figure_5_compares_renormalised_weights(study, tmp_path):
+def test_figure_5_compares_renormalised_weights(study, tmp_path, pretend):
     artefact = ARTEFACTS["fedce-figure5"]
     pretend(study, artefact)
     fewer = []
@@ -384,7 +399,7 @@ def test_figure_5_compares_renormalised_weights(study, tmp_path):
         np.full((4, 2), 100.0)
     )
     assert (frame["Without"] != frame["Site"]).all()
-    runs = [read_results(study.out / "given" / f"fedce-{seed}") for seed in study.seeds]
+    runs = [read_results(one.folder) for one in study.trainings[artefact.needs[0]]]
     weights = [run[(run["quantity"] == "weight") & (run["round"] == 3)].set_index("site")["value"] for run in runs]
     mean = (weights[0] + weights[1]) / 2
     row = frame[(frame["Without"] == "Alder") & (frame["Site"] == "Birch")].iloc[0]
