@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.app import console, specs_of
+from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 
 commands = typer.Typer()
@@ -69,7 +70,7 @@ def power(
     ] = None,
     patients: Annotated[str, typer.Option(help="Test patients a site, to plan for.")] = "2,5,10,20,50",
     seeds: Annotated[str, typer.Option(help="Seeds to plan for.")] = "1,3,5,10",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds to plan for, where --round-sd is stated.")] = 60,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to plan for, where --round-sd is stated.")] = ROUNDS,
     out: Annotated[Path | None, typer.Option(help="Folder to write the table into.")] = None,
 ) -> None:
     """The smallest difference of worth between two sites that so many patients, seeds and rounds can tell.

@@ -28,6 +28,7 @@ from evaluation.values.valued_runs import value_runs
 from evaluation.values.worlds import make
 from evaluation.values.worlds import parse as parse_world
 from fedmerit.configuration import options
+from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.checkpoint import is_finished
@@ -64,7 +65,7 @@ class Bench:
     worlds: Sequence[str]
     estimators: Sequence[str] = ESTIMATORS
     seeds: Sequence[int] = (0,)
-    rounds: int = 60
+    rounds: int = ROUNDS
     settings: Mapping[str, str] = field(default_factory=dict)
     workers: Workers = field(default_factory=lambda: Workers(1))
     draws: int = 500

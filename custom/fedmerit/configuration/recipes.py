@@ -6,7 +6,7 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 
-ROUNDS = 60  # of a run, where its recipe does not say otherwise
+ROUNDS = 100  # of a run, where its recipe does not say otherwise
 
 _UNET = {"architecture": "unet", "schedule": "constant", "augmentation": "light"}
 RECIPES: Mapping[str, Mapping[str, Any]] = {
