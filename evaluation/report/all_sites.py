@@ -10,7 +10,7 @@ import pandas as pd
 from evaluation.display import curves, dots_and_bars, heat_maps
 from evaluation.display.pages import Drawing, Picture, pictures, write_page
 from evaluation.display.table import Table, write_tables
-from evaluation.report import alt_texts, caveats, judgements, marks, summary, verdicts
+from evaluation.report import alt_texts, caveats, guard_verdicts, judgements, marks, summary
 from evaluation.report.agreement import Agreement, agreements
 from evaluation.report.all_sites_tables import report_tables
 from evaluation.report.hospitals import Hospital, hospital_table, hospitals, judged_method
@@ -126,13 +126,13 @@ def _title(runs: Sequence[Run]) -> str:
 
 def _judged(honest: Sequence[Run]) -> list[str]:
     """Whom the guard judged in honest runs; nothing where none was guarded."""
-    guarded = [run for run in honest if verdicts.is_guarded(run)]
-    return [judgements.of_verdicts(verdicts.told(guarded))] if guarded else []
+    guarded = [run for run in honest if guard_verdicts.is_guarded(run)]
+    return [judgements.of_verdicts(guard_verdicts.told(guarded))] if guarded else []
 
 
 def _suspected(suspicions: pd.DataFrame, honest: Sequence[Run]) -> list[str]:
     """Whom detectors suspect in honest runs that no guard judged; of those with attackers another sentence speaks."""
-    labels = [run.label for run in honest if not verdicts.is_guarded(run)]
+    labels = [run.label for run in honest if not guard_verdicts.is_guarded(run)]
     said = of_suspicions(
         marks.by_detector(suspicions[suspicions["Method"].isin(labels)] if len(suspicions) else suspicions)
     )

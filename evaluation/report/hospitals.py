@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from evaluation.display.table import Table
-from evaluation.report import marks, verdicts
+from evaluation.report import guard_verdicts, marks
 from evaluation.report.agreement import Agreement
 from evaluation.report.contribution_shares import contribution_shares, of_training_images
 from evaluation.report.judgements import Grounds, Measured, Verdict, of_gain, of_share, verdict
@@ -82,9 +82,9 @@ def hospitals(
     shares = contribution_shares(results).get(method, {})
     of_method = [run for run in runs if run.label == method]
     server = marks.marked(of_method)
-    server = server[~server["What"].isin(list(verdicts.DOES.values()))]
-    guarded = [run for run in of_method if verdicts.is_guarded(run)]
-    said, standing = verdicts.told(guarded), verdicts.stand(guarded)
+    server = server[~server["What"].isin(list(guard_verdicts.DOES.values()))]
+    guarded = [run for run in of_method if guard_verdicts.is_guarded(run)]
+    said, standing = guard_verdicts.told(guarded), guard_verdicts.stand(guarded)
     if not guarded and not suspicions.empty:
         own = suspicions[suspicions["Method"].astype(str) == method]
         said = {str(site): [f"suspected: {', '.join(rows['Detector'])}"] for site, rows in own.groupby("Site")}
