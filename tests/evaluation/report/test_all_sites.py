@@ -123,7 +123,7 @@ def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path)
     dice = pd.read_csv(run / "tables" / "dice.csv").set_index("Site")["Dice [%]"]
     assert f"lowest at {dice.idxmin()} ({dice.min():.1f}%)" in text
     weights = pd.read_csv(run / "tables" / "contributions.csv").set_index("Site")["Weight, last round [%]"]
-    assert f"{weights.idxmax()}'s, {weights.max():.1f}%" in text
+    assert f"that of {weights.idxmax()}, {weights.max():.1f}%" in text
     assert "One seed" in text
 
 
