@@ -55,3 +55,12 @@ def test_names_of_dots_that_lie_close_stand_on_different_sides() -> None:
     figure = dots_and_bars.agreement(values, {"fedce": pd.Series({"a": 0.5, "b": 0.5, "c": 0.1})}, "Shapley")
     sides = {text.get_text(): text.xyann[1] > 0 for text in figure.axes[0].texts}
     assert sides == {"a": True, "b": False, "c": True}
+
+
+def test_marks_of_any_quantity_stand_in_the_rows_of_their_sites() -> None:
+    table = pd.DataFrame({"A": [0.5, 0.2], "B": [0.4, np.nan]}, index=["fedavg", "cgsv"])
+    (panel,) = dots_and_bars.site_marks(table, "Test loss").axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["A", "B"]
+    assert panel.get_xlabel() == "Test loss"
+    marks = [(float(line.get_xdata()[0]), round(float(line.get_ydata()[0]))) for line in panel.lines]
+    assert marks[:3] == [(0.5, 0), (0.4, 1), (0.2, 0)]
