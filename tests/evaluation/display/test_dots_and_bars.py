@@ -62,5 +62,5 @@ def test_marks_of_any_quantity_stand_in_the_rows_of_their_sites() -> None:
     (panel,) = dots_and_bars.site_marks(table, "Test loss").axes
     assert [label.get_text() for label in panel.get_yticklabels()] == ["A", "B"]
     assert panel.get_xlabel() == "Test loss"
-    marks = [(float(line.get_xdata()[0]), round(float(line.get_ydata()[0]))) for line in panel.lines]
+    marks = [(float(x), round(float(y))) for x, y in (np.asarray(line.get_xydata())[0] for line in panel.lines)]
     assert marks[:3] == [(0.5, 0), (0.4, 1), (0.2, 0)]
