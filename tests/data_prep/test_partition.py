@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from layouts import prepare, prostate_site, save_nifti, volume
+from run_factory import make_sites
 from typer.testing import CliRunner
 
 from cli.main import app
@@ -16,6 +17,7 @@ from data_prep.dealing import Scheme
 from data_prep.partition import partition
 from data_prep.partitioning import dealt_site
 from data_prep.partitioning.label_noise import RULES
+from data_prep.partitioning.patient_pool import pool
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, open_sites
@@ -119,6 +121,19 @@ def test_classes_by_labels_take_several_labels(single, tmp_path):
     assert about(tmp_path / "out", "site-1")["partition"]["classes"] == "size"
     with pytest.raises(BadInput, match="classes labels: there is one label, prostate; take size or intensity"):
         partition(single, tmp_path / "none", Scheme("variety", 4, classes="labels"))
+
+
+def test_of_several_labels_the_part_of_the_last_is_a_patients_class(tmp_path):
+    sites = make_sites(tmp_path / "sites", ("A", "B"), ("disc", "cup"), channels=3, size=16)
+    for place, case in enumerate(case for site in open_sites(sites) for case in site.cases("training")):
+        label = np.zeros_like(np.load(case.label_file))
+        label[:, 0] = 1
+        label[:, 1, : place + 1] = 1  # the cup grows from patient to patient
+        np.save(case.label_file, label)
+    pooled = pool(open_sites(sites), "labels")
+    cups = {one.name: float(np.load(one.cases[0].case.label_file)[:, 1].mean()) for one in pooled}
+    ordered = [one.of_class for one in sorted(pooled, key=lambda one: cups[one.name]) if one.split == "training"]
+    assert ordered == sorted(ordered)
 
 
 def test_sources_are_spread_in_proportion(sources, tmp_path):

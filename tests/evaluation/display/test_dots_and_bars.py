@@ -58,3 +58,12 @@ def test_names_of_dots_that_lie_close_stand_on_different_sides() -> None:
     crowd = pd.Series({"a": 1.0, "b": 1.01, "c": 1.02, "d": 3.0})
     figure = dots_and_bars.agreement(crowd, {"fedce": crowd * 0 + 0.5}, "Shapley")
     assert {text.get_text(): text.get_ha() for text in figure.axes[0].texts}["b"] == "center"
+
+
+def test_marks_of_any_quantity_stand_in_the_rows_of_their_sites() -> None:
+    table = pd.DataFrame({"A": [0.5, 0.2], "B": [0.4, np.nan]}, index=["fedavg", "cgsv"])
+    (panel,) = dots_and_bars.site_marks(table, "Test loss").axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["A", "B"]
+    assert panel.get_xlabel() == "Test loss"
+    marks = [(float(x), round(float(y))) for x, y in (np.asarray(line.get_xydata())[0] for line in panel.lines)]
+    assert marks[:3] == [(0.5, 0), (0.4, 1), (0.2, 0)]

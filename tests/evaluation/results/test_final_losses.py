@@ -1,0 +1,28 @@
+"""The test loss of final models: what it is a mean of, and that it is computed once."""
+
+from pathlib import Path
+
+import pytest
+from run_factory import add_models, make_run, make_sites
+
+from evaluation.results import final_losses as room
+from evaluation.results.final_losses import final_losses
+from evaluation.results.final_models import final_models
+from fedmerit.errors import BadInput
+from fedmerit.training.data import Slices, open_sites
+from fedmerit.training.prediction import image_losses
+
+
+def test_it_is_the_mean_over_the_test_images_of_all_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, sites = make_run(tmp_path / "run", sites=("A", "B")), make_sites(tmp_path / "sites", ("A", "B"))
+    with pytest.raises(BadInput, match="no model in it"):
+        final_losses(run, sites)
+    add_models(run)
+    found = final_losses(run, sites)
+    folders = open_sites(sites)
+    images = Slices([case for folder in folders for case in folder.cases("testing")])
+    expected = [float(image_losses(final_models(run)(folder), images).mean()) for folder in folders]
+    assert found.index.to_list() == ["A", "B"]
+    assert found.to_list() == pytest.approx(expected)
+    monkeypatch.setattr(room, "_computed", lambda run, sites: pytest.fail("computed again"))
+    assert final_losses(run, sites).to_list() == found.to_list()
