@@ -125,19 +125,28 @@ EXACT_SITES = 24  # beyond, 2^n coalitions are too many: permutations are sample
 CANCELLED = 1e-14  # a squared norm this small beside its terms' is rounding: those updates cancel
 
 
-def cosine_values(products: Tensor, weights: Tensor, permutations: int, seed: int) -> tuple[Tensor, Tensor]:
+def cosine_values(
+    products: Tensor, weights: Tensor, permutations: int, seed: int, present: Tensor
+) -> tuple[Tensor, Tensor]:
     """(n,) Shapley values of `cosine_game`, exact or by `sampled_shapley`, and (n,) their standard errors, 0 if exact.
+
+    Of the sites present; 0 for the others.
 
     Args:
         products: (n, n) as in `cosine_game`.
         weights: (n,) likewise.
         permutations: to sample of more than 24 sites.
         seed: of these.
+        present: (n,) bool, the players.
     """
+    products, weights = products[present][:, present], weights[present]
+    found = torch.zeros(2, len(present), dtype=torch.float64)
     if len(weights) > EXACT_SITES:
-        return sampled_shapley(products, weights, permutations, torch.Generator().manual_seed(seed))
-    values = shapley(cosine_game(products, weights))
-    return values, torch.zeros_like(values)
+        sampled = sampled_shapley(products, weights, permutations, torch.Generator().manual_seed(seed))
+        found[:, present] = torch.stack(sampled)
+    else:
+        found[0, present] = shapley(cosine_game(products, weights))
+    return found[0], found[1]
 
 
 def cosine_game(products: Tensor, weights: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import pytest
 
 def test_prepare_and_check(fedmerit, tmp_path):
     sites = tmp_path / "sites"
-    arguments = ("--out", sites, "--size", 32, "--patients", 5, "--ratios", "0.4,0.3,0.3", "--jobs", 1)
+    arguments = ("--out", sites, "--size", 32, "--patients", 5, "--ratios", "0.4,0.3,0.3", "--seed", 1, "--jobs", 1)
     result = fedmerit("prepare", "synthetic-fundus", *arguments, "--no-pictures")
     assert result.exit_code == 0, result.output
     assert "6 sites" in result.output

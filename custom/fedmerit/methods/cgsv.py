@@ -104,8 +104,7 @@ class CGSV(Method):
         present, products = reports.present, inner_products(updates, reports)
         sizes = norms(products)
         to_unit = torch.where(sizes > 0, 1 / sizes, 0.0)
-        known = state.reputation[present].sum() > 0
-        weights = share(state.reputation, present) if known else reports.data_share
+        weights = share(state.reputation, present) if state.reputation[present].any() else reports.data_share
 
         gamma = self.gamma if self.gamma is not None else reports.data_share @ sizes
         u_N = aggregate(torch.zeros_like(updates[0]), gamma * weights * to_unit, updates)  # Eq. 1
@@ -114,20 +113,15 @@ class CGSV(Method):
         psi = cosine_to_sum(cosines, weights)  # Eq. 3
         contribution, quantities = psi, {"cosine": psi.where(present, torch.nan)}
         if self.contribution == "exact":
-            game = cosines[present][:, present], weights[present]  # among the sites present
-            values, errors = cosine_values(*game, self.permutations, seed=int(state.round))
-            contribution = torch.zeros_like(weights).masked_scatter(present, values)
-            quantities["standard_error"] = torch.zeros_like(weights).masked_scatter(present, errors)
+            contribution, errors = cosine_values(cosines, weights, self.permutations, int(state.round), present)
+            quantities["standard_error"] = errors
 
         memory = remember(state.reputation, contribution, self.alpha, present)  # Eq. 4
         reputation = reshare(state.reputation, memory.clamp(min=self.floor), present)
 
-        server = state.server + u_N
-        if self.reward == "global":
-            models = server
-        else:
-            merit = deserved(self.contributions, reputation, present)
-            boosted = torch.tanh(self.beta * merit).where(present, 0.0)
+        models = server = state.server + u_N
+        if self.reward == "sparse":
+            boosted = torch.tanh(self.beta * deserved(self.contributions, reputation, present)).where(present, 0.0)
             quantities["quota"] = boosted / boosted.max()
             per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
             masks = earned(u_N, quantities["quota"], per_tensor)

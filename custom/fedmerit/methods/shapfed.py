@@ -92,7 +92,7 @@ class ShapFed(Method):
     def class_values(self, updates: Tensor, reports: Reports, seed: int) -> Tensor:
         """(n,) of one class, whose parameters' ``updates`` are (n, m); NaN for absent sites."""
         present = reports.present
-        products, weights = gram(updates[present]), reports.data_share[present]
         if self.contribution == "exact":
-            return to_sites(cosine_values(products, weights, PERMUTATIONS, seed)[0], present)
-        return to_sites(cosine_to_sum(products, weights), present)
+            values, _ = cosine_values(gram(updates), reports.data_share, PERMUTATIONS, seed, present)
+            return values.where(present, torch.nan)
+        return to_sites(cosine_to_sum(gram(updates[present]), reports.data_share[present]), present)
