@@ -22,7 +22,7 @@ from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Impor
 
 SITE_LOG = "site_log.jsonl"
 GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models
-ASKED = ("round", "work", "split", "models", "question")
+ASKED = ("work", "split", "models", "question")
 REFUSED = "refused"  # that of records of what the server asked for and did not get
 Counts = tuple[str, str, int, int, int]  # case, label, and how many voxels as in `COUNTS`
 

@@ -83,7 +83,7 @@ def require_within(
         raise Refused(NOT_FOR_OTHERS, f"{models} models on the {split} split in round {task.round}")
     asked: dict[str, int] = {}
     for record in done:
-        if record.get("round") == task.round and (of := _question(record, split)):
+        if of := _question(record, split):
             asked[of] = int(record.get("models", 1)) or 1
     if question in asked:
         return
