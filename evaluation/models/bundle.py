@@ -133,6 +133,8 @@ def _readme(predictor: Predictor, run: str) -> str:
     fed = predictor.preprocessing
     patch = " x ".join(map(str, predictor.description.patch))
     seen = f"patches of {patch} of volumes of " if patch else ""
+    mirror = " Of the mean logits of the image and of its mirror image." if predictor.description.mirrored else ""
+    parts = " Of each label only the largest connected part is kept." if predictor.description.largest else ""
     field = "whole frames, made square" if fed.field_of_view is None else f"the central {fed.field_of_view:g} mm"
     return f"""# Segmentation of {", ".join(predictor.description.labels)}
 
@@ -148,7 +150,7 @@ From the run {run}. For research; not a medical device. How well it does, and fo
     }`: mean 0, deviation 1.
 - Output: logits, one channel each for {
         ", ".join(predictor.description.labels)
-    }; a pixel belongs to a label where the sigmoid is above {fed.threshold:g}.
+    }; a pixel belongs to a label where the sigmoid is above {fed.threshold:g}.{mirror}{parts}
 
 On raw images (NIfTI, MetaImage, a DICOM series, photographs), with `pip install fedmerit fire`:
 

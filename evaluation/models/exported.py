@@ -109,6 +109,7 @@ def write_description(predictor: Predictor, out: Path) -> None:
             },
             "output": {"name": OUTPUT, "channels": list(predictor.description.labels), "activation": "sigmoid"},
             "preprocessing": predictor.preprocessing.to_dict(),
+            "masks": {"mirrored": predictor.description.mirrored, "largest": predictor.description.largest},
         },
     )
 

@@ -21,9 +21,9 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
 from fedmerit.records.results import read_run
 from fedmerit.training.data import open_sites
-from fedmerit.training.networks import load_network, load_weights, read_description
+from fedmerit.training.networks import keeps_largest, load_network, load_weights, read_description
 from fedmerit.training.place import pick_device
-from fedmerit.training.prediction import logits_of_case
+from fedmerit.training.prediction import largest_parts, logits_of_case
 
 SUMMARY = "prediction.json"
 
@@ -55,7 +55,8 @@ class Predictor:
     def masks(self, image: Decoded, box: Box | None = None) -> NDArray[np.bool_]:
         """(slices, labels, height, width) on the pixels of the image; False outside of what the network saw.
 
-        The logits are brought to these pixels (bilinear), then cut.
+        The logits are brought to these pixels (bilinear), then cut; of these masks the network's description may keep
+        the largest part of each label.
         """
         seen, box = self.fed(image, box)
         logits = interpolate(logits_of_case(self.network, seen), (box.height, box.width), mode="bilinear")
@@ -65,7 +66,7 @@ class Predictor:
         bottom, right = min(box.top + box.height, height), min(box.left + box.width, width)
         within = (logits > self._cut)[..., top - box.top : bottom - box.top, left - box.left : right - box.left]
         masks[..., top:bottom, left:right] = within.numpy()
-        return masks
+        return largest_parts(masks) if keeps_largest(self.network) else masks
 
     @property
     def _cut(self) -> Tensor:

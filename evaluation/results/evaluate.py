@@ -58,7 +58,7 @@ def evaluate(
     for site in folders:
         network = with_statistics_of(site, model_of(site)) if estimated else model_of(site)
         head = (opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1, site.name)
-        for overlap in overlaps_of(network, site.cases(split), site.labels, amp, surfaces=True):
+        for overlap in overlaps_of(network, site.cases(split), site.labels, amp, final=True):
             columns = (split, overlap.case, overlap.label)
             rows += (Row(*head, name, value, *columns) for name, value in overlap.quantities.items())
         for position, case in enumerate(site.cases(split) if extra else ()):

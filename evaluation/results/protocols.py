@@ -22,7 +22,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.training.data import Case, SiteFolder, open_sites
 from fedmerit.training.networks import patch_of
 from fedmerit.training.precision import autocast, precision_of
-from fedmerit.training.prediction import EVALUATION_BATCH, logits_of
+from fedmerit.training.prediction import EVALUATION_BATCH, evaluate, logits_of
 
 SHARE = 0.1  # of all slices, that a split by slices sets aside to test on
 BATCH = "batch-statistics"
@@ -166,6 +166,12 @@ def _drawn_slices(one: Scored) -> float:
     return drawn.predicted(one.network, one.amp).slice_dice(both_empty=1.0)
 
 
+def _as_used(one: Scored) -> float:
+    overlaps = evaluate(one.network, one.site.cases(one.split), one.site.labels, one.amp, final=True)
+    dice = pd.Series({(overlap.case, overlap.label): overlap.dice for overlap in overlaps}, dtype=float)
+    return float(dice.groupby(level=0).mean().mean())
+
+
 @dataclass(frozen=True)
 class Protocol:
     """How Dice, a fraction, is taken."""
@@ -175,7 +181,11 @@ class Protocol:
 
 
 PROTOCOLS: Mapping[str, Protocol] = {
-    "volumes": Protocol("3D Dice of whole volumes, as everywhere in FedMerit", lambda one: one.tested.volume_dice),
+    "as-used": Protocol("3D Dice of whole volumes, as everywhere in FedMerit: masks as they are used", _as_used),
+    "volumes": Protocol(
+        "3D Dice of whole volumes, masks as they come of the network: no mirror image, every part kept",
+        lambda one: one.tested.volume_dice,
+    ),
     "organ-volumes": Protocol(
         "3D Dice of the slices whose reference is not empty", lambda one: one.tested.with_reference.volume_dice
     ),

@@ -1,5 +1,6 @@
 """What runs recorded in their rounds: views of the long results table that are computed once."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
@@ -55,9 +56,16 @@ class Rounds:
 
     @cached_property
     def validation(self) -> pd.DataFrame:
-        """Validation Dice of the model each site received, mean over cases of the mean over labels, as `of`."""
+        """Validation Dice of the model each site received, mean over cases of the mean over labels, as `of`.
+
+        Without the final models: their masks are made in another way, and do not go on with these.
+        """
         cases = self._dice_rows("validation").groupby([*RUN, "round", "site", "case"])["value"].mean()
-        return cases.groupby(level=[*RUN, "round", "site"]).mean().unstack("site")
+        rounds = cases.groupby(level=[*RUN, "round", "site"]).mean().unstack("site")
+        trained = self.of("weight").reset_index("round")["round"].groupby(level=RUN).max()
+        table = rounds.reset_index("round")
+        last = trained.reindex(table.index).fillna(math.inf)
+        return table[table["round"] <= last].set_index("round", append=True)
 
     @cached_property
     def contributions(self) -> pd.DataFrame:

@@ -58,7 +58,7 @@ def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteF
 
 def mean_dice_of(network: nn.Module, site: SiteFolder, amp: bool) -> float:
     """In percent: mean over test cases and labels, those left out that are empty in reference and prediction."""
-    overlaps = evaluate(network, site.cases("testing"), site.labels, amp)
+    overlaps = evaluate(network, site.cases("testing"), site.labels, amp, final=True)
     known = [overlap.dice for overlap in overlaps if overlap.dice is not None]
     return 100 * float(np.mean(known)) if known else float("nan")
 

@@ -30,7 +30,7 @@ def test_evaluate_prints_surfaces_and_protocols(fedmerit, own_run, sites):
     table = pd.read_csv(own_run / "tables/protocols.csv").set_index("Protocol")
     assert [name for name in table.index if name not in result.output] == []
     recorded = read_results(own_run).query("split == 'testing' and quantity == 'dice'").groupby("site")["value"].mean()
-    assert table.loc["volumes", "site1"] == pytest.approx(100 * recorded["site1"])
+    assert table.loc["as-used", "site1"] == pytest.approx(100 * recorded["site1"])
     wrong = fedmerit("evaluate", own_run, "--sites", sites, "--protocols", "voxels")
     assert wrong.exit_code == 2
     assert "--protocols voxels" in wrong.stderr

@@ -8,7 +8,7 @@ from fedmerit.errors import BadInput
 
 ROUNDS = 100  # of a run, where its recipe does not say otherwise
 
-_UNET = {"architecture": "unet", "schedule": "constant", "augmentation": "light"}
+_UNET = {"architecture": "unet", "schedule": "constant", "augmentation": "light", "mirrored": False, "largest": False}
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "default": {},  # the defaults of `Network` and `Training`: docs/training.md
     "quick": {**_UNET, "width": 8, "lr": 1e-2},  # for demonstrations: a quarter of a round's operations, few rounds

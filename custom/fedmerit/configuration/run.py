@@ -59,6 +59,14 @@ class Network(Checked):
     patch: tuple[int, ...] = parameter(
         (), "3D: slices, rows and columns of what a step sees, as 16,96,96; none: 2D, a slice at a time"
     )
+    mirrored: bool = parameter(
+        True, "final masks: of the mean logits of an image and of its mirror image, left and right exchanged"
+    )
+    largest: bool = parameter(
+        False,
+        "final masks: of each label of a case only the largest connected part; true by default where that is an organ "
+        "(prostate, fundus)",
+    )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Network":
@@ -129,7 +137,8 @@ class Training(Checked):
     )
 
 
-NETWORK_BEFORE: Mapping[str, Any] = {"architecture": "unet"}  # what versions did that wrote down no such name
+# what versions did that wrote down no such name
+NETWORK_BEFORE: Mapping[str, Any] = {"architecture": "unet", "mirrored": False, "largest": False}
 TRAINING_BEFORE: Mapping[str, Any] = {"schedule": "constant", "augmentation": "light"}
 
 
@@ -241,7 +250,8 @@ def make_configuration(
     if method not in METHODS:
         raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
     names = parameter_names(method)
-    chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network), "guard": {}}
+    described = {"largest": task in TASKS, **network}
+    chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": described, "guard": {}}
     for name, value in with_recipe(with_preset(settings, method)).items():
         group = next((group for group in names if name in names[group]), None)
         if group is None:

@@ -1,4 +1,4 @@
-"""The models that the sites' validation patients liked best, of all that a run sent out and its last ones."""
+"""The models that the sites' validation patients liked best, of all that a run sent out."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,9 @@ class BestRound:
             content = {"models": models.parameters, "buffers": models.buffers, "round": round}
             write_atomically(self._path, lambda file: torch.save(content, file))
 
-    def instead_of(self, final: ModelsInTheClear, validated: Sequence[Evaluated | None]) -> ModelsInTheClear | None:
-        """The best round's models, where they are liked better than the ``final`` ones by what sites said of these."""
-        of_sites = [mean_dice(one.overlaps[0]) for one in validated if one]
-        if not self._path.exists() or len(of_sites) < len(validated) or self._better(of_sites):
+    def models(self, final: ModelsInTheClear) -> ModelsInTheClear | None:
+        """The best round's, of the run whose ``final`` ones are given; None: they are not here."""
+        if not self._path.exists():
             return None
         content = torch.load(self._path, weights_only=True)
         return final.with_models(content["models"], content["buffers"]) if content["round"] == self.round else None
@@ -58,3 +57,11 @@ class BestRound:
 
     def _better(self, of_sites: Sequence[float]) -> bool:
         return sum(of_sites) / len(of_sites) > self.dice
+
+
+def liked_better(ones: Sequence[Evaluated | None], others: Sequence[Evaluated | None]) -> bool:
+    """Whether all sites said of both models how they do, and on the mean ``ones`` do at least as well."""
+    if None in (*ones, *others):
+        return False
+    dice = [sum(mean_dice(one.overlaps[0]) for one in said if one) for said in (ones, others)]
+    return dice[0] >= dice[1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.federation.best_round import BestRound
+from fedmerit.federation.best_round import BestRound, liked_better
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server_models import Models, ModelsInTheClear
@@ -29,17 +29,19 @@ class Ending:
     def exchanges(self, ask: Ask, told: str) -> Iterator[Exchange]:
         """Record the Dice of the final models, and of the best round's, and save them; then close the records.
 
+        Rounds are compared by masks as the network makes them; the best of them and the last by masks as they are used.
+
         Args:
             ask: has sites evaluate models.
             told: the server's word on all rounds before, for the sites' logs.
         """
         models, rounds = self.models, self.config.rounds
-        validated = yield from ask(self._own_models("validation", told))
+        validated = yield from ask(self._own_models(models, "validation", told))
         task = models.final_test(rounds, told)
         tested = yield from ask(dict.fromkeys(self.sites, task))
         models.save(self.run / "models")
-        best = self.best.instead_of(models, validated) if isinstance(models, ModelsInTheClear) else None
-        if best:
+        best = self.best.models(models) if isinstance(models, ModelsInTheClear) else None
+        if best and liked_better((yield from ask(self._own_models(best, "validation", told))), validated):
             again = best.final_test(rounds, told)
             self.recorder.best_test(self.best.round, (yield from ask(dict.fromkeys(self.sites, again))))
             best.save(self.run / "models" / "best")
@@ -52,12 +54,12 @@ class Ending:
     def _take_home(self, ask: Ask, told: str) -> Iterator[Exchange]:
         """Every site makes of its final model what it takes home: chosen by validation patients, then tested."""
         for split in ("validation", "testing"):
-            asked = {site: replace(task, finish=True) for site, task in self._own_models(split, told).items()}
+            asked = {
+                site: replace(task, finish=True) for site, task in self._own_models(self.models, split, told).items()
+            }
             finished = yield from ask(asked)
             self.recorder.finished(self.config.rounds - 1, split, finished)
 
-    def _own_models(self, split: str, told: str) -> dict[str, Evaluation]:
-        """Each site's final model, to be evaluated there."""
-        return {
-            site: self.models.own_model(row, self.config.rounds, split, told) for row, site in enumerate(self.sites)
-        }
+    def _own_models(self, models: Models, split: str, told: str) -> dict[str, Evaluation]:
+        """Each site's of them, to be evaluated there."""
+        return {site: models.own_model(row, self.config.rounds, split, told) for row, site in enumerate(self.sites)}

@@ -51,26 +51,26 @@ class Evaluations:
         parameters: Tensor,
         buffers: Buffers,
         cases: Sequence[Case],
-        surfaces: bool = False,
+        final: bool = False,
         losses: bool = False,
     ) -> Found:
         """Of the model ``parameters`` (d,) and ``buffers``, which is loaded into ``network`` where it has to be."""
         model, images = (digest(parameters), digest_of_tensors(buffers.items())), [case.image_file for case in cases]
-        key = model, tuple(images), surfaces, losses
+        key = model, tuple(images), final, losses
         found = self._found.pop(key, None)
         if found is None:
             flat.load(network, parameters, buffers)
-            found = self.now(network, cases, surfaces, losses)
+            found = self.now(network, cases, final, losses)
         self._found[key] = found
         if len(self._found) > KEPT:
             del self._found[next(iter(self._found))]
         return found
 
-    def now(self, network: nn.Module, cases: Sequence[Case], surfaces: bool = False, losses: bool = False) -> Found:
+    def now(self, network: nn.Module, cases: Sequence[Case], final: bool = False, losses: bool = False) -> Found:
         """Of ``network`` as it is."""
         if not losses:
-            return Found(tuple(evaluate(network, cases, self._labels, self._amp, surfaces)))
-        overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp, surfaces)
+            return Found(tuple(evaluate(network, cases, self._labels, self._amp, final)))
+        overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp)
         return Found(tuple(overlaps), of_images)
 
 

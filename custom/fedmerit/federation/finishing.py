@@ -166,7 +166,7 @@ class Finisher:
     def _dice(self, model: Model, cases: Sequence[Case]) -> dict[str, float]:
         flat.load(self.network, *model)
         labels, amp = self.config.network.labels, self.config.training.amp
-        return dice_by_patient(cases, evaluate(self.network, cases, labels, amp))
+        return dice_by_patient(cases, evaluate(self.network, cases, labels, amp, final=True))
 
     def _loss(self, model: Model) -> float:
         flat.load(self.network, *model)

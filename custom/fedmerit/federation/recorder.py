@@ -109,7 +109,7 @@ class Recorder:
         self.values.append(observed_rows(head, observer, self.sites, coalitions, answered))
 
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
-        """Write down the validation Dice of each site's final model, as that of the round that it would begin."""
+        """Write down the validation Dice, HD95 and NSD of each site's final model, as of the round it would begin."""
         self._hear(validated)
         rows = []
         for site, one in zip(self.sites, validated, strict=True):

@@ -76,7 +76,7 @@ class Models:
     def own_model(self, row: int, round: int, split: str, ledger: str) -> Evaluation:
         """The site at ``row`` evaluates the one final model that is its own."""
         one = torch.eye(1, dtype=torch.float64)
-        return Evaluation(round, split, torch.empty(1, 0), one, ({},), one, ledger=ledger)
+        return Evaluation(round, split, torch.empty(1, 0), one, ({},), one, ledger=ledger, final=True)
 
     @property
     def own_alone(self) -> bool:
@@ -284,7 +284,7 @@ class ModelsInTheClear(Models):
             return super().final_test(round, ledger)
         names, vectors, each, buffers = self._final()
         of_each = torch.eye(len(names), dtype=torch.float64)
-        return Evaluation(round, "testing", vectors, each, buffers, of_each, ledger=ledger)
+        return Evaluation(round, "testing", vectors, each, buffers, of_each, ledger=ledger, final=True)
 
     def own_model(self, row: int, round: int, split: str, ledger: str) -> Evaluation:
         """One of them, unless it stays with the site."""
@@ -292,7 +292,7 @@ class ModelsInTheClear(Models):
             return super().own_model(row, round, split, ledger)
         model = self.parameters if self.parameters.ndim == 1 else self.parameters[row]
         one = torch.eye(1, dtype=torch.float64)
-        return Evaluation(round, split, model[None], one, (self.buffers[row],), one, ledger=ledger)
+        return Evaluation(round, split, model[None], one, (self.buffers[row],), one, ledger=ledger, final=True)
 
     def with_models(self, parameters: Tensor, buffers: list[Buffers]) -> "ModelsInTheClear":
         """Of the same run, others."""

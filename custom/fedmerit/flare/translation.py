@@ -124,6 +124,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
                 "shares": task.shares.numpy(),
                 "buffers": [_arrays(buffers) for buffers in task.buffers],
                 "bins": task.bins,
+                "final": task.final,
                 "finish": task.finish,
                 "estimate": task.estimate,
                 "ledger": task.ledger,
@@ -212,6 +213,7 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Impo
         bins=model.meta["bins"],
         ledger=model.meta["ledger"],
         ciphertexts=_ciphertexts(model.meta["ciphertexts"]),
+        final=model.meta["final"],
         finish=model.meta["finish"],
         estimate=model.meta["estimate"],
     )

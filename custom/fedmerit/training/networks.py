@@ -111,9 +111,9 @@ NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
 def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
     """A network of MONAI's or of others: (batch, in_channels, h, w), or (..., slices, h, w), to logits alike.
 
-    Its ``patch`` is that of its description, its ``smallest`` the smallest image that it takes. On a ``device`` to
-    work on, the weights of a 2D network lie as they are the quickest: channels last with batch norms (3/4 of an
-    epoch's time on a CPU), but not with instance norms (5/4).
+    Its ``patch``, ``mirrored`` and ``largest`` are those of its description, its ``smallest`` the smallest image
+    that it takes. On a ``device`` to work on, the weights of a 2D network lie as they are the quickest: channels last
+    with batch norms (3/4 of an epoch's time on a CPU), but not with instance norms (5/4).
 
     Raises:
         BadInput: there is no such network, or it refuses the arguments.
@@ -129,7 +129,8 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
     own = ARCHITECTURES.get(network.architecture)
     if not isinstance(built, nn.Module):
         raise BadInput(f"architecture={network.architecture}: made {type(built).__name__}; expected a torch.nn.Module")
-    built.patch = network.patch  # type: ignore[assignment]
+    for name in ("patch", "mirrored", "largest"):
+        setattr(built, name, getattr(network, name))
     if network.patch or own:
         built.smallest = network.patch or (2 * own.step(network),) * 2  # type: ignore
     instances = any(isinstance(module, _InstanceNorm) for module in built.modules())
@@ -211,6 +212,16 @@ def patch_of(network: nn.Module) -> tuple[int, ...]:
     """Sides of the patches that a built network of volumes sees; of slices: ()."""
     patch: tuple[int, ...] = getattr(network, "patch", ())
     return patch
+
+
+def is_mirrored(network: nn.Module) -> bool:
+    """Whether a final model also sees the mirror image (`Network.mirrored`); not where we did not build it."""
+    return bool(getattr(network, "mirrored", False))
+
+
+def keeps_largest(network: nn.Module) -> bool:
+    """Whether of each label of a final mask only the largest part is kept (`Network.largest`); likewise."""
+    return bool(getattr(network, "largest", False))
 
 
 def output_modules(network: nn.Module) -> list[nn.Module]:

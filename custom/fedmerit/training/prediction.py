@@ -8,43 +8,47 @@ import torch
 from monai.inferers.utils import sliding_window_inference
 from monai.losses import DiceLoss
 from monai.metrics.confusion_matrix import get_confusion_matrix
+from monai.transforms.utils import get_largest_connected_component_mask
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fedmerit.training.data import Case, Samples
-from fedmerit.training.networks import patch_of
-from fedmerit.training.overlaps import Overlap, Surface
+from fedmerit.training.networks import is_mirrored, keeps_largest, patch_of
+from fedmerit.training.overlaps import Overlap
 from fedmerit.training.patches import samples_of
 from fedmerit.training.precision import autocast, precision_of
 from fedmerit.training.surfaces import measure_surfaces
 
 EVALUATION_BATCH = 16  # slices
+Masks = NDArray[np.bool_]  # (slices, labels, height, width)
 
 
 @torch.inference_mode()
 def evaluate(
-    network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False, surfaces: bool = False
+    network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False, final: bool = False
 ) -> list[Overlap]:
     """One `Overlap` per case and label, over all slices of the case: 3D Dice for volumes.
 
-    With ``surfaces``, which takes its time, also how far those lie apart. Cases go by their position ("000", "001",
-    ...), since results leave the site and names do not.
+    Masks are where logits are above 0; those of a ``final`` model are as `predict` makes them, and it is measured how
+    far their surfaces lie from the reference's. That takes more than twice as long, and is not for every round. Cases
+    go by their position ("000", "001", ...), since results leave the site and names do not.
     """
-    counts = _Counts(cases, labels, next(network.parameters()).device, surfaces)
-    for places, logits, masks in _passes(network, cases, amp):
-        counts.add(places, logits > 0, masks)
-    return counts.overlaps()
+    kind = _WholeCases if final else _Counts
+    found = kind(cases, labels, network)
+    for places, logits, masks in _passes(network, cases, amp, mirrored=final and is_mirrored(network)):
+        found.add(places, logits > 0, masks)
+    return found.overlaps()
 
 
 @torch.inference_mode()
 def evaluate_with_losses(
-    network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False, surfaces: bool = False
+    network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False
 ) -> tuple[list[Overlap], Tensor]:
     """What `evaluate` gives, and what `image_losses` of the images to train on: of a network of slices in one pass."""
     if patch := patch_of(network):
-        return evaluate(network, cases, labels, amp, surfaces), image_losses(network, samples_of(cases, patch), amp)
-    counts, losses = _Counts(cases, labels, next(network.parameters()).device, surfaces), list[Tensor]()
+        return evaluate(network, cases, labels, amp), image_losses(network, samples_of(cases, patch), amp)
+    counts, losses = _Counts(cases, labels, network), list[Tensor]()
     for places, logits, masks in _passes(network, cases, amp):
         counts.add(places, logits > 0, masks)
         losses.append(soft_dice_losses(logits.float(), masks.float()))
@@ -58,7 +62,7 @@ def evaluate_with_losses(
 
 
 def _passes(
-    network: nn.Module, cases: Sequence[Case], amp: bool
+    network: nn.Module, cases: Sequence[Case], amp: bool, mirrored: bool = False
 ) -> Iterator[tuple[list[tuple[int, slice]], Tensor, Tensor]]:
     """Parts of ``cases`` by position, logits of them in eval mode, and their masks, uint8 and of the same shape."""
     device = next(network.parameters()).device
@@ -69,42 +73,68 @@ def _passes(
         images = torch.from_numpy(np.concatenate([case.image[part] for case, part in parts])).to(device)
         masks = torch.from_numpy(np.concatenate([case.label[part] for case, part in parts])).to(device)
         with autocast(device, precision):
-            logits = logits_of(network, images)
+            logits = logits_of(network, images, mirrored)
         yield places, logits, masks
 
 
 class _Counts:
     """Voxels of each case and label, prediction against reference, added up part by part."""
 
-    def __init__(self, cases: Sequence[Case], labels: Sequence[str], device: torch.device, surfaces: bool):
-        self.cases, self.labels = cases, labels
+    def __init__(self, cases: Sequence[Case], labels: Sequence[str], network: nn.Module):
+        device = next(network.parameters()).device
+        self.labels = labels
         self.table = torch.zeros(len(cases), len(labels), 4, device=device, dtype=torch.float64)  # TP FP TN FN
-        self.predicted = [np.zeros(case.label.shape, dtype=np.bool_) for case in cases] if surfaces else None
 
     def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
         """Predictions bool and masks (slices, labels, h, w) of parts of cases."""
         of_slices: Tensor = get_confusion_matrix(found.float(), masks.float()).double()
         sizes = [part.stop - part.start for _, part in places]
-        for (place, part), of_case, shown in zip(
-            places, torch.split(of_slices, sizes), torch.split(found, sizes), strict=True
-        ):
+        for (place, _), of_case in zip(places, torch.split(of_slices, sizes), strict=True):
             self.table[place] += of_case.sum(dim=0)
-            if self.predicted is not None:
-                self.predicted[place][part] = shown.cpu().numpy()
 
     def overlaps(self) -> list[Overlap]:
         """By case and label."""
-        if self.predicted is None:
-            distances: list[list[Surface | None]] = [[None] * len(self.labels) for _ in self.cases]
-        else:
-            both = zip(self.predicted, self.cases, strict=True)
-            distances = [measure_surfaces(mask, case.label, case.spacing) for mask, case in both]
         table = self.table.round().long().tolist()  # fetched from the device once
         return [
-            Overlap(f"{position:03d}", label, tp, fp, fn, surface)
-            for position, (rows, of_case) in enumerate(zip(table, distances, strict=True))
-            for label, (tp, fp, _, fn), surface in zip(self.labels, rows, of_case, strict=True)
+            Overlap(f"{position:03d}", label, tp, fp, fn)
+            for position, rows in enumerate(table)
+            for label, (tp, fp, _, fn) in zip(self.labels, rows, strict=True)
         ]
+
+
+class _WholeCases:
+    """The masks of each case, kept until all of it is predicted, and compared with the reference then."""
+
+    def __init__(self, cases: Sequence[Case], labels: Sequence[str], network: nn.Module):
+        self.cases, self.labels, self.largest = cases, labels, keeps_largest(network)
+        self.predicted = [np.zeros(case.label.shape, dtype=np.bool_) for case in cases]
+
+    def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
+        """Likewise."""
+        sizes = [part.stop - part.start for _, part in places]
+        for (place, part), shown in zip(places, torch.split(found.cpu(), sizes), strict=True):
+            self.predicted[place][part] = shown.numpy()
+
+    def overlaps(self) -> list[Overlap]:
+        """By case and label, with their surfaces."""
+        return [
+            Overlap(f"{position:03d}", label, *counted, surface)
+            for position, (case, predicted) in enumerate(zip(self.cases, self.predicted, strict=True))
+            for masks in [largest_parts(predicted) if self.largest else predicted]
+            for label, counted, surface in zip(
+                self.labels,
+                _counted(masks, np.array(case.label, dtype=np.bool_)),
+                measure_surfaces(masks, case.label, case.spacing),
+                strict=True,
+            )
+        ]
+
+
+def _counted(predicted: Masks, reference: Masks) -> list[tuple[int, int, int]]:
+    """True positives, false positives and false negatives of masks (slices, labels, h, w), by label."""
+    kinds = (predicted & reference, predicted & ~reference, ~predicted & reference)
+    counts = [np.count_nonzero(kind, axis=(0, 2, 3)).tolist() for kind in kinds]
+    return list(zip(*counts, strict=True))
 
 
 def _batches(cases: Sequence[Case]) -> Iterator[list[tuple[int, slice]]]:
@@ -130,12 +160,15 @@ def _volumes(cases: Sequence[Case]) -> Iterator[list[tuple[int, slice]]]:
         yield [(place, slice(0, len(case.image)))]
 
 
-def logits_of(network: nn.Module, images: Tensor) -> Tensor:
+def logits_of(network: nn.Module, images: Tensor, mirrored: bool = False) -> Tensor:
     """(slices, labels, h, w) of slices (slices, channels, h, w), by a network of volumes of one whole volume.
 
     That sees its patches one after the other, half of each in the next; logits where they overlap are weighed by a
-    Gaussian (MONAI's `sliding_window_inference`).
+    Gaussian (MONAI's `sliding_window_inference`). With ``mirrored`` the mean of those of the images and, turned back,
+    of the images with left and right exchanged.
     """
+    if mirrored:
+        return (logits_of(network, images) + logits_of(network, images.flip(-1)).flip(-1)) / 2
     patch = patch_of(network)
     if not patch:
         logits: Tensor = network(images)
@@ -175,18 +208,27 @@ def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
     return loss.where(~absent, predicted.float()).mean(dim=1)
 
 
-@torch.inference_mode()
-def predict(network: nn.Module, image: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w)."""
-    masks: NDArray[np.bool_] = (logits_of_case(network, image) > 0).numpy()
-    return masks
+def predict(network: nn.Module, image: NDArray[np.float32]) -> Masks:
+    """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w), as its network's description says."""
+    masks: Masks = (logits_of_case(network, image) > 0).numpy()
+    return largest_parts(masks) if keeps_largest(network) else masks
 
 
 @torch.inference_mode()
 def logits_of_case(network: nn.Module, image: NDArray[np.float32]) -> Tensor:
-    """(slices, labels, h, w) on the CPU, of one case's image (slices, channels, h, w), in the batches of `evaluate`."""
+    """(slices, labels, h, w) on the CPU, of one case's image (slices, channels, h, w), in the batches of `evaluate`.
+
+    Mirrored where the network's description says so.
+    """
     device = next(network.parameters()).device
     network.eval()
     slices = torch.from_numpy(np.array(image))
     parts = [slices] if patch_of(network) else torch.split(slices, EVALUATION_BATCH)
-    return torch.cat([logits_of(network, part.to(device)).cpu() for part in parts])
+    mirrored = is_mirrored(network)
+    return torch.cat([logits_of(network, part.to(device), mirrored).cpu() for part in parts])
+
+
+def largest_parts(masks: Masks) -> Masks:
+    """Of each label of a case (slices, labels, h, w) the largest part of voxels that touch, if only by a corner."""
+    parts = [get_largest_connected_component_mask(masks[:, label]) for label in range(masks.shape[1])]
+    return np.stack(parts, axis=1)

@@ -25,7 +25,7 @@ LISTED: Mapping[str, str] = {
     "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
     "num_samples": "how many training images there are",
     "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models; "
-    "in the final test also how far their surfaces lie apart",
+    "of the final models also how far their surfaces lie apart",
     "trained_overlaps": "likewise of the model it trained, where the run asks for that",
     "values": f"numbers the method asks for, some of {', '.join(RANGES)}",
     "pairs": "numbers the method asks a site to say of others, by their names",

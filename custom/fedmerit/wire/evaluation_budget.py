@@ -46,7 +46,8 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
         return candidates + rated + (1 if isinstance(method, AllocatesNeurons) else 0)
     if split == "validation":
         observed = 0 if over else sum(parse(spec).most_models(sites) for spec in config.values)
-        return 1 + rated + observed + finish  # what it begins a round with, or ends the run with, and models to rate
+        own = 2 if over else 1  # the final model and the best round's, or what it begins a round with
+        return own + rated + observed + finish
     if split == "testing":
         return 2 * sites + finish if over else 0  # the final models, and those of the best round
     return 0
@@ -107,7 +108,7 @@ def question_of(task: WithModels, models: Tensor | Ciphertexts) -> str:
     whole = hashlib.sha256(f"{digest(models)} {type(task).__name__}".encode())
     tensors: list[Tensor] = []
     if isinstance(task, Evaluation):
-        whole.update(f"{task.split} {task.bins} {task.finish} {task.estimate}".encode())
+        whole.update(f"{task.split} {task.bins} {task.final} {task.finish} {task.estimate}".encode())
         tensors += [task.mixtures, task.shares]
     elif isinstance(task, ImportanceTask):
         whole.update(f"{task.split} {task.order} {task.images}".encode())

@@ -117,19 +117,14 @@ class Evaluation:
     bins: int = 0  # of a histogram of losses per image; 0: none is wanted
     ledger: str = GENESIS  # as in `Task`
     ciphertexts: Ciphertexts | None = None  # likewise; the model to evaluate is made of it
+    final: bool = False  # of final models: masks as they are used, and how far their surfaces lie apart
     finish: bool = False  # make of the one model what the site takes home; evaluate it, one trained alone, and that
-
     estimate: bool = False  # of the one model, say BatchNorm statistics estimated on the split, and nothing else
 
     @property
     def count(self) -> int:
         """How many models are evaluated."""
         return 0 if self.estimate else 3 if self.finish else len(self.mixtures)
-
-    @property
-    def final(self) -> bool:
-        """Whether it is the final test, which also measures how far surfaces lie apart."""
-        return self.split == "testing"
 
 
 @dataclass(frozen=True)

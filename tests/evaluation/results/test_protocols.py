@@ -61,15 +61,15 @@ def test_the_audit_of_a_run(run, tmp_path):
     assert list(table.index) == list(PROTOCOLS)
     assert list(table) == ["What is scored", *SITES, "Mean"]
     dice = Dice(evaluate(run, sites)).sites["dice"].droplevel(["method", "seed"])
-    assert table.loc["volumes", list(SITES)].to_dict() == pytest.approx((100 * dice).to_dict())
-    assert table.loc["volumes", "Mean"] == pytest.approx(100 * dice.mean())
+    assert table.loc["as-used", list(SITES)].to_dict() == pytest.approx((100 * dice).to_dict())
+    assert table.loc["as-used", "Mean"] == pytest.approx(100 * dice.mean())
     # the factory's discs are in every slice, so that organ slices are all slices
     assert table.loc["organ-volumes", "Alder"] == pytest.approx(table.loc["volumes", "Alder"])
     assert table.loc["organ-slices", "Alder"] == pytest.approx(table.loc["slices", "Alder"])
     assert table.loc["batch-statistics", "Alder"] != pytest.approx(table.loc["volumes", "Alder"])
     assert audit(run, sites, "slices, volumes")["Protocol"].to_list() == ["slices", "volumes"]
     pd.testing.assert_frame_equal(audit(run, sites).set_index("Protocol"), table)  # the same draw, nothing moved
-    with pytest.raises(BadInput, match="--protocols voxels: expected all, or some of volumes,"):
+    with pytest.raises(BadInput, match="--protocols voxels: expected all, or some of as-used,volumes,"):
         audit(run, sites, "slices,voxels")
 
 

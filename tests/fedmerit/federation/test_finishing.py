@@ -53,7 +53,7 @@ def test_what_was_given_is_the_run_s_model_and_what_was_trained_alone_is_standal
 def test_what_is_taken_home_lies_among_the_models_and_is_what_was_tested(finished, sites):
     for site in open_sites(sites):
         overlaps = evaluate(
-            load_network(finished / "models" / "finished", site.name), site.cases("testing"), site.labels
+            load_network(finished / "models" / "finished", site.name), site.cases("testing"), site.labels, final=True
         )
         own = dice_by_patient(site.cases("testing"), overlaps)
         assert fmean(own.values()) == pytest.approx(dice(finished, "testing_finished")[site.name])

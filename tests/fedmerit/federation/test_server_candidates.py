@@ -144,7 +144,9 @@ def test_every_final_model_is_tested_on_every_case(finished, server_sites_data, 
             case: value for case, value in found.items() if case.startswith(f"{name}/")
         }
         network = load_network(run / "models", "global" if single else name).to(memory_format=torch.channels_last)
-        overlaps = [o for site in sites for o in evaluate(network, site.cases("testing"), config.network.labels)]
+        overlaps = [
+            o for site in sites for o in evaluate(network, site.cases("testing"), config.network.labels, final=True)
+        ]
         assert list(found.values()) == [overlap.dice for overlap in overlaps]
 
 
@@ -369,8 +371,8 @@ def test_sites_are_not_asked_where_the_server_has_its_own_images(
     run = tmp_path / "run"
     runs.create(run, "fedci", sites, 1, engine="local", threads=1, settings=TINY, server_sites=own_server)
     runs.execute(run, lambda record: None)  # of sites that set nothing aside
-    assert asked[:6] == [(name, split) for split in ("validation", "testing") for name in NAMES]
-    assert {split for _, split in asked[6:]} <= {"testing"}  # of the best round, where that is not the last
+    assert asked[:9] == [(name, split) for split in ("validation", "testing", "validation") for name in NAMES]
+    assert {split for _, split in asked[9:]} <= {"testing"}  # of the best round, where that is not the last
     assert read_run(run)["server_sites"] == str(own_server)
     assert set(read_results(run)["split"]) - {"testing_best"} == {"", "validation", "testing", "union"}
 

@@ -75,9 +75,9 @@ def test_cases_of_few_slices_are_evaluated_together():
     cases = [random_volume(seed, slices) for seed, slices in enumerate(sizes)]
     network, passes = Threshold(0.5, -0.2), []
     network.register_forward_pre_hook(lambda module, given: passes.append(len(given[0])))
-    together = evaluate(network, cases, ("disc", "cup"), surfaces=True)
+    together = evaluate(network, cases, ("disc", "cup"), final=True)
     assert passes == [EVALUATION_BATCH, sum(sizes) - EVALUATION_BATCH]
-    alone = [evaluate(network, [case], ("disc", "cup"), surfaces=True) for case in cases]
+    alone = [evaluate(network, [case], ("disc", "cup"), final=True) for case in cases]
     assert [replace(one, case="") for one in together] == [replace(one, case="") for each in alone for one in each]
 
 
@@ -122,7 +122,7 @@ def test_predictions_are_what_evaluation_counts():
     masks = predict(network, case.image)
     assert masks.shape == case.label.shape
     assert masks.dtype == bool
-    overlaps = evaluate(network, [case], NETWORK.labels)
+    overlaps = evaluate(network, [case], NETWORK.labels, final=True)
     assert [overlap.true_positives + overlap.false_positives for overlap in overlaps] == [
         masks[:, number].sum() for number in range(2)
     ]

@@ -65,7 +65,7 @@ def test_a_network_of_volumes_learns_a_ball_and_predicts_the_whole_volume(case):
     settings = Training(batch_size=2, epochs=8, lr=1e-2, augmentation="light")
     before, after = (train(network, samples, settings, settings.lr, seed) for seed in (0, 1))
     assert after < before
-    (overlap,) = evaluate(network, [case], NETWORK.labels, surfaces=True)
+    (overlap,) = evaluate(network, [case], NETWORK.labels, final=True)
     mask = predict(network, case.image)
     assert mask.shape == case.label.shape
     assert overlap.true_positives == (mask & case.label.astype(bool)).sum()

@@ -96,7 +96,7 @@ def test_each_label_for_itself(tmp_path):
     np.save(tmp_path / "image.npy", logits.astype(np.float32))
     np.save(tmp_path / "label.npy", label)
     case = Case("case", "case", tmp_path / "image.npy", tmp_path / "label.npy", spacing=SPACING)
-    disc, cup = evaluate(AsTheyAre(), [case], ("disc", "cup"), surfaces=True)
+    disc, cup = evaluate(AsTheyAre(), [case], ("disc", "cup"), final=True)
     assert (disc.surface, disc.dice) == (Surface("mm", 0.0, 1.0), 1.0)
     assert (cup.surface, cup.dice) == (Surface("mm", None, 0.0), 0.0)
     assert cup.scores == {"dice": 0.0, "hd95": None, "nsd": 0.0}

@@ -252,7 +252,7 @@ def test_word_of_a_log_that_is_no_digest(log):
 
 
 NAN, INF = float("nan"), float("inf")
-FINAL = Evaluation(4, "testing", torch.zeros(1, 5), torch.eye(1).double(), ({},), torch.eye(1).double())
+FINAL = Evaluation(4, "testing", torch.zeros(1, 5), torch.eye(1).double(), ({},), torch.eye(1).double(), final=True)
 
 
 @pytest.mark.parametrize("counts", [(5, 2, 1), (0, 2, 1), (0, 2, 0), (0, 0, 2), (0, 0, 0)])
@@ -285,7 +285,7 @@ def test_distances_that_nobody_asked_for_reject_the_answer(tmp_path, sat_out):
     overlap = Overlap("000", "prostate", 5, 2, 1, Surface("mm", 1.0, 0.5))
     answer = Evaluated(4, ((overlap,),), torch.zeros(1, 0))
     assert fault_of_evaluated(answer, FINAL, ("prostate",)) is None
-    assert fault_of_evaluated(answer, replace(FINAL, split="server_validation"), ("prostate",))
+    assert fault_of_evaluated(answer, replace(FINAL, final=False), ("prostate",))
     assert rows(federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))) == rows(sat_out)
 
 
