@@ -20,7 +20,7 @@ from fedmerit.federation.site import Site
 from fedmerit.files import write_atomically
 from fedmerit.seeds import random_seed
 from fedmerit.training.patches import samples_of
-from fedmerit.wire.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Reply, Task, Work
+from fedmerit.wire.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Purpose, Reply, Task, Work
 
 KEPT = "behaviour.pt"  # in the site's memory folder: what an attack remembers for longer than a round
 DRAWN_FOR = "behaviour"  # part of the seeds of its random numbers
@@ -61,7 +61,9 @@ class AttackingSite(Site):
     def evaluate(self, task: Evaluation) -> Evaluated:
         """As `Site.evaluate`, with what the attack says of the models; of the run's last ones, the truth."""
         evaluated = super().evaluate(task)
-        return evaluated if task.final or task.estimate else self.attack.rate(evaluated, task, self.participants)
+        if task.purpose is Purpose.ROUND:
+            return self.attack.rate(evaluated, task, self.participants)
+        return evaluated
 
     def train(self, task: Task) -> Reply:
         """As `Site.train`, with what the attack says of it."""

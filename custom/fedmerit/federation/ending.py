@@ -1,7 +1,7 @@
 """The end of a run: final models, and the best round's, are tested and saved; sites choose what they take home."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedmerit.configuration.run import RunConfiguration
@@ -9,7 +9,7 @@ from fedmerit.federation.best_round import BestRound, liked_better
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server_models import Models, ModelsInTheClear
-from fedmerit.wire.messages import Evaluated, Evaluation, payload
+from fedmerit.wire.messages import Evaluated, Evaluation, Purpose, payload
 
 Answers = list[Evaluated | None]  # in site order
 Ask = Callable[[Mapping[str, Evaluation]], Generator[Exchange, None, Answers]]  # tasks by site
@@ -54,12 +54,12 @@ class Ending:
     def _take_home(self, ask: Ask, told: str) -> Iterator[Exchange]:
         """Every site makes of its final model what it takes home: chosen by validation patients, then tested."""
         for split in ("validation", "testing"):
-            asked = {
-                site: replace(task, finish=True) for site, task in self._own_models(self.models, split, told).items()
-            }
-            finished = yield from ask(asked)
+            finished = yield from ask(self._own_models(self.models, split, told, Purpose.FINISH))
             self.recorder.finished(self.config.rounds - 1, split, finished)
 
-    def _own_models(self, models: Models, split: str, told: str) -> dict[str, Evaluation]:
+    def _own_models(
+        self, models: Models, split: str, told: str, purpose: Purpose = Purpose.FINAL
+    ) -> dict[str, Evaluation]:
         """Each site's of them, to be evaluated there."""
-        return {site: models.own_model(row, self.config.rounds, split, told) for row, site in enumerate(self.sites)}
+        rounds = self.config.rounds
+        return {site: models.own_model(row, rounds, split, told, purpose) for row, site in enumerate(self.sites)}

@@ -21,7 +21,7 @@ from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import evaluate, evaluate_with_losses
 from fedmerit.training.statistics import estimate_statistics
 from fedmerit.vectors import histogram
-from fedmerit.wire.messages import Evaluated, Evaluation, Importance, ImportanceTask
+from fedmerit.wire.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
 
 KEPT = 64  # models of which it is remembered what was found
 
@@ -88,6 +88,7 @@ def evaluate_models(
     that ``evaluations`` remember nothing is done.
     """
     started = time.perf_counter()
+    final = task.purpose is Purpose.FINAL
     known = evaluations or Evaluations(config)
     overlaps, losses = [], torch.zeros(len(task.mixtures), task.bins, dtype=torch.float64)
     for row, (mixture, shares) in enumerate(zip(task.mixtures, task.shares, strict=True)):
@@ -95,9 +96,9 @@ def evaluate_models(
         if estimate_on is not None:
             flat.load(network, *model)
             estimate_statistics(network, estimate_on)
-            found = known.now(network, cases, task.final, task.bins > 0)
+            found = known.now(network, cases, final, task.bins > 0)
         else:
-            found = known.of(network, *model, cases, task.final, task.bins > 0)
+            found = known.of(network, *model, cases, final, task.bins > 0)
         overlaps.append(found.overlaps)
         if found.losses is not None:
             losses[row] = histogram(found.losses, task.bins)

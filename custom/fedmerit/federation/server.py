@@ -43,6 +43,7 @@ from fedmerit.wire.messages import (
     Enrolment,
     EnrolmentTask,
     ImportanceTask,
+    Purpose,
     Reply,
     Task,
     Work,
@@ -317,8 +318,8 @@ class Federation:
         if not self.models.statistics:
             return
         now, rows = self.now(), list(enumerate(self.sites))
-        own = {site: self.models.own_model(row, now.round, "training", now.told) for row, site in rows}
-        answers = yield from self.evaluator.by_sites({site: replace(task, estimate=True) for site, task in own.items()})
+        asked = (now.round, "training", now.told, Purpose.ESTIMATE)
+        answers = yield from self.evaluator.by_sites({site: self.models.own_model(row, *asked) for row, site in rows})
         self.models.take_estimated([answer.buffers if answer else None for answer in answers], reports.num_samples)
 
     def _with_evidence(self, outcome: Outcome, admission: Admission, clock: Clock) -> Outcome:

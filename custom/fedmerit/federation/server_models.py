@@ -25,7 +25,7 @@ from fedmerit.records.ciphertexts import Adder, Ciphertexts
 from fedmerit.records.ledger import digest
 from fedmerit.training import neurons
 from fedmerit.training.networks import initial_network, save_network
-from fedmerit.wire.messages import Evaluation, PeerModel, Reply, SparseUpdate
+from fedmerit.wire.messages import Evaluation, PeerModel, Purpose, Reply, SparseUpdate
 
 
 class Models:
@@ -73,10 +73,10 @@ class Models:
         """Each site tests the model that it has, and the server has not."""
         return self.own_model(0, round, "testing", ledger)
 
-    def own_model(self, row: int, round: int, split: str, ledger: str) -> Evaluation:
+    def own_model(self, row: int, round: int, split: str, ledger: str, purpose: Purpose = Purpose.FINAL) -> Evaluation:
         """The site at ``row`` evaluates the one final model that is its own."""
         one = torch.eye(1, dtype=torch.float64)
-        return Evaluation(round, split, torch.empty(1, 0), one, ({},), one, ledger=ledger, final=True)
+        return Evaluation(round, split, torch.empty(1, 0), one, ({},), one, ledger=ledger, purpose=purpose)
 
     @property
     def own_alone(self) -> bool:
@@ -145,9 +145,9 @@ class EncryptedModels(Models):
         """Of the ciphertexts."""
         return digest(self.total or self.parameters)
 
-    def own_model(self, row: int, round: int, split: str, ledger: str) -> Evaluation:
+    def own_model(self, row: int, round: int, split: str, ledger: str, purpose: Purpose = Purpose.FINAL) -> Evaluation:
         """The one that the sites decrypt."""
-        return replace(super().own_model(row, round, split, ledger), ciphertexts=self.total)
+        return replace(super().own_model(row, round, split, ledger, purpose), ciphertexts=self.total)
 
     @property
     def own_alone(self) -> bool:
@@ -284,15 +284,15 @@ class ModelsInTheClear(Models):
             return super().final_test(round, ledger)
         names, vectors, each, buffers = self._final()
         of_each = torch.eye(len(names), dtype=torch.float64)
-        return Evaluation(round, "testing", vectors, each, buffers, of_each, ledger=ledger, final=True)
+        return Evaluation(round, "testing", vectors, each, buffers, of_each, ledger=ledger, purpose=Purpose.FINAL)
 
-    def own_model(self, row: int, round: int, split: str, ledger: str) -> Evaluation:
+    def own_model(self, row: int, round: int, split: str, ledger: str, purpose: Purpose = Purpose.FINAL) -> Evaluation:
         """One of them, unless it stays with the site."""
         if self.sites_test_their_own:
-            return super().own_model(row, round, split, ledger)
+            return super().own_model(row, round, split, ledger, purpose)
         model = self.parameters if self.parameters.ndim == 1 else self.parameters[row]
         one = torch.eye(1, dtype=torch.float64)
-        return Evaluation(round, split, model[None], one, (self.buffers[row],), one, ledger=ledger, final=True)
+        return Evaluation(round, split, model[None], one, (self.buffers[row],), one, ledger=ledger, purpose=purpose)
 
     def with_models(self, parameters: Tensor, buffers: list[Buffers]) -> "ModelsInTheClear":
         """Of the same run, others."""

@@ -49,6 +49,7 @@ from fedmerit.wire.messages import (
     Importance,
     ImportanceTask,
     PeerModel,
+    Purpose,
     Reply,
     Task,
     WithModels,
@@ -288,10 +289,10 @@ class Site:
         return answer
 
     def _evaluate_models(self, task: Evaluation) -> Evaluated:
-        if task.estimate:
+        if task.purpose is Purpose.ESTIMATE:
             return self._estimate(task)
         final = self.models.final(task)
-        if task.finish:
+        if task.purpose is Purpose.FINISH:
             return self._finish(task, final[1:] if final else (task.models[0], task.buffers[0]))
         if final:  # it lies among the run's models from now on
             name, model, buffers = final
@@ -323,7 +324,7 @@ class Site:
         overlaps, cases, labels = [], self._cases(task.split), self.config.network.labels
         for model in finished.models:
             flat.load(self.network, *model)
-            overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, task.final)))
+            overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, final=True)))
         self._save("finished", self.name)
         took = time.perf_counter() - started
         return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, finished.choice)

@@ -29,6 +29,7 @@ from fedmerit.wire.messages import (
     Importance,
     ImportanceTask,
     PeerModel,
+    Purpose,
     Reply,
     SparseUpdate,
     Task,
@@ -124,9 +125,7 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
                 "shares": task.shares.numpy(),
                 "buffers": [_arrays(buffers) for buffers in task.buffers],
                 "bins": task.bins,
-                "final": task.final,
-                "finish": task.finish,
-                "estimate": task.estimate,
+                "purpose": str(task.purpose),
                 "ledger": task.ledger,
                 "ciphertexts": _pieces(task.ciphertexts),
             },
@@ -213,9 +212,7 @@ def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | Impo
         bins=model.meta["bins"],
         ledger=model.meta["ledger"],
         ciphertexts=_ciphertexts(model.meta["ciphertexts"]),
-        final=model.meta["final"],
-        finish=model.meta["finish"],
-        estimate=model.meta["estimate"],
+        purpose=Purpose(model.meta["purpose"]),
     )
 
 

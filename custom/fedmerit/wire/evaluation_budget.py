@@ -26,6 +26,7 @@ from fedmerit.wire.messages import (
     TRAIN,
     Evaluation,
     ImportanceTask,
+    Purpose,
     Task,
     WithModels,
 )
@@ -72,7 +73,7 @@ def require_within(
         caps: by split, at most how many models in a round, whatever the run needs; others are not capped.
     """
     split = "validation" if isinstance(task, Task) else task.split
-    if isinstance(task, Evaluation) and task.estimate:
+    if isinstance(task, Evaluation) and task.purpose is Purpose.ESTIMATE:
         if config.training.statistics != "recalibrated":
             raise Refused(NOT_FOR_OTHERS, "BatchNorm statistics on training images; statistics=recalibrated is not set")
         needed, models = int(0 <= task.round < config.rounds), 1
@@ -108,7 +109,7 @@ def question_of(task: WithModels, models: Tensor | Ciphertexts) -> str:
     whole = hashlib.sha256(f"{digest(models)} {type(task).__name__}".encode())
     tensors: list[Tensor] = []
     if isinstance(task, Evaluation):
-        whole.update(f"{task.split} {task.bins} {task.final} {task.finish} {task.estimate}".encode())
+        whole.update(f"{task.split} {task.bins} {task.purpose}".encode())
         tensors += [task.mixtures, task.shares]
     elif isinstance(task, ImportanceTask):
         whole.update(f"{task.split} {task.order} {task.images}".encode())

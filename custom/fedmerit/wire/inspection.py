@@ -13,7 +13,7 @@ from fedmerit.core import Method, allowed
 from fedmerit.flat import Buffers
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
 from fedmerit.training.overlaps import UNITS, Overlap, Surface
-from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Failure, Importance, ImportanceTask, Reply
+from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Failure, Importance, ImportanceTask, Purpose, Reply
 
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
 LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
@@ -182,15 +182,17 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
         return f"evaluation of round {answer.round} in round {task.round}"
     if len(answer.overlaps) != task.count:
         return f"evaluation of {len(answer.overlaps)} models, expected {task.count}"
-    like = task.buffers[0] if task.estimate else {}
+    like = task.buffers[0] if task.purpose is Purpose.ESTIMATE else {}
     if fault := fault_of_model(task.models, answer.buffers, task.models, like, "model"):
         return fault
-    if not _is_count(answer.choice, MOST_CHOICES if task.finish else 0):
-        return f"choice {answer.choice!s:.20}, expected a whole number from 0 to {MOST_CHOICES if task.finish else 0}"
+    most = MOST_CHOICES if task.purpose is Purpose.FINISH else 0
+    if not _is_count(answer.choice, most):
+        return f"choice {answer.choice!s:.20}, expected a whole number from 0 to {most}"
     cases = [[(overlap.case, overlap.label) for overlap in overlaps] for overlaps in answer.overlaps]
-    if any(fault := _fault_of_overlaps(overlaps, labels, task.final) for overlaps in answer.overlaps):
+    surfaces = task.purpose in (Purpose.FINAL, Purpose.FINISH)
+    if any(fault := _fault_of_overlaps(overlaps, labels, surfaces) for overlaps in answer.overlaps):
         return fault
-    if task.estimate:
+    if task.purpose is Purpose.ESTIMATE:
         return _fault_of_rest(answer)
     if any(of_model != cases[0] for of_model in cases):
         return "evaluation of other cases for one model than for another"

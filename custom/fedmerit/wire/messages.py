@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import torch
 from torch import Tensor
@@ -104,6 +105,15 @@ class Reply:
     log: str = ""  # hash of the last record of the site's own log
 
 
+class Purpose(StrEnum):
+    """What models are evaluated for."""
+
+    ROUND = "round"  # to compare them in a round: masks are where logits are above 0
+    FINAL = "final"  # they are the run's last or best: masks as they are used, and how far their surfaces lie apart
+    FINISH = "finish"  # make of the one model what the site takes home; likewise of it, one trained alone, and that
+    ESTIMATE = "estimate"  # of the one model, say BatchNorm statistics estimated on the split, and nothing else
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Evaluate k models on one split, each a mixture of m vectors with a mixture of b sets of BatchNorm statistics."""
@@ -117,14 +127,12 @@ class Evaluation:
     bins: int = 0  # of a histogram of losses per image; 0: none is wanted
     ledger: str = GENESIS  # as in `Task`
     ciphertexts: Ciphertexts | None = None  # likewise; the model to evaluate is made of it
-    final: bool = False  # of final models: masks as they are used, and how far their surfaces lie apart
-    finish: bool = False  # make of the one model what the site takes home; evaluate it, one trained alone, and that
-    estimate: bool = False  # of the one model, say BatchNorm statistics estimated on the split, and nothing else
+    purpose: Purpose = Purpose.ROUND
 
     @property
     def count(self) -> int:
         """How many models are evaluated."""
-        return 0 if self.estimate else 3 if self.finish else len(self.mixtures)
+        return {Purpose.ESTIMATE: 0, Purpose.FINISH: 3}.get(self.purpose, len(self.mixtures))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fedmerit.wire.messages import (
     Evaluation,
     Failure,
     ImportanceTask,
+    Purpose,
     Reply,
     Task,
 )
@@ -106,7 +107,9 @@ def test_neurons_on_training_images(site, config):
 
 def test_statistics_of_training_images_where_the_run_has_another_rule(site, config):
     task = models(config, 1, split="training", round=0)
-    estimate = Evaluation(0, "training", task.models, task.mixtures, task.buffers, task.shares, estimate=True)
+    estimate = Evaluation(
+        0, "training", task.models, task.mixtures, task.buffers, task.shares, purpose=Purpose.ESTIMATE
+    )
     assert site.answer(estimate) == Failure(NOT_FOR_OTHERS)
 
 

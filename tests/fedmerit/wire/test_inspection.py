@@ -28,7 +28,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.wire.inspection import fault_of_evaluated
-from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Reply
+from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Purpose, Reply
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -252,7 +252,9 @@ def test_word_of_a_log_that_is_no_digest(log):
 
 
 NAN, INF = float("nan"), float("inf")
-FINAL = Evaluation(4, "testing", torch.zeros(1, 5), torch.eye(1).double(), ({},), torch.eye(1).double(), final=True)
+FINAL = Evaluation(
+    4, "testing", torch.zeros(1, 5), torch.eye(1).double(), ({},), torch.eye(1).double(), purpose=Purpose.FINAL
+)
 
 
 @pytest.mark.parametrize("counts", [(5, 2, 1), (0, 2, 1), (0, 2, 0), (0, 0, 2), (0, 0, 0)])
@@ -285,7 +287,7 @@ def test_distances_that_nobody_asked_for_reject_the_answer(tmp_path, sat_out):
     overlap = Overlap("000", "prostate", 5, 2, 1, Surface("mm", 1.0, 0.5))
     answer = Evaluated(4, ((overlap,),), torch.zeros(1, 0))
     assert fault_of_evaluated(answer, FINAL, ("prostate",)) is None
-    assert fault_of_evaluated(answer, replace(FINAL, final=False), ("prostate",))
+    assert fault_of_evaluated(answer, replace(FINAL, purpose=Purpose.ROUND), ("prostate",))
     assert rows(federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))) == rows(sat_out)
 
 
