@@ -191,6 +191,11 @@ class RunConfiguration(Checked):
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} needs {method.needs.rounds} or more: {method.needs.why}"
             )
+        if method.needs.others_lose and self.guard.guard != "on":
+            raise BadInput(
+                f"guard={self.guard.guard}: {self.method} needs what the others lose without a site, which the guard "
+                "has them measure; leave --guard off out, or take error=absolute"
+            )
         if isinstance(method, TrainsLocally) and self.training.optimizer not in (method.optimizers or OPTIMIZERS):
             raise BadInput(
                 f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(method.optimizers)}; "

@@ -93,6 +93,7 @@ class Guarding:
         self.on = config.guard.guard == "on" and not method.needs.unfiltered  # where nobody gets of another's, it idles
         self.merges = in_the_clear and not isinstance(method, (AllocatesNeurons, LearnsFromPeers))
         self.measures = in_the_clear and "minus_error" in method.asks
+        self.rises = method.needs.others_lose  # it is not the error that counts, but by how much it rises
         self.enrolments: dict[str, Enrolment] = {}
         self.asked = not self.on  # for enrolments
         self.history = History.empty(len(sites))
@@ -146,7 +147,9 @@ class Guarding:
         return trials.results_of(candidates, ratings, losses, judged, voice, offsets)
 
     def without_each(self, round: int, outcome: Outcome, admission: Admission, received: Tensor) -> Candidates | None:
-        """The models without each site, to be evaluated by the others; None: not after this round.
+        """The models without each site, and where that is compared the one with all, to be evaluated by the others.
+
+        None: not after this round.
 
         Args:
             round: its number.
@@ -160,19 +163,22 @@ class Guarding:
         if there.sum() < 2 or (weights >= 1).any():
             return None
         trained = received + admission.updates
-        return trials.models_without(outcome.models, trained, weights, admission.reports.data_share, there)
+        return trials.models_without(outcome.models, trained, weights, admission.reports.data_share, there, self.rises)
 
     def measured(self, admission: Admission, evaluated: Mapping[str, Evaluated], by_server: bool) -> None:
         """Take what was said of the models of `without_each`; ``by_server``: by its own images, which count alone."""
         assert admission.ruling
         there, n = admission.reports.present, len(self.sites)
+        count = int(there.sum())
         if by_server:
             (answer,) = evaluated.values()
             errors = torch.full((n,), torch.nan, dtype=torch.float64)
-            errors[there] = 1 - torch.tensor([mean_dice(one) for one in answer.overlaps], dtype=torch.float64)
+            dice = torch.tensor([mean_dice(one) for one in answer.overlaps], dtype=torch.float64)
+            errors[there] = (dice[count:] if self.rises else 1) - dice[:count]
         else:
             scores = torch.full((n, n), torch.nan, dtype=torch.float64)
-            scores[:, there] = 1 - self._ratings(evaluated, int(there.sum()))
+            ratings = self._ratings(evaluated, count + self.rises)
+            scores[:, there] = (ratings[:, count:] if self.rises else 1) - ratings[:, :count]
             self.history, errors, _, _ = self.guard.judge(self.history, admission.ruling.earners, scores)
         known = there & errors.isfinite()
         self.history = replace(self.history, measured=errors.clamp(0, 1).where(known, self.history.measured))

@@ -8,7 +8,9 @@ from fedmerit.core import CandidateResults
 from fedmerit.games import shapley
 
 
-def models_without(models: Tensor, trained: Tensor, weights: Tensor, data_share: Tensor, counted: Tensor) -> Candidates:
+def models_without(
+    models: Tensor, trained: Tensor, weights: Tensor, data_share: Tensor, counted: Tensor, whole: bool = False
+) -> Candidates:
     """The aggregated model without each of the k ``counted`` sites: (w - ρ_i w_i) / (1 - ρ_i), as in FedCE's Eq. 3.
 
     Args:
@@ -17,17 +19,18 @@ def models_without(models: Tensor, trained: Tensor, weights: Tensor, data_share:
         weights: (n,) ρ of the aggregation, below 1.
         data_share: (n,) by which BatchNorm statistics are averaged, those of the others here.
         counted: (n,) bool.
+        whole: add w itself, the last.
     """
     there, count = counted.nonzero().flatten(), int(counted.sum())
     left = 1 - weights[there]
     mixtures = torch.diag(-weights[there] / left)
     others = data_share.expand(count, -1).clone()
     others[torch.arange(count), there] = 0.0
-    return Candidates(
-        models=torch.cat([models[None], trained[there]]),
-        mixtures=torch.cat([(1 / left)[:, None], mixtures], dim=1),
-        shares=others / others.sum(dim=1, keepdim=True),
-    )
+    mixtures = torch.cat([(1 / left)[:, None], mixtures], dim=1)
+    if whole:
+        mixtures = torch.cat([mixtures, torch.eye(1, count + 1, dtype=torch.float64)])
+        others = torch.cat([others, data_share[None]])
+    return Candidates(torch.cat([models[None], trained[there]]), mixtures, others / others.sum(dim=1, keepdim=True))
 
 
 def owners(candidates: Candidates) -> Tensor:

@@ -55,12 +55,11 @@ class FedCE(Method):
     )
     error: str = parameter(
         "absolute",
-        "Γ_err: the error without a site (Eq. 3), or relative: by that with it",
-        choices=("absolute", "relative"),
+        "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises",
+        choices=("absolute", "relative", "others"),
     )
 
     read_by_variant: ClassVar[tuple[str, ...]] = ("estimate",)
-    needs: ClassVar[Needs] = Needs(sums_only=True)  # where the sites' claims go unchecked
     about: ClassVar[About] = About(
         contribution="novelty of its update's direction, error on its images of the model without it",
         weights="contribution, accumulated",
@@ -68,6 +67,11 @@ class FedCE(Method):
         site_work="training, cosine, validation without own model",
         paper="Jiang et al. 2023",
     )
+
+    @property
+    def needs(self) -> Needs:
+        """No update, where the sites' claims go unchecked; the guard, for what only others can say."""
+        return Needs(sums_only=self.error != "others", others_lose=self.error == "others")
 
     @property
     def asks(self) -> tuple[str, ...]:
@@ -123,8 +127,7 @@ class FedCE(Method):
 
     def report(self, view: SiteView) -> dict[str, float]:
         """What a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
-        own = view.own
-        if own is None:
+        if (own := view.own) is None:
             return {}
         said = {
             "cosine": cosine_to_mean_of_others(view.received, own.previous, own.trained, own.weight),

@@ -41,6 +41,7 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
         return 0
     method, over = config.build_method(), round == config.rounds
     rated = sites if config.guard.guard == "on" and "minus_error" in method.asks and not over else 0
+    rated += int(method.needs.others_lose and not over)  # the model with all of them
     finish = FINISH if over and config.training.finish == "own" else 0
     if split == SERVER_SPLIT:
         candidates = method.most_candidates(sites) if isinstance(method, EvaluatesCandidates) and not over else 0

@@ -10,9 +10,11 @@ import torch
 from pretending import SITES, evaluated, replies, tiny_plan
 from stepping import Stepped as Federation
 
+from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import Recorder
 from fedmerit.records.results import read_results
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
+from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.inspection import fault_of_enrolment
 from fedmerit.wire.messages import TRAIN, Answer, Enrolment, EnrolmentTask, Evaluation, Reply
 
@@ -84,6 +86,31 @@ def test_fedces_error_is_what_the_others_measured(tmp_path):
     measured = rows[rows["quantity"] == "measured_error"].set_index("site")["value"]
     assert said.to_dict() == measured.to_dict()
     assert set(said.index) == set(SITES)
+
+
+def test_what_the_others_lose_without_a_site(tmp_path):
+    """By how much their error rises, the mean of two others; of each rater the mean of what it says is the same."""
+    dice = {"Alder": [10, 65, 75, 80], "Birch": [48, 99, 52, 60], "Cedar": [80, 80, 5, 90]}  # without each; with all
+    federation = Federation(plan(error="others"), SITES, tmp_path / "run")
+    while federation.work:
+        task = next(iter(federation.tasks().values()))
+        said = answers(federation)
+        if isinstance(task, Evaluation) and federation.training:
+            said = {
+                site: replace(
+                    said[site],
+                    overlaps=tuple((Overlap("000", "prostate", tp, 100 - tp, 100 - tp),) for tp in dice[site]),
+                )
+                for site in said
+            }
+        federation.take(said)
+    rows = read_results(tmp_path / "run").query("round == 1 and quantity == 'minus_error'").set_index("site")["value"]
+    assert rows.to_dict() == pytest.approx({"Alder": 0.11, "Birch": 0.125, "Cedar": 0.065})
+
+
+def test_what_the_others_lose_needs_the_guard():
+    with pytest.raises(BadInput, match="guard=off: fedce needs what the others lose"):
+        tiny_plan("fedce", 4, guard="off", error="others")
 
 
 @pytest.mark.parametrize("method", ["cffl", "fedci", "fedsac", "shapfed", "scaffold", "cycle", "cgsv"])

@@ -20,6 +20,10 @@ def test_the_model_without_a_site_is_the_mean_of_the_others():
     assert models[0].tolist() == pytest.approx([(0.2 * 3 + 0.3 * 2) / 0.5, (0.2 * 5) / 0.5], rel=1e-5)
     assert found.shares[0].tolist() == pytest.approx([0, 1 / 3, 0, 2 / 3])
     assert len(models) == 3
+    with_all = trials.models_without(model, trained, weights, share, there, whole=True)
+    assert (with_all.mixtures @ with_all.models.double())[-1].tolist() == pytest.approx(model.tolist())
+    assert with_all.shares[-1].tolist() == share.tolist()
+    assert torch.equal(with_all.mixtures[:3], found.mixtures)
 
 
 def test_ratings_of_candidates_become_scores_of_the_sites_that_made_them():
