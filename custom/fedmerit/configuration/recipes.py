@@ -8,7 +8,20 @@ from fedmerit.errors import BadInput
 
 ROUNDS = 100  # of a run, where its recipe does not say otherwise
 
-_UNET = {"architecture": "unet", "schedule": "constant", "augmentation": "light", "mirrored": False, "largest": False}
+# beneath every recipe: an organ is in one piece; of few photographs a round has few steps, unless they are small
+OF_TASKS: Mapping[str, Mapping[str, Any]] = {
+    "prostate": {"largest": True},
+    "fundus": {"largest": True, "batch_size": 4},
+    "fundus-disc": {"largest": True, "batch_size": 4},
+}
+_UNET = {
+    "architecture": "unet",
+    "schedule": "constant",
+    "augmentation": "light",
+    "batch_size": 8,
+    "mirrored": False,
+    "largest": False,
+}
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "default": {},  # the defaults of `Network` and `Training`: docs/training.md
     "quick": {**_UNET, "width": 8, "lr": 1e-2},  # for demonstrations: a quarter of a round's operations, few rounds
@@ -82,8 +95,8 @@ def with_preset(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
     return {**chosen.training, **parameters, **rest}
 
 
-def with_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings``, and beneath them those of the recipe that "recipe" names among them.
+def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
+    """``settings``, and beneath them those of the recipe that "recipe" names among them, and of the task.
 
     Raises:
         BadInput: there is no recipe of that name.
@@ -92,4 +105,4 @@ def with_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
     name = rest.pop("recipe", "default")
     if name not in RECIPES:
         raise BadInput(f"recipe {name!r}: unknown; expected one of {', '.join(RECIPES)}")
-    return {**RECIPES[name], **rest}
+    return {**OF_TASKS.get(task, {}), **RECIPES[name], **rest}

@@ -20,6 +20,21 @@ def test_what_is_set_goes_before_the_recipe():
     assert config(recipe="default") == config()
 
 
+@pytest.mark.parametrize(
+    ("task", "settings", "expected"),
+    [
+        ("prostate", {}, (8, True)),
+        ("fundus", {}, (4, True)),
+        ("fundus", {"batch_size": 16, "largest": "false"}, (16, False)),
+        ("fundus", {"recipe": "unet"}, (8, False)),
+        ("a task of others", {}, (8, False)),
+    ],
+)
+def test_a_task_has_defaults_beneath_every_recipe(task, settings, expected):
+    made = make_configuration("fedavg", task, 2, 0, TASKS["fundus"], settings)
+    assert (made.training.batch_size, made.network.largest) == expected
+
+
 def test_an_unknown_recipe_is_named():
     with pytest.raises(BadInput, match=r"recipe 'slow'.*default, quick, unet"):
         with_recipe({"recipe": "slow"})

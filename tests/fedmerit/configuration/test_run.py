@@ -175,7 +175,7 @@ def test_a_stored_configuration_is_checked_likewise(where, value, message):
 
 def test_a_stored_configuration_without_parameters_takes_the_defaults():
     stored = config().to_dict() | {"parameters": {}, "training": {}}
-    assert RunConfiguration.from_dict(stored) == config()
+    assert RunConfiguration.from_dict(stored) == config(batch_size=8)
 
 
 def test_a_configuration_is_not_changed_by_what_it_was_made_from():
