@@ -11,8 +11,8 @@ ROUNDS = 100  # of a run, where its recipe does not say otherwise
 # beneath every recipe: an organ is in one piece; of few photographs a round has few steps, unless they are small
 OF_TASKS: Mapping[str, Mapping[str, Any]] = {
     "prostate": {"largest": True},
-    "fundus": {"largest": True, "batch_size": 4},
-    "fundus-disc": {"largest": True, "batch_size": 4},
+    "fundus": {"largest": True, "batch_size": 2},
+    "fundus-disc": {"largest": True, "batch_size": 2},
 }
 _UNET = {
     "architecture": "unet",

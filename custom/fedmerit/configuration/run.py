@@ -102,7 +102,7 @@ class Training(Checked):
     momentum: float = parameter(0.0, "of sgd", low=0, below=1)
     weight_decay: float = parameter(0.0, "adam, sgd: L2; adamw: decoupled", low=0)
     clip_norm: float = parameter(0.0, "longest gradient of a step; 0: any", low=0)
-    batch_size: int = parameter(8, "slices of a step; 4 by default of photographs (fundus)", low=1, high=4096)
+    batch_size: int = parameter(8, "slices of a step; 2 by default of photographs (fundus)", low=1, high=4096)
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
     steps: int = parameter(0, "of the optimiser per round, in the place of epochs; 0: epochs", low=0, high=1_000_000)
     organ_share: float = parameter(

@@ -24,7 +24,7 @@ def test_what_is_set_goes_before_the_recipe():
     ("task", "settings", "expected"),
     [
         ("prostate", {}, (8, True)),
-        ("fundus", {}, (4, True)),
+        ("fundus", {}, (2, True)),
         ("fundus", {"batch_size": 16, "largest": "false"}, (16, False)),
         ("fundus", {"recipe": "unet"}, (8, False)),
         ("a task of others", {}, (8, False)),
