@@ -8,7 +8,7 @@ from fedmerit.errors import BadInput
 
 ROUNDS = 100  # of a run, where its recipe does not say otherwise
 
-# beneath every recipe: an organ is in one piece; of few photographs a round has few steps, unless they are small
+# beneath every recipe: an organ is in one piece; a site of few photographs takes few steps a round, unless small ones
 OF_TASKS: Mapping[str, Mapping[str, Any]] = {
     "prostate": {"largest": True},
     "fundus": {"largest": True, "batch_size": 2},

@@ -67,7 +67,7 @@ class Evaluations:
         return found
 
     def now(self, network: nn.Module, cases: Sequence[Case], final: bool = False, losses: bool = False) -> Found:
-        """Of ``network`` as it is."""
+        """Of ``network`` as it is; ``losses`` are those of a round's models, of ``final`` ones nobody asks for any."""
         if not losses:
             return Found(tuple(evaluate(network, cases, self._labels, self._amp, final)))
         overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp)

@@ -1,6 +1,7 @@
 """What a network makes of images: overlaps, losses, masks."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from fedmerit.training.data import Case, Samples
 from fedmerit.training.networks import is_mirrored, keeps_largest, patch_of
-from fedmerit.training.overlaps import Overlap
+from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.training.patches import samples_of
 from fedmerit.training.precision import autocast, precision_of
 from fedmerit.training.surfaces import measure_surfaces
@@ -34,8 +35,8 @@ def evaluate(
     far their surfaces lie from the reference's. That takes more than twice as long, and is not for every round. Cases
     go by their position ("000", "001", ...), since results leave the site and names do not.
     """
-    kind = _WholeCases if final else _Counts
-    found = kind(cases, labels, network)
+    device = next(network.parameters()).device
+    found = _WholeCases(cases, labels, keeps_largest(network)) if final else _Counts(cases, labels, device)
     for places, logits, masks in _passes(network, cases, amp, mirrored=final and is_mirrored(network)):
         found.add(places, logits > 0, masks)
     return found.overlaps()
@@ -48,7 +49,7 @@ def evaluate_with_losses(
     """What `evaluate` gives, and what `image_losses` of the images to train on: of a network of slices in one pass."""
     if patch := patch_of(network):
         return evaluate(network, cases, labels, amp), image_losses(network, samples_of(cases, patch), amp)
-    counts, losses = _Counts(cases, labels, network), list[Tensor]()
+    counts, losses = _Counts(cases, labels, next(network.parameters()).device), list[Tensor]()
     for places, logits, masks in _passes(network, cases, amp):
         counts.add(places, logits > 0, masks)
         losses.append(soft_dice_losses(logits.float(), masks.float()))
@@ -78,10 +79,9 @@ def _passes(
 
 
 class _Counts:
-    """Voxels of each case and label, prediction against reference, added up part by part."""
+    """Voxels of each case and label, prediction against reference, added up part by part on a device."""
 
-    def __init__(self, cases: Sequence[Case], labels: Sequence[str], network: nn.Module):
-        device = next(network.parameters()).device
+    def __init__(self, cases: Sequence[Case], labels: Sequence[str], device: torch.device):
         self.labels = labels
         self.table = torch.zeros(len(cases), len(labels), 4, device=device, dtype=torch.float64)  # TP FP TN FN
 
@@ -105,8 +105,8 @@ class _Counts:
 class _WholeCases:
     """The masks of each case, kept until all of it is predicted, and compared with the reference then."""
 
-    def __init__(self, cases: Sequence[Case], labels: Sequence[str], network: nn.Module):
-        self.cases, self.labels, self.largest = cases, labels, keeps_largest(network)
+    def __init__(self, cases: Sequence[Case], labels: Sequence[str], largest: bool):
+        self.cases, self.labels, self.largest = cases, labels, largest
         self.predicted = [np.zeros(case.label.shape, dtype=np.bool_) for case in cases]
 
     def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
@@ -117,24 +117,13 @@ class _WholeCases:
 
     def overlaps(self) -> list[Overlap]:
         """By case and label, with their surfaces."""
-        return [
-            Overlap(f"{position:03d}", label, *counted, surface)
-            for position, (case, predicted) in enumerate(zip(self.cases, self.predicted, strict=True))
-            for masks in [largest_parts(predicted) if self.largest else predicted]
-            for label, counted, surface in zip(
-                self.labels,
-                _counted(masks, np.array(case.label, dtype=np.bool_)),
-                measure_surfaces(masks, case.label, case.spacing),
-                strict=True,
-            )
-        ]
-
-
-def _counted(predicted: Masks, reference: Masks) -> list[tuple[int, int, int]]:
-    """True positives, false positives and false negatives of masks (slices, labels, h, w), by label."""
-    kinds = (predicted & reference, predicted & ~reference, ~predicted & reference)
-    counts = [np.count_nonzero(kind, axis=(0, 2, 3)).tolist() for kind in kinds]
-    return list(zip(*counts, strict=True))
+        counts, surfaces = _Counts(self.cases, self.labels, torch.device("cpu")), list[Surface | None]()
+        for place, (case, predicted) in enumerate(zip(self.cases, self.predicted, strict=True)):
+            masks = largest_parts(predicted) if self.largest else predicted
+            whole = [(place, slice(0, len(masks)))]
+            counts.add(whole, torch.from_numpy(masks), torch.from_numpy(np.array(case.label)))
+            surfaces += measure_surfaces(masks, case.label, case.spacing)
+        return [replace(one, surface=surface) for one, surface in zip(counts.overlaps(), surfaces, strict=True)]
 
 
 def _batches(cases: Sequence[Case]) -> Iterator[list[tuple[int, slice]]]:

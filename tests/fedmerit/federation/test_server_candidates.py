@@ -156,9 +156,10 @@ def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
     assert_same_run(finished(method), finished(method, again=1, threads=1))
 
 
-# One of each way in which models, vectors and what is kept at a site travel; FedCE is in engines/test_local.
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["cgsv", "cffl", "fedsac", "cycle", "silobn", "fedprox", "scaffold", "ditto"])
+@pytest.mark.slow  # pooled has no simulator
+@pytest.mark.parametrize(
+    "method", [name for name in METHODS if name not in ("standalone", "fedavg", "fedce", "pooled")]
+)
 def test_simulator_gives_what_the_local_engine_gives(finished, assert_same_run, processes_of, method):
     run = finished(method, engine="sim", threads=3)
     assert_same_run(finished(method), run)
