@@ -2,6 +2,7 @@ VENV ?= .venv
 PYTHON ?= python3.11
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+ONCE := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=  # one core a process; compiled by the first, not by each
 FILES := -n 3 --dist loadfile --no-loadscope-reorder  # three files at a time: some wait for processes
 
 .DEFAULT_GOAL := help
@@ -21,10 +22,10 @@ demo: $(INSTALLED) ## Six generated hospitals, trained together and alone, a fre
 	$(BIN)/fedmerit demo --out demo
 
 test: $(INSTALLED) ## The tests, three files at a time
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FILES) -m 'not slow'
+	$(ONCE) $(BIN)/python -m pytest $(FILES) -m 'not slow'
 
 test-all: $(INSTALLED) ## The tests, slow ones included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FILES)
+	$(ONCE) $(BIN)/python -m pytest $(FILES)
 
 check: $(INSTALLED) ## Style (ruff) and types (mypy)
 	$(BIN)/ruff check .

@@ -1,4 +1,8 @@
-"""Three small generated hospitals, runs on them that tests share, and what it means that two runs are the same."""
+"""Three small generated hospitals, runs on them that tests share, and what it means that two runs are the same.
+
+What takes seconds to import is imported where it is used: the process that deals the tests out reads this file too,
+and none of the others begins before it has.
+"""
 
 import json
 import os
@@ -9,22 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import psutil
 import pytest
-import torch
-from measured import rows
-from typer.main import get_command
-from typer.testing import CliRunner, Result
 
-from cli.main import app
-from data_prep.preparation import Preparation
-from data_prep.prepare import prepare
-from data_prep.synthetic import prostate
-from fedmerit.federation.checkpoint import is_finished
-from fedmerit.records.ledger import Ledger
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typer.testing import Result
+
 
 NAMES = ("site1", "site2", "site3")
 TINY = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
@@ -55,6 +53,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def generate(root: Path, names: Sequence[str], **changes: Any) -> None:
     """Site folders of some of the generated hospitals: volumes of five slices, and as few of them as can be."""
+    from data_prep.preparation import Preparation
+    from data_prep.prepare import prepare
+    from data_prep.synthetic import prostate
+
     scanners = {name: replace(prostate.SITES[name], thickness=7.0) for name in names}
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(prostate, "SLICES", 5)
@@ -94,10 +96,14 @@ def own_sites(sites: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def fedmerit() -> Iterator[Callable[..., Result]]:
+def fedmerit() -> "Iterator[Callable[..., Result]]":
     """The command, in this process: ``fedmerit("run", "--out", folder, ...)``."""
+    from typer.main import get_command
+    from typer.testing import CliRunner
 
-    def invoke(*arguments: object) -> Result:
+    from cli.main import app
+
+    def invoke(*arguments: object) -> "Result":
         return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
     with pytest.MonkeyPatch.context() as changed:
@@ -125,9 +131,10 @@ def options(sites: Path) -> Callable[..., tuple[str, ...]]:
 
 @pytest.fixture(scope="session")
 def trained(
-    fedmerit: Callable[..., Result], options: Callable[..., tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
+    fedmerit: "Callable[..., Result]", options: Callable[..., tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """A whole run with these options, made at first use and shared from then on: never change it."""
+    from fedmerit.federation.checkpoint import is_finished
 
     @cache
     def made(settings: tuple[str, ...], again: int, changes: tuple[tuple[str, object], ...]) -> Path:
@@ -153,11 +160,12 @@ def own_run(trained: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def model() -> Callable[..., dict[str, torch.Tensor]]:
+def model() -> "Callable[..., dict[str, Tensor]]":
     """The state of a finished run's model."""
+    import torch
 
-    def load(run: Path, name: str = "global") -> dict[str, torch.Tensor]:
-        state: dict[str, torch.Tensor] = torch.load(run / "models" / f"{name}.pt", weights_only=True)
+    def load(run: Path, name: str = "global") -> "dict[str, Tensor]":
+        state: dict[str, Tensor] = torch.load(run / "models" / f"{name}.pt", weights_only=True)
         return state
 
     return load
@@ -165,6 +173,8 @@ def model() -> Callable[..., dict[str, torch.Tensor]]:
 
 def hashes_of(run: Path) -> list[str]:
     """Of the ledger's records: they cover everything but the signature, which a server with a certificate adds."""
+    from fedmerit.records.ledger import Ledger
+
     return [record["hash"] for record in Ledger(run / "ledger.jsonl").records]
 
 
@@ -182,6 +192,7 @@ def assert_same_ledger() -> Callable[[Path, Path], None]:
 @pytest.fixture(scope="session")
 def assert_same_model() -> Callable[[Path, Path], None]:
     """Two files of models agree bit for bit."""
+    import torch
 
     def compare(one: Path, other: Path) -> None:
         first, second = torch.load(one, weights_only=True), torch.load(other, weights_only=True)
@@ -195,6 +206,7 @@ def assert_same_model() -> Callable[[Path, Path], None]:
 @pytest.fixture(scope="session")
 def assert_same_run(assert_same_model: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
     """Two runs agree: models bit for bit, ledgers, and all of results.csv but the seconds."""
+    from measured import rows
 
     def compare(one: Path, other: Path) -> None:
         models = sorted(path.name for path in (one / "models").glob("*.pt"))

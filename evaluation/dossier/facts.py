@@ -48,12 +48,12 @@ class File:
         """Of the honest runs."""
         return together(self.honest)
 
-    @property
+    @cached_property
     def method(self) -> str | None:
         """The label of the method that is judged."""
         return judged_method(self.honest, self.results)
 
-    @property
+    @cached_property
     def run(self) -> Run:
         """The run that the model is of: the first of that method."""
         return next((run for run in self.honest if run.label == self.method), self.honest[0])

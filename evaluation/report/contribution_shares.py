@@ -3,7 +3,6 @@
 import pandas as pd
 
 from evaluation.report.judgements import Measured
-from evaluation.results.intervals import of_contributions, of_sites
 from evaluation.results.views import Results
 
 SAME = 1e-6  # shares that differ by less, relative to the largest, are the same
@@ -15,13 +14,7 @@ def contribution_shares(results: Results) -> dict[str, dict[str, Measured]]:
     Contributions are means over rounds. Methods that make no estimate, the same for all, or one whose sum is 0 or less
     in any seed, are left out: shares of such mean nothing. Intervals are over seeds; of one seed there is none.
     """
-    said = results.rounds.contributions
-    if "share" not in said:
-        return {}
-    known = said["share"].groupby(level="method", observed=True).filter(lambda shares: bool(shares.notna().any()))
-    whole = known.isna().groupby(level=["method", "seed"], observed=True).transform("all")
-    telling = ~whole.groupby(level="method", observed=True).transform("any")
-    table = of_sites(of_contributions(known[telling].dropna()), "contribution")
+    table = results.rounds.share_intervals
     found: dict[str, dict[str, Measured]] = {}
     methods, sites = (map(str, table.index.get_level_values(level)) for level in ("method", "of"))
     for method, site, (_, row) in zip(methods, sites, table.iterrows(), strict=True):

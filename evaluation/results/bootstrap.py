@@ -90,10 +90,11 @@ def bootstrap(cases: pd.Series, statistics: Statistics[K], resampling: Resamplin
     """
     if cases.empty:
         raise BadInput("bootstrap: no test case; let the runs finish, they test after the last round")
-    drawn = statistics(_resampled(_units(cases), resampling))
+    units = _units(cases)
+    drawn = statistics(_resampled(units, resampling))
     return {
         key: _summary(np.asarray(value), np.asarray(drawn[key]), resampling.level)
-        for key, value in statistics(observed(cases)).items()
+        for key, value in statistics(_as_observed(units)).items()
     }
 
 
@@ -103,7 +104,10 @@ def observed(cases: pd.Series) -> SiteDice:
     Args:
         cases: as for `bootstrap`.
     """
-    table = _units(cases)
+    return _as_observed(_units(cases))
+
+
+def _as_observed(table: pd.DataFrame) -> SiteDice:
     seeds, methods, sites = _shape(table)
     means = table.mean(axis=1).to_numpy(dtype=np.float64)
     return SiteDice(seeds, methods, sites, np.arange(len(seeds)), means.reshape(len(seeds), len(methods), len(sites)))

@@ -112,6 +112,17 @@ class Rounds:
         return intervals.of_contributions(pd.Series(self.contributions["mean_contribution"]).dropna())
 
     @cached_property
+    def share_intervals(self) -> pd.DataFrame:
+        """Likewise of their shares, of methods that have them in every seed: ``(method, of)`` x numbers."""
+        if "share" not in self.contributions:
+            return intervals.of_sites(intervals.NONE, "contribution")
+        shares = self.contributions["share"].groupby(level="method", observed=True)
+        known = shares.filter(lambda of_method: bool(of_method.notna().any()))
+        missing = known.isna().groupby(level=["method", "seed"], observed=True).transform("all")
+        telling = ~missing.groupby(level="method", observed=True).transform("any")
+        return intervals.of_sites(intervals.of_contributions(known[telling].dropna()), "contribution")
+
+    @cached_property
     def costs(self) -> pd.DataFrame:
         """Mean cost of a round: ``(method, seed, site)`` x ``seconds, bytes_sent, bytes_received``, where recorded."""
         names = ("seconds", "bytes_sent", "bytes_received")

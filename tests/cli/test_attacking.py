@@ -34,6 +34,7 @@ def test_freeriders_prints_the_matrix(study):
     assert figures == {"figure4_fedavg_zero.png", "figure7_fedavg_zero.png"}
 
 
+@pytest.mark.slow
 def test_freeriders_goes_on(study, fedmerit, tmp_path):
     out, (done, options, _) = tmp_path / "out", study
     shutil.copytree(done, out)

@@ -63,12 +63,12 @@ def test_speed_memory_and_growth(fedmerit, sites, tmp_path):
 
 
 def test_detection_on_made_up_sites(fedmerit, tmp_path, monkeypatch):
-    asked = ("--methods", "fedavg", "--attacks", "zero update", "--seeds", "0,1")
+    asked = ("--methods", "fedavg", "--attacks", "zero update", "--seeds", "0")
     result = fedmerit("bench", "detection", "--out", tmp_path, *asked)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "detection.csv").set_index(["Attack", "Detector"])
     assert table.loc["zero update", "AUROC"]["guard"] == table.loc["zero update", "F1"]["guard"] == 1
-    assert set(table["Seeds"]) == {2}
+    assert set(table["Seeds"]) == {1}
     written = json.loads((tmp_path / "detection.json").read_text())
     assert {row["Round"] for row in written["measured"]} == set(range(15))
     assert (tmp_path / "detection-fedavg.png").exists()

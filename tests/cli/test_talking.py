@@ -2,6 +2,7 @@
 
 import logging
 from importlib.metadata import version
+from unittest import TestCase
 
 import pytest
 from rich.cells import cell_len
@@ -48,11 +49,11 @@ def record(number):
     }  # fmt: skip
 
 
-def test_every_round_is_logged(tmp_path, caplog):
+def test_every_round_is_logged(tmp_path):
     folder = make_run(tmp_path / "run")
-    with caplog.at_level(logging.INFO, "fedmerit"), progress() as bars:
+    with TestCase().assertLogs("fedmerit", logging.INFO) as logged, progress() as bars:
         RunBars(bars).on_round(folder, record(3))
-    assert [entry.message for entry in caplog.records] == [
+    assert [entry.getMessage() for entry in logged.records] == [
         "run, round 3: Dice 55.0%, weights 100-100%", "round 3: A rejected: no answer",
     ]  # fmt: skip
     assert len(last_round(record(3))) <= 28

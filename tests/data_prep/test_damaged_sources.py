@@ -41,6 +41,7 @@ FORMATS = {
     "refuge": ("image", "mask"),  # JPEG and BMP
     "generic-photographs": ("mask",),  # TIFF
 }
+RARE = ("generic.nrrd", "prostatex-seg", "generic-photographs")  # under `make test-all`
 # Layouts with a way of their own to find and to pair files.
 OWN = [name for name in LAYOUTS if not name.endswith(("-disc", "-cup", "-seg", ".nii", ".mhd", ".nrrd"))]
 PREPARED = ("prostate-multisite", "refuge")  # stand for all where nothing but `prepare` is tried
@@ -230,9 +231,12 @@ def all_of(name: str) -> list[Mutation]:
 
 SLOW = pytest.mark.slow
 CHECKED = [
-    *(pytest.param(name, of_formats, judge_reading, id=f"format-{name}") for name in FORMATS),
     *(
-        pytest.param(name, of_layout, judge_reading, id=f"layout-{name}", marks=SLOW if place % 2 else ())
+        pytest.param(name, of_formats, judge_reading, id=f"format-{name}", marks=SLOW if name in RARE else ())
+        for name in FORMATS
+    ),
+    *(
+        pytest.param(name, of_layout, judge_reading, id=f"layout-{name}", marks=SLOW if place % 3 else ())
         for place, name in enumerate(OWN)
     ),
     *(pytest.param(name, at_every_layout, judge_preparing, id=f"prepared-{name}") for name in PREPARED[:1]),

@@ -204,6 +204,7 @@ def test_one_site_is_no_study(tmp_path):
         Study(tmp_path / "out", make_sites(tmp_path / "sites", ["Alder"], size=16), 1, [0])
 
 
+@pytest.mark.slow
 def test_figure_1_of_cgsv_is_computed_once(study, monkeypatch):
     artefact = ARTEFACTS["cgsv-figure1"]
     cells = [(4, 1024), (6, 1024), (6, 64)]

@@ -69,7 +69,7 @@ def test_no_other_sites_name_nor_number_of_images_is_anywhere(tmp_path: Path) ->
         assert str(IMAGES[other]).encode() not in content
     assert str(tmp_path).encode() not in content
 
-    steering = _everything(write_report(runs, tmp_path / "all" / "report.html", images=False))
+    steering = _everything(write_report(runs[-1:], tmp_path / "all" / "report.html", images=False))
     assert all(other.encode() in steering for other in OTHERS)  # the search finds what is there
 
 
@@ -217,6 +217,7 @@ def test_of_the_marks_its_own_alone(tmp_path: Path) -> None:
     assert marks[["Site", "Rounds", "Reason"]].to_numpy().tolist() == [[OWN, 3, "update with NaN"]]
 
 
+@pytest.mark.slow
 def test_what_an_earlier_report_of_another_site_left_is_removed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rounds=4)
     add_rows(run, [Row("run", "fedce", 0, 3, "Cedar", "rejected", 1.0)])

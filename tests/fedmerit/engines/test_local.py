@@ -72,6 +72,7 @@ def test_number_of_threads_does_not_change_a_local_run(trained, assert_same_run,
     assert_same_run(trained(), trained(threads=threads))
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_model(trained, model):
     one, other = model(trained()), model(trained(seed=1))
     weights = [name for name in one if name.endswith("weight") and one[name].ndim > 1]
@@ -79,6 +80,7 @@ def test_another_seed_gives_another_model(trained, model):
     assert not any(torch.equal(one[name], other[name]) for name in weights)
 
 
+@pytest.mark.slow
 def test_parameters_of_a_method_change_the_run(trained, model):
     models = [model(trained(*setting)) for setting in ((), ("combine=plus",), ("estimate=server",))]
     first = next(iter(models[0]))

@@ -114,8 +114,8 @@ STOPS: dict[str, tuple[Any, ...]] = {
 }
 
 
-OFTEN = ("in the middle of a round", "in the middle of the test")  # in `make test`; the others lie beside these
-STOPPED = [pytest.param(stop, marks=() if stop in OFTEN else pytest.mark.slow) for stop in STOPS]
+OFTEN = "in the middle of a round"  # in `make test`; the others lie beside it
+STOPPED = [pytest.param(stop, marks=() if stop == OFTEN else pytest.mark.slow) for stop in STOPS]
 
 
 @pytest.mark.parametrize("stop", STOPPED)

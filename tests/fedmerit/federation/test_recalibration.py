@@ -45,6 +45,7 @@ def same(one, other):
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+@pytest.mark.slow
 def test_weights_do_not_depend_on_the_rule(made, plain):
     other = made(statistics="recalibrated")
     first, second = (torch.load(run / "models" / "global.pt", weights_only=True) for run in (plain, other))

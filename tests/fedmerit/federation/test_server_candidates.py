@@ -236,6 +236,7 @@ def test_fedci_contributions_are_shapley_values_of_coalitions_evaluated_one_by_o
     assert by_site(run, "contribution", round) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_fedave_compares_losses_of_the_received_model(trained, server_sites_data):
     """Of round 1 each site has its own, with its own BatchNorm statistics, here and at the server."""
     run = trained("kl_floor=0.001", method="fedave", sites=server_sites_data, rounds=2)

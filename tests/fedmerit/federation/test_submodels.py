@@ -363,6 +363,7 @@ def test_the_server_computes_importance_on_its_own_images_where_it_has_any(finis
     assert held[0] < held[2] < held[1] == 1
 
 
+@pytest.mark.slow
 def test_a_free_rider_is_given_a_submodel_too(fedmerit, options, server_sites_data, tmp_path):
     run = tmp_path / "run"
     given = options(*SETTINGS, method="fedsac", sites=server_sites_data, rounds=2, attack="site1=noise")

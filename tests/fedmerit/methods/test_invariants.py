@@ -3,6 +3,7 @@
 import io
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -63,13 +64,22 @@ METHOD_OF = {
 }
 
 
-@pytest.fixture(params=METHOD_OF)
+PLAIN = list(METHOD_OF)[: len(METHODS)]  # with their defaults
+
+
+def ways(without: str = "") -> list[Any]:
+    """Every method with its defaults, and under `make test-all` the other ways through it."""
+    chosen = [text for text, (name, _) in METHOD_OF.items() if name != without]
+    return [pytest.param(text, marks=() if text in PLAIN else pytest.mark.slow) for text in chosen]
+
+
+@pytest.fixture(params=ways())
 def method(request):
     name, given = METHOD_OF[request.param]
     return build_method(name, given)
 
 
-@pytest.fixture(params=[text for text, (name, _) in METHOD_OF.items() if name != "rr"])
+@pytest.fixture(params=ways(without="rr"))
 def fair(request):
     """Those that treat equals alike: where sites take turns, the later one downloads more."""
     name, given = METHOD_OF[request.param]

@@ -397,7 +397,7 @@ def test_exported_job_is_encrypted_and_names_no_further_class(fedmerit, tmp_path
 # whole runs
 
 
-@pytest.fixture(scope="module", params=["fedce", "fedavg"])
+@pytest.fixture(scope="module", params=["fedce", pytest.param("fedavg", marks=pytest.mark.slow)])
 def method(request):
     return request.param
 
@@ -465,6 +465,7 @@ def test_run_whose_model_is_elsewhere_says_so(tmp_path):
         final_models(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_attacking_site_encrypts_its_lies(encrypted, model, trained):
     spec = "scaled:by=0.5"
     honest, scaled = (
