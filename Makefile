@@ -2,8 +2,9 @@ VENV ?= .venv
 PYTHON ?= python3.11
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-ONCE := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=  # one core a process; compiled by the first, not by each
-FILES := -n 3 --dist loadfile --no-loadscope-reorder  # three files at a time: some wait for processes
+# One core a process; what is compiled is kept. Three files at a time: some wait for processes.
+RUNNING := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
+FILES := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check docs clean
@@ -22,10 +23,10 @@ demo: $(INSTALLED) ## Six generated hospitals, trained together and alone, a fre
 	$(BIN)/fedmerit demo --out demo
 
 test: $(INSTALLED) ## The tests, three files at a time
-	$(ONCE) $(BIN)/python -m pytest $(FILES) -m 'not slow'
+	$(RUNNING) $(BIN)/python -m pytest $(FILES) -m 'not slow'
 
 test-all: $(INSTALLED) ## The tests, slow ones included
-	$(ONCE) $(BIN)/python -m pytest $(FILES)
+	$(RUNNING) $(BIN)/python -m pytest $(FILES)
 
 check: $(INSTALLED) ## Style (ruff) and types (mypy)
 	$(BIN)/ruff check .
