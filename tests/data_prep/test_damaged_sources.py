@@ -236,7 +236,7 @@ CHECKED = [
         for name in FORMATS
     ),
     *(
-        pytest.param(name, of_layout, judge_reading, id=f"layout-{name}", marks=SLOW if place % 3 else ())
+        pytest.param(name, of_layout, judge_reading, id=f"layout-{name}", marks=SLOW if place % 4 else ())
         for place, name in enumerate(OWN)
     ),
     *(pytest.param(name, at_every_layout, judge_preparing, id=f"prepared-{name}") for name in PREPARED[:1]),

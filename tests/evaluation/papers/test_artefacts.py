@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from one_in import one_in
 from run_factory import SITES, add_rows, make_run
 
 from evaluation.display.table import Table
@@ -131,10 +132,7 @@ OF_COMPARISONS = [
 ]
 
 
-@pytest.mark.parametrize(  # every third in `make test`
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if place % 6 else ()) for place, name in enumerate(OF_COMPARISONS)],
-)
+@pytest.mark.parametrize("name", one_in(6, OF_COMPARISONS))
 def test_an_artefact_of_comparisons_is_made(name, study, pretend):
     artefact = ARTEFACTS[name]
     pretend(study, artefact)
