@@ -63,11 +63,11 @@ def over_rounds(results: Results, quantity: str, title: str, *, equal_share: boo
                 panel.plot(middle.index, middle[site], marker="o" if len(middle) < 3 else "", **look)
                 if (high[site] - low[site]).max() > 0:
                     panel.fill_between(middle.index, low[site], high[site], color=look["color"], alpha=0.12, lw=0)
-            if equal_share:
-                panel.set_ylim(bottom=0)
             panel.set_title(method)
             rounds_axis(panel)
         for panel, method in zip(axes, methods, strict=True):  # once all have drawn, what they share is known
+            if equal_share:
+                panel.set_ylim(bottom=0)
             middle = pd.DataFrame(table.loc[method].groupby(level="round").mean())
             name_lines(panel, _ends(pd.DataFrame((100 if equal_share else 1) * middle), sites))
         titled(figure, title)
@@ -155,8 +155,8 @@ def own_over_rounds(own: pd.DataFrame, name: str, title: str) -> Figure:
         for panel, method in zip(axes, map(str, own), strict=True):
             panel.plot(own.index, own[method], color=SITES[0]["color"], marker="o" if len(own) < 3 else "")
             panel.set_title(method)
-            panel.set_ylim(bottom=0)
             rounds_axis(panel)
+        axes[0].set_ylim(bottom=0)  # once all have drawn: it is the axis of all
         titled(figure, f"{name}: {title}")
     return figure
 

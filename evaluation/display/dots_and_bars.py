@@ -1,7 +1,7 @@
 """Figures of numbers of sites and methods side by side: Dice, gains, contributions beside ground truth."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -178,11 +178,12 @@ def _beside(x: pd.Series, y: pd.Series) -> dict[str, tuple[tuple[int, int], str]
     """By site, where its name is to stand: to the right of its dot, unless another dot is near there."""
     wide, high = (max(float(np.ptp(axis)), 1e-12) for axis in (x, y))
     sites = [str(site) for site in x.sort_values(kind="stable").index]
-    near = [
-        x[right] - x[left] < 0.22 * wide and abs(y[right] - y[left]) < 0.08 * high for left, right in pairwise(sites)
-    ]
-    sides = zip(sites, [False, *near], [*near, False], strict=True)  # whether one is near on the left, on the right
-    return {site: BELOW if left and right else LEFT if right else RIGHT for site, left, right in sides}
+    sides: dict[str, set[tuple[tuple[int, int], str]]] = {site: set() for site in sites}  # on which another dot is near
+    for left, right in combinations(sites, 2):
+        if x[right] - x[left] < 0.22 * wide and abs(y[right] - y[left]) < 0.08 * high:
+            sides[left].add(RIGHT)
+            sides[right].add(LEFT)
+    return {site: BELOW if len(near) == 2 else LEFT if RIGHT in near else RIGHT for site, near in sides.items()}
 
 
 def _ranges(panel: Axes, rows: pd.DataFrame, places: Sequence[float], colour: str) -> None:

@@ -63,6 +63,7 @@ def test_every_line_bears_its_name_and_none_lies_on_another(tmp_path: Path) -> N
         assert low == 0
         assert np.diff(heights).min() >= 0.99 * NAME_HEIGHT * (high - low)
         assert heights[-1] <= high
+        assert max(np.max(line.get_ydata()) for line in panel.lines) <= high
 
 
 def test_names_stay_apart_however_many_lines_end_in_one_place() -> None:
@@ -86,3 +87,4 @@ def test_a_sites_own_lines() -> None:
     figure = curves.own_over_rounds(own, "Birch", "Weight [%]")
     assert [len(panel.lines) for panel in figure.axes] == [1, 1]
     assert {panel.get_ylim()[0] for panel in figure.axes} == {0}
+    assert all(panel.get_ylim()[1] >= 40 for panel in figure.axes)  # none is cut off by another's

@@ -58,6 +58,10 @@ def test_names_of_dots_that_lie_close_stand_on_different_sides() -> None:
     crowd = pd.Series({"a": 1.0, "b": 1.01, "c": 1.02, "d": 3.0})
     figure = dots_and_bars.agreement(crowd, {"fedce": crowd * 0 + 0.5}, "Shapley")
     assert {text.get_text(): text.get_ha() for text in figure.axes[0].texts}["b"] == "center"
+    between = pd.Series({"a": 1.0, "low": 1.05, "b": 1.1, "d": 3.0})  # one between them that is far below
+    figure = dots_and_bars.agreement(between, {"fedce": pd.Series({"a": 1, "low": 0, "b": 1, "d": 0.5})}, "Shapley")
+    sides = {text.get_text(): text.get_ha() for text in figure.axes[0].texts}
+    assert (sides["a"], sides["low"], sides["b"]) == ("right", "left", "left")
 
 
 def test_marks_of_any_quantity_stand_in_the_rows_of_their_sites() -> None:
