@@ -17,7 +17,7 @@ from evaluation.report import caveats
 from evaluation.report.contribution_shares import contribution_shares
 from evaluation.report.hospitals import grounds_of, judged_method
 from evaluation.report.marks import marked
-from evaluation.report.parts import trained
+from evaluation.report.parts import surface_columns, trained
 from evaluation.report.words import listed, percent, points
 from evaluation.results.dice import SURFACES
 from evaluation.results.intervals import of_methods, of_sites
@@ -237,7 +237,7 @@ def uncertainty(file: File) -> str:
     """How intervals are made, and on what they rest."""
     if file.results.dice.rows.empty:
         return ""
-    grounds = grounds_of(file.results, method=file.method)
+    grounds = grounds_of(file.results, methods=file.method and [file.method])
     return (
         "95 % percentile intervals of 2000 draws over seeds, and over test cases within sites. "
         f"Fewest test cases of a site: {grounds.cases}; seeds: {grounds.seeds}."
@@ -245,13 +245,16 @@ def uncertainty(file: File) -> str:
 
 
 def performance(file: File) -> str:
-    """Test Dice, overall and by site."""
+    """Test Dice, overall and by site, with HD95 and NSD."""
     table = of_methods(file.results.dice.intervals, "mean")
     if file.method not in table.index:
         return ""
     sites = of_sites(file.results.dice.intervals, "dice").loc[file.method]
     told = ", ".join(f"{site} {_with_ends(row)}" for site, row in sites.iterrows())
-    return f"Mean test Dice {_with_ends(pd.Series(table.T[file.method]))}; by site: {told}."
+    text = f"Mean test Dice {_with_ends(pd.Series(table.T[file.method]))}; by site: {told}."
+    means = file.results.dice.sites.groupby(level="method", observed=True).mean()
+    surfaces = [f"{name} {column[file.method]:.1f}" for name, column in surface_columns(means).items()]
+    return f"{text} Means over sites: {', '.join(surfaces)}." if surfaces else text
 
 
 def fairness(file: File) -> str:

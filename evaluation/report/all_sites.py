@@ -111,7 +111,7 @@ def _answers(judged: Sequence[Hospital], method: str | None, agreed: Sequence[Ag
     """Who made it better, and by how much, in a few sentences."""
     if method is None:
         return ["No run trains hospitals together: there is nothing to gain or to give."]
-    shares, seeds = {one.name: one.share for one in judged}, min(one.grounds.seeds for one in judged)
+    shares, seeds = {one.name: one.share for one in judged}, min(one.share_seeds for one in judged)
     said = [judgements.overall({one.name: one.verdict for one in judged}, method), judgements.of_most(shares, seeds)]
     for one in agreed:
         values = {str(site): value / 100 for site, value in one.values.mean().items()}

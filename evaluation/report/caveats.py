@@ -151,7 +151,7 @@ def of_contributions(results: Results) -> Iterator[str]:
         yield f"The contributions sum to 0 or less under {listed(list(below))}: shares of them mean nothing there."
     negative = said.loc[said["mean_contribution"] < 0].index.get_level_values("method")
     if others := [method for method in dict.fromkeys(map(str, negative)) if method not in below]:
-        yield f"Some contributions are negative under {listed(others)}: a share may then exceed 1."
+        yield f"Some contributions are negative under {listed(others)}: a share may then exceed 100 %."
 
 
 def _ranks(first: int, names: Sequence[str]) -> str:

@@ -23,6 +23,12 @@ def contribution_shares(results: Results) -> dict[str, dict[str, Measured]]:
     return found
 
 
+def seeds_of_shares(results: Results) -> dict[str, int]:
+    """By method, how many seeds its `contribution_shares` rest on."""
+    seeds = results.rounds.share_intervals["seeds"].groupby(level="method").max()
+    return {str(method): int(number) for method, number in seeds.items()}
+
+
 def of_training_images(results: Results, quantity: str = "contribution") -> list[str]:
     """The methods of whom a quantity is, in every round, the sites' share of training images or a multiple of it."""
     same = image_shares(results, quantity)

@@ -1,7 +1,7 @@
 """Who made it better, and by how much: a row per hospital of what it has alone, has together, and gives."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -9,9 +9,9 @@ import pandas as pd
 from evaluation.display.table import Table
 from evaluation.report import guard_verdicts, marks
 from evaluation.report.agreement import Agreement
-from evaluation.report.contribution_shares import contribution_shares, of_training_images
+from evaluation.report.contribution_shares import contribution_shares, of_training_images, seeds_of_shares
 from evaluation.report.judgements import Grounds, Measured, Verdict, of_gain, of_share, verdict
-from evaluation.report.parts import with_intervals
+from evaluation.report.parts import averaged, surface_columns, with_intervals
 from evaluation.results.dice import ALONE
 from evaluation.results.intervals import of_sites
 from evaluation.results.run_folders import Run
@@ -27,8 +27,10 @@ class Hospital:
     name: str
     alone: float  # test Dice
     together: Measured  # test Dice
+    surfaces: Mapping[str, float]  # HD95 and NSD together, in the units of their headings
     gain: Measured
     share: Measured  # of what all contributed, by the method's own estimate
+    share_seeds: int  # that it rests on
     values: Mapping[str, float]  # by ground truth
     flagged: str  # by whom, of guarded runs by the guard alone; nothing where by nobody
     accused: bool  # look at it first: flagged; of guarded runs, by a verdict that stands
@@ -46,7 +48,7 @@ class Hospital:
         gain = of_gain(
             self.gain, self.grounds, tested=not math.isnan(self.together.mean), alone=not math.isnan(self.alone)
         )
-        share = of_share(self.share, 1 / self.sites, self.grounds.seeds)
+        share = of_share(self.share, 1 / self.sites, self.share_seeds)
         return " ".join(filter(None, ("Flagged: look at it first." if self.accused else "", gain, share)))
 
 
@@ -79,6 +81,7 @@ def hospitals(
     if not dice.rows.empty and ALONE in dice.by_site.index.get_level_values("method"):
         alone = pd.Series(pd.DataFrame(dice.by_site.loc[ALONE]).mean())
     together, gain = (_of_method(of_sites(dice.intervals, name), method) for name in ("dice", "gain"))
+    surfaces = _surfaces(results, method)
     shares = contribution_shares(results).get(method, {})
     of_method = [run for run in runs if run.label == method]
     server = marks.marked(of_method)
@@ -93,39 +96,46 @@ def hospitals(
             name=site,
             alone=float(alone.get(site, math.nan)),
             together=together.get(site, Measured(math.nan)),
+            surfaces=surfaces.get(site, {}),
             gain=gain.get(site, Measured(math.nan)),
             share=shares.get(site, Measured(math.nan)),
+            share_seeds=seeds_of_shares(results).get(method, 0),
             values={one.truth: float(one.values[site].mean()) / 100 for one in agreed},
             flagged="; ".join([*_found(site, server), *said.get(site, [])]),
             accused=bool(_found(site, server)) or site in (standing if guarded else said),
-            grounds=grounds_of(results, site, method),
+            grounds=grounds_of(results, site, [method, ALONE]),
             sites=len(sites),
         )
         for site in sites
     ]
 
 
-def grounds_of(results: Results, site: str | None = None, method: str | None = None) -> Grounds:
-    """The fewest test cases in any seed, and the fewest seeds of any method; of all sites or methods where None.
+def grounds_of(results: Results, site: str | None = None, methods: Collection[str] | None = None) -> Grounds:
+    """What a comparison rests on: the fewest test cases in any seed, and the seeds in which all of it was tested.
 
-    Of one method, training alone counts too: a gain rests on both.
+    Args:
+        results: of all runs.
+        site: whose Dice is compared; None: that of all sites.
+        methods: that are compared, as far as they were tested; None: all.
     """
-    rows = results.rows
-    rows = rows if method is None else rows[rows["method"].isin([method, ALONE])]
-    seeds = rows.groupby("method", observed=True)["seed"].nunique()
     if results.dice.rows.empty:
-        return Grounds(0, int(seeds.min()))
-    cases = results.dice.sites["cases"]
-    cases = cases[cases.index.get_level_values("method").isin(list(seeds.index))]
-    cases = cases if site is None else cases[cases.index.get_level_values("site") == site]
-    return Grounds(int(cases.min()) if len(cases) else 0, int(seeds.min()))
+        return Grounds(0, 0)
+    cases = results.dice.sites["cases"].reset_index()
+    cases = cases if methods is None else cases[cases["method"].isin(list(methods))]
+    cases = cases if site is None else cases[cases["site"] == site]
+    if cases.empty:
+        return Grounds(0, 0)
+    seeds = [set(numbers) for _, numbers in cases.groupby("method", observed=True)["seed"]]
+    return Grounds(int(cases["cases"].min()), len(set.intersection(*seeds)))
 
 
 def hospital_table(rows: Sequence[Hospital], method: str) -> Table:
     """The first thing that a report shows."""
+    surfaces = dict.fromkeys(name for row in rows for name in row.surfaces)
     columns: dict[str, pd.DataFrame | pd.Series] = {
         "Alone, Dice [%]": 100 * pd.Series([row.alone for row in rows]),
         "Together, Dice [%]": 100 * _frame([row.together for row in rows]),
+        **{f"Together, {name}": pd.Series([row.surfaces.get(name, math.nan) for row in rows]) for name in surfaces},
         "Gain [points]": 100 * _frame([row.gain for row in rows]),
         "Share of contribution [%]": 100 * _frame([row.share for row in rows]),
         **{
@@ -144,6 +154,16 @@ def hospital_table(rows: Sequence[Hospital], method: str) -> Table:
 
 def _frame(numbers: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame([(one.mean, one.low, one.high) for one in numbers], columns=["mean", "low", "high"])
+
+
+def _surfaces(results: Results, method: str) -> dict[str, dict[str, float]]:
+    """By site, HD95 and NSD of a method by their headings, means over seeds."""
+    if results.dice.rows.empty:
+        return {}
+    sites = averaged(results.dice.sites)
+    own = sites[sites.index.get_level_values("method") == method].droplevel("method")
+    table = pd.DataFrame(surface_columns(own)).T
+    return {str(site): {str(name): float(value) for name, value in column.items()} for site, column in table.items()}
 
 
 def _of_method(table: pd.DataFrame, method: str) -> dict[str, Measured]:

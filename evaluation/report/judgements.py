@@ -112,16 +112,16 @@ def overall(found: Mapping[str, Verdict], method: str) -> str:
     """
     places = {one: [site for site, this in found.items() if this is one] for one in Verdict}
     told = [
-        f"{len(sites)} {'is' if len(sites) == 1 else 'are'} {one} ({', '.join(sites)})"
+        f"{len(sites)} {_is(sites)} {one} ({', '.join(sites)})"
         for one, sites in places.items()
         if sites and one in (Verdict.BETTER, Verdict.WORSE)
     ]
-    if told and not places[Verdict.WORSE]:
+    if told and not (places[Verdict.WORSE] or places[Verdict.UNJUDGED] or places[Verdict.UNKNOWN]):
         told.append("none is better alone")
     if sites := places[Verdict.TIE]:
         told.append(f"of {', '.join(sites)} no difference can be told")
     if sites := places[Verdict.UNJUDGED]:
-        told.append(f"{', '.join(sites)} cannot be judged by this few cases or seeds")
+        told.append(f"{', '.join(sites)} cannot be judged by so few cases or seeds")
     if sites := places[Verdict.UNKNOWN]:
         told.append(f"of {', '.join(sites)} it is not known")
     return f"Of {len(found)} hospitals that train together by {method}, {listed(told)}."
@@ -137,18 +137,19 @@ def of_most(shares: Mapping[str, Measured], seeds: int) -> str:
     known = {site: share for site, share in shares.items() if not isnan(share.mean)}
     if len(known) < 2:
         return ""
-    most, least = (pick(known, key=lambda site: known[site].mean) for pick in (max, min))
-    if known[most].mean - known[least].mean < TINY:
+    most, least = _ends({site: share.mean for site, share in known.items()})
+    if len(most) == len(known):
         return f"By the method's own estimate all contributed alike, {percent(1 / len(known))} of all each."
     text = (
-        f"By the method's own estimate {most} contributed most ({percent(known[most].mean)} of all) and {least} least "
-        f"({percent(known[least].mean)}); an equal share is {percent(1 / len(known))}"
+        f"By the method's own estimate {listed(most)} contributed most ({percent(known[most[0]].mean)} of all"
+        f"{_each(most)}) and {listed(least)} least ({percent(known[least[0]].mean)}{_each(least)}); an equal share is "
+        f"{percent(1 / len(known))}"
     )
     if seeds < FEWEST_SEEDS:
         return f"{text}. This is one seed: the order may be chance."
-    if known[most].low > known[least].high:
+    if min(known[site].low for site in most) > max(known[site].high for site in least):
         return f"{text}. Their intervals over {seeds} seeds lie apart."
-    return f"{text}. Their intervals over {seeds} seeds overlap: the two cannot be told apart."
+    return f"{text}. Their intervals over {seeds} seeds overlap: they cannot be told apart."
 
 
 def of_values(values: Mapping[str, float], truth: str, seeds: int) -> str:
@@ -162,11 +163,13 @@ def of_values(values: Mapping[str, float], truth: str, seeds: int) -> str:
     known = {site: value for site, value in values.items() if not isnan(value)}
     if len(known) < 2:
         return ""
-    most, least = (pick(known, key=lambda site: known[site]) for pick in (max, min))
-    if known[most] - known[least] < TINY:
-        return f"By {truth} values all are worth alike to all ({points(known[most])} points of mean Dice)."
-    text = f"By {truth} values {most} is worth most to all ({points(values[most])} points of mean Dice)"
-    text += f" and {least} least ({points(values[least])})"
+    most, least = _ends(known)
+    if len(most) == len(known):
+        return f"By {truth} values all are worth alike to all ({points(known[most[0]])} points of mean Dice)."
+    text = (
+        f"By {truth} values {listed(most)} {_is(most)} worth most to all ({points(known[most[0]])} points of mean Dice"
+        f"{_each(most)}) and {listed(least)} least ({points(known[least[0]])}{_each(least)})"
+    )
     return f"{text}. This is one seed: the order may be chance." if seeds < FEWEST_SEEDS else f"{text}."
 
 
@@ -227,21 +230,35 @@ def of_gains(gains: Mapping[str, Measured], grounds: Grounds) -> str:
     if won:
         parts.append(f"gained under {len(won)} of {len(gains)} methods{_sure(won, 1, judged)}")
     if lost:
-        worst = min(lost, key=lambda method: lost[method].mean)
+        _, worst = _ends({method: gain.mean for method, gain in lost.items()})
         parts.append(
-            f"lost under {len(lost)}{_sure(list(lost.values()), -1, judged)}, most under {worst} "
-            f"({points(lost[worst].mean)} points)"
+            f"lost under {len(lost)}{_sure(list(lost.values()), -1, judged)}, most under {listed(worst)} "
+            f"({points(lost[worst[0]].mean)} points)"
         )
     return f"{' and '.join(parts)}, against training alone{end}."
+
+
+def of_dice(dice: Mapping[str, float]) -> str:
+    """What a method reaches and where: a part of a sentence; ``dice`` by hospital, those that are known."""
+    most, least = _ends(dice)
+    text = f"the mean test Dice is {percent(sum(dice.values()) / len(dice))}"
+    if len(most) == len(dice):
+        return f"{text}, the same at all" if len(dice) > 1 else text
+    return (
+        f"{text}, highest at {listed(most)} ({percent(dice[most[0]])}) and lowest at {listed(least)} "
+        f"({percent(dice[least[0]])})"
+    )
 
 
 def of_taking_part(gains: Mapping[str, Measured], grounds: Grounds) -> str:
     """What taking part in one method changed against training alone: a part of a sentence.
 
     Args:
-        gains: by hospital, those that are known.
+        gains: by hospital; at least one is known.
         grounds: the fewest cases of any of them, and seeds.
     """
+    unknown = [site for site, gain in gains.items() if isnan(gain.mean)]
+    gains = {site: gain for site, gain in gains.items() if site not in unknown}
     mean = sum(gain.mean for gain in gains.values()) / len(gains)
     text = f"taking part changes Dice by {points(mean)} points on average against training alone"
     if grounds.hindrance:
@@ -250,14 +267,16 @@ def of_taking_part(gains: Mapping[str, Measured], grounds: Grounds) -> str:
     less = [f"{site} ({points(gain.mean)})" for site, gain in gains.items() if gain.mean < 0 <= gain.against(0)]
     parts = [f"{listed(worse)} would do better alone"] if worse else []
     parts += [f"{listed(less)} {_has(less)} less than alone by an interval that holds 0"] if less else []
+    if unknown:
+        parts.append(f"of {listed(unknown)} it is not known")
     return f"{text}, and {listed(parts) if parts else 'no site has less than alone'}"
 
 
 def of_weights(weights: Mapping[str, float]) -> str:
     """Who has the largest and the smallest weight in the end, likewise: ``weights`` by hospital, if known."""
-    most, least = highest(weights), highest({site: -weight for site, weight in weights.items()})
+    most, least = _ends(weights)
     largest, smallest = weights[most[0]], weights[least[0]]
-    if largest - smallest < TINY:
+    if len(most) == len(weights):
         return f"all sites ended with the weight {percent(largest)}"
     return (
         f"the largest weight in the end is that of {listed(most)}, {percent(largest)}, and the smallest that of "
@@ -364,6 +383,19 @@ def _sure(gains: Sequence[Measured], sign: int, judged: bool) -> str:
     if not judged:
         return ""
     return f" ({sum(gain.against(0) == sign for gain in gains) or 'none'} with an interval that leaves out 0)"
+
+
+def _ends(numbers: Mapping[str, float]) -> tuple[list[str], list[str]]:
+    """Who has the largest number, and who the smallest; several, where they tie."""
+    return highest(numbers), highest({name: -number for name, number in numbers.items()})
+
+
+def _each(names: Sequence[str]) -> str:
+    return " each" if len(names) > 1 else ""
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _has(names: Sequence[str]) -> str:

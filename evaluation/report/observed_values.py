@@ -1,11 +1,15 @@
 """What observed runs say of their sites' worth, for the report: one figure, where any was observed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from evaluation.display.pages import Drawing
 from evaluation.display.value_ranges import value_ranges
+from evaluation.report.hospitals import grounds_of
 from evaluation.results.ranks import Ranking
-from evaluation.results.run_folders import Run
+from evaluation.results.run_folders import Run, together
 from evaluation.values.valued_runs import default_estimators, units, value_runs
 from fedmerit.federation.recorder import OBSERVED
 
@@ -20,15 +24,25 @@ COUNTED = ("contribution", "data_size")  # estimators that the report shows else
 
 def drawn_values(runs: Sequence[Run]) -> dict[str, Drawing]:
     """The figure with its caption, by its name; nothing where no method's runs were all observed."""
-    rankings, of_values = dict[str, Ranking](), dict[str, str]()
+    rankings, of_values, caption = dict[str, Ranking](), dict[str, str](), CAPTION
     labels = list(dict.fromkeys(run.label for run in runs))
     for label in labels:
-        folders = [run.path for run in runs if run.label == label and run.tested]
+        tested = [run for run in runs if run.label == label and run.tested]
+        folders = [run.path for run in tested]
         if not folders or not all((folder / OBSERVED).exists() for folder in folders):
             continue
+        hindrance = grounds_of(together(tested), methods=[label]).hindrance
         if asked := [spec for spec in default_estimators(folders) if spec not in COUNTED]:
             valued = value_runs(folders, asked, DRAWS)
             named = {spec: spec if len(labels) == 1 else f"{label}: {spec}" for spec in asked}
-            rankings |= {named[spec]: one for spec, one in valued.rankings.items()}
+            found = {spec: _untold(one) if hindrance else one for spec, one in valued.rankings.items()}
+            rankings |= {named[spec]: one for spec, one in found.items()}
+            caption += f" {label}: {hindrance}, so no two sites are told apart." if hindrance else ""
             of_values |= {named[spec]: unit for spec, unit in units(valued).items()}
-    return {"values": Drawing(CAPTION, value_ranges(rankings, of_values))} if rankings else {}
+    return {"values": Drawing(caption, value_ranges(rankings, of_values))} if rankings else {}
+
+
+def _untold(one: Ranking) -> Ranking:
+    """The same values, no two sites told apart."""
+    ranks = np.ones(len(one.sites), dtype=int)
+    return replace(one, told=np.zeros_like(one.told), highest_rank=ranks, lowest_rank=ranks * len(one.sites))

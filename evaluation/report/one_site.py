@@ -13,7 +13,7 @@ from evaluation.display.pages import pictures, write_page
 from evaluation.display.table import Table, write_tables
 from evaluation.report import caveats
 from evaluation.report.agreement import agreements
-from evaluation.report.contribution_shares import contribution_shares
+from evaluation.report.contribution_shares import contribution_shares, seeds_of_shares
 from evaluation.report.hospitals import grounds_of
 from evaluation.report.judgements import Measured, of_gain, of_share
 from evaluation.report.own_site import FEWEST_OTHERS, MANY_OTHERS, Own, rounded_others, without_what_tells
@@ -126,7 +126,9 @@ def _facts(own: Own) -> Iterator[Fact]:
     yield Fact("Highest test Dice" if several else "Test Dice", percent(dice["mean"].max()), best)
     medians = rounded_others(everyone, own.name)
     if best in medians.index:
-        yield Fact("Median of the others", f"about {medians['median'][best]:.0%}", f"same method, {best}, rounded to 5")
+        yield Fact(
+            "Median of the others", f"about {100 * medians['median'][best]:.0f} %", f"same method, {best}, rounded to 5"
+        )
     gain, _ = own.of("gain")
     if not gain.empty:
         top = str(gain["mean"].idxmax())
@@ -138,16 +140,16 @@ def _sentences(own: Own) -> Iterator[tuple[str, str]]:
     """What there is to say of each method, as (method, text)."""
     (dice, everyone), (gain, _) = own.of("dice"), own.of("gain")
     medians = rounded_others(everyone, own.name)
-    shares = contribution_shares(own.results)
+    shares, seeds = contribution_shares(own.results), seeds_of_shares(own.results)
     for method, row in ((str(name), row) for name, row in dice.iterrows()):
         text = f"{own.name}'s test Dice is {percent(row['mean'])}"
         if pd.notna(row["low"]):
             text += f" (95 % interval {percent(row['low'])} to {percent(row['high'])})"
         if method in medians.index:
-            text += f"; the others' median is about {medians['median'][method]:.0%}"
+            text += f"; the others' median is about {100 * medians['median'][method]:.0f} %"
         text += "."
         if method != ALONE:
-            grounds = grounds_of(own.results, own.name, method)
+            grounds = grounds_of(own.results, own.name, [method, ALONE])
             change = Measured(*gain.T[method]) if method in gain.index else Measured(math.nan)
             if not math.isnan(change.mean):
                 inside = f" ({between(change.low, change.high)})" if not math.isnan(change.low) else ""
@@ -155,5 +157,5 @@ def _sentences(own: Own) -> Iterator[tuple[str, str]]:
             alone = ALONE in dice.index
             text += f" {of_gain(change, grounds, tested=True, alone=alone)}"
             share = shares.get(method, {}).get(own.name, Measured(math.nan))
-            text += f" {of_share(share, 1 / (own.others + 1), grounds.seeds)}".rstrip()
+            text += f" {of_share(share, 1 / (own.others + 1), seeds.get(method, 0))}".rstrip()
         yield method, text

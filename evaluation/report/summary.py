@@ -10,7 +10,7 @@ from evaluation.report.hospitals import grounds_of
 from evaluation.report.judgements import Measured
 from evaluation.report.words import listed, percent
 from evaluation.results.bootstrap import LEVEL
-from evaluation.results.dice import over_sites
+from evaluation.results.dice import ALONE
 from evaluation.results.intervals import alike, by_rank, of_methods, of_sites
 from evaluation.results.views import Results
 
@@ -41,25 +41,28 @@ def facts(results: Results) -> list[Fact]:
 def _facts_of_one(results: Results, dice: pd.DataFrame) -> Iterator[Fact]:
     _, row = next(_over_sites(results).iterrows())
     yield Fact("Mean test Dice", percent(row["mean"]), "mean of sites")
-    yield Fact("Worst-served site", percent(dice.iloc[0].min()), _top(-dice.iloc[0]))
+    yield Fact("Worst-served site", percent(dice.iloc[0].min()), listed(_top(-dice.iloc[0])))
     if pd.notna(row["std"]):
         yield Fact("Spread over sites", f"{100 * row['std']:.1f}", "points of Dice, standard deviation")
 
 
 def _facts_of_several(results: Results) -> Iterator[Fact]:
     overall = _over_sites(results)
-    yield Fact("Highest mean Dice", percent(overall["mean"].max()), _top(overall["mean"]))
-    yield Fact("Highest worst-site Dice", percent(overall["worst"].max()), _top(overall["worst"]))
+    yield Fact("Highest mean Dice", percent(overall["mean"].max()), listed(_top(overall["mean"])))
+    yield Fact("Highest worst-site Dice", percent(overall["worst"].max()), listed(_top(overall["worst"])))
     if overall["std"].notna().any():
         least = _top(-overall["std"])
-        note = f"points of Dice over sites, {least}, at a mean of {percent(overall['mean'][least])}"
+        means = listed([percent(overall["mean"][method]) for method in least])
+        note = f"points of Dice over sites, {listed(least)}, at a mean of {means}"
         yield Fact("Smallest spread", f"{100 * overall['std'].min():.1f}", note)
 
 
 def _fact_of_weights(weights: pd.Series) -> Iterator[Fact]:
     if (known := weights.dropna()).size and not _equal(known):
         yield Fact(
-            "Largest weight", percent(known.max()), f"{_top(known)}; an equal share is {percent(1 / len(known))}"
+            "Largest weight",
+            percent(known.max()),
+            f"{listed(_top(known))}; an equal share is {percent(1 / len(known))}",
         )
 
 
@@ -106,16 +109,14 @@ def method_by_method(results: Results) -> list[tuple[str, str]]:
 
 def _findings(results: Results, method: str) -> Iterator[str]:
     """What there is to say of one method."""
-    for _, row in _of(over_sites(_dice(results)), method).iterrows():
-        yield (
-            f"the mean test Dice is {percent(row['mean'])}, highest at {row['best_site']} ({percent(row['best'])}) "
-            f"and lowest at {row['worst_site']} ({percent(row['worst'])})"
-        )
-    gains = of_sites(results.dice.intervals, "gain").dropna(subset="mean")
+    for _, row in _of(_dice(results), method).iterrows():
+        if known := {str(site): float(value) for site, value in row.dropna().items()}:
+            yield judgements.of_dice(known)
+    gains = of_sites(results.dice.intervals, "gain")
     gains = gains[gains.index.get_level_values("method") == method].droplevel("method")
-    if len(gains):
+    if gains["mean"].notna().any():
         measured = {str(site): Measured(row["mean"], row["low"], row["high"]) for site, row in gains.iterrows()}
-        yield judgements.of_taking_part(measured, grounds_of(results, method=method))
+        yield judgements.of_taking_part(measured, grounds_of(results, methods=[method, ALONE]))
     if weights := _known(results, "weight", method):
         yield judgements.of_weights(weights)
     contributions = _known(results, "mean_contribution", method)
@@ -159,8 +160,9 @@ def _mean(results: Results, name: str) -> pd.DataFrame:
     return table[name].unstack("site").groupby(level="method").mean() if name in table else pd.DataFrame()
 
 
-def _top(line: pd.Series) -> str:
-    return str(line.idxmax())
+def _top(line: pd.Series) -> list[str]:
+    """The names with the largest number; several, where they tie."""
+    return judgements.highest({str(name): float(value) for name, value in line.dropna().items()})
 
 
 def _equal(line: pd.Series) -> bool:

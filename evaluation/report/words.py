@@ -11,8 +11,8 @@ def listed(words: Sequence[str]) -> str:
 
 
 def percent(fraction: float) -> str:
-    """``81.5%`` of 0.815."""
-    return f"{100 * fraction:.1f}%"
+    """``81.5 %`` of 0.815."""
+    return f"{100 * fraction:.1f} %"
 
 
 def points(fraction: float) -> str:

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from evaluation.display.table import Table
+from evaluation.display.table import HEADINGS, UNITS, Table
+from evaluation.results.dice import SURFACES
 from evaluation.results.evaluate import with_statistics_of
 from evaluation.results.final_models import final_models
 from evaluation.truth.coalitions import Training
@@ -16,9 +17,9 @@ from fedmerit.training.prediction import evaluate
 from fedmerit.training.statistics import has_statistics
 
 UNSEEN, ESTIMATED, SEEN = (
-    "Unseen [%]",
-    "Unseen, statistics of its own images [%]",
-    "Taking part [%]",
+    "Unseen",
+    "Unseen, statistics of its own images",
+    "Taking part",
 )
 
 
@@ -29,7 +30,7 @@ def without_each(sites: Sequence[str]) -> list[frozenset[str]]:
 
 
 def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteFolder]) -> list[Table]:
-    """Test Dice of every hospital by the model trained without it, and by that trained with all.
+    """Test Dice, HD95 and NSD of every hospital by the model trained without it, and by that trained with all.
 
     BatchNorm statistics are those that the others shared, or estimated from the hospital's own training images, of
     which no label is needed; without BatchNorm there are none, and the column is left out.
@@ -45,36 +46,41 @@ def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteF
         outside = sorted(set(of_site) - training.coalition)
         for site in [of_site[name] for name in outside] or folders:
             network = final_models(training.folder)(site)
-            dice = mean_dice_of(network, site, amp)
-            if not outside:
-                rows.append((training.seed, site.name, {SEEN: dice}))
-                continue
-            found = {UNSEEN: dice}
-            if has_statistics(network):
-                found[ESTIMATED] = mean_dice_of(with_statistics_of(site, network), site, amp)
-            rows.append((training.seed, site.name, found))
-    return [_table(rows)]
+            rows.append((training.seed, site.name, UNSEEN if outside else SEEN, scores_of(network, site, amp)))
+            if outside and has_statistics(network):
+                scores = scores_of(with_statistics_of(site, network), site, amp)
+                rows.append((training.seed, site.name, ESTIMATED, scores))
+    measured = {quantity for *_, scores in rows for quantity in scores}
+    return [_table(rows, quantity) for quantity in ("dice", *SURFACES) if quantity in measured]
 
 
-def mean_dice_of(network: nn.Module, site: SiteFolder, amp: bool) -> float:
-    """In percent: mean over test cases and labels, those left out that are empty in reference and prediction."""
-    overlaps = evaluate(network, site.cases("testing"), site.labels, amp, final=True)
-    known = [overlap.dice for overlap in overlaps if overlap.dice is not None]
-    return 100 * float(np.mean(known)) if known else float("nan")
+def scores_of(network: nn.Module, site: SiteFolder, amp: bool) -> dict[str, float]:
+    """By quantity, in the units shown: mean over test cases and labels, without those that have no such number."""
+    known: dict[str, list[float]] = {}
+    for overlap in evaluate(network, site.cases("testing"), site.labels, amp, final=True):
+        for quantity, value in overlap.scores.items():
+            if value is not None:
+                known.setdefault(quantity, []).append(value)
+    return {quantity: UNITS.get(quantity, 1.0) * float(np.mean(values)) for quantity, values in known.items()}
 
 
-def _table(rows: Sequence[tuple[int, str, Mapping[str, float]]]) -> Table:
+def _table(rows: Sequence[tuple[int, str, str, Mapping[str, float]]], quantity: str) -> Table:
+    """A row per hospital, of one quantity."""
+    what, _, unit = HEADINGS[quantity].rpartition(" ")
     long = pd.DataFrame(
-        [(seed, site, name, value) for seed, site, found in rows for name, value in found.items()],
+        [(seed, site, f"{name} {unit}", scores.get(quantity, np.nan)) for seed, site, name, scores in rows],
         columns=["seed", "Site", "name", "value"],
     )
     seeds = long.pivot_table(index=["seed", "Site"], columns="name", values="value")
-    seeds = seeds.reindex(columns=[name for name in (UNSEEN, ESTIMATED, SEEN) if name in seeds])
+    seeds = seeds.reindex(
+        columns=[name for name in (f"{one} {unit}" for one in (UNSEEN, ESTIMATED, SEEN)) if name in seeds]
+    )
     means = pd.concat([seeds, pd.concat({"Mean": seeds.groupby("seed").mean()}, names=["Site"]).swaplevel()])
     by_site = means.groupby("Site", sort=False)
     count = long["seed"].nunique()
-    caption = "Test Dice of each hospital by the model of all the others, which never saw it, and by that of all"
+    caption = f"Test {what} of each hospital by the model of all the others, which never saw it, and by that of all"
     if count > 1:
         caption += f"; mean ± std over {count} seeds"
     spread = by_site.std(ddof=1)
-    return Table("unseen", caption, by_site.mean().reset_index(), spread=spread.reset_index(), decimals=1)
+    name = "unseen" if quantity == "dice" else f"unseen-{quantity}"
+    return Table(name, caption, by_site.mean().reset_index(), spread=spread.reset_index(), decimals=1)

@@ -92,6 +92,9 @@ def test_surfaces_stand_beside_dice_where_they_were_measured(tmp_path: Path) -> 
     assert labels.loc[("fedce", "Alder"), "cup, HD95 [mm]"] == pytest.approx(
         20 - 0.2 * labels.loc[("fedce", "Alder"), "cup"]
     )
+    first = pd.read_csv(tmp_path / "tables" / "hospitals.csv").set_index("Hospital")
+    assert first["Together, HD95 [mm]"].to_list() == pytest.approx(fedce["HD95 [mm]"].to_list())
+    assert first["Together, NSD at 2 mm [%]"].to_list() == pytest.approx(fedce["Dice [%]"].to_list())
     assert "HD95 and NSD are not known of" in page
     older = write_report(runs[:1], tmp_path / "older" / "report.html", images=False).read_text()
     assert "HD95 [" not in older
@@ -121,9 +124,9 @@ def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path)
     run = make_run(tmp_path / "run")
     text = _Page(write_report([run]).read_text()).text
     dice = pd.read_csv(run / "tables" / "dice.csv").set_index("Site")["Dice [%]"]
-    assert f"lowest at {dice.idxmin()} ({dice.min():.1f}%)" in text
+    assert f"lowest at {dice.idxmin()} ({dice.min():.1f} %)" in text
     weights = pd.read_csv(run / "tables" / "contributions.csv").set_index("Site")["Weight, last round [%]"]
-    assert f"that of {weights.idxmax()}, {weights.max():.1f}%" in text
+    assert f"that of {weights.idxmax()}, {weights.max():.1f} %" in text
     assert "One seed" in text
 
 

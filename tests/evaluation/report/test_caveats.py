@@ -9,6 +9,8 @@ import pytest
 from run_factory import make_run
 
 from evaluation.report import caveats, summary
+from evaluation.report.hospitals import grounds_of
+from evaluation.report.judgements import Grounds
 from evaluation.results.intervals import by_rank, chains, of_methods, of_sites
 from evaluation.results.run_folders import open_runs, together
 from evaluation.results.views import Results
@@ -68,6 +70,27 @@ def test_who_gained_and_who_lost() -> None:
     assert any(
         text.startswith("Birch lost under 2 (2 with") and "most under a (\N{MINUS SIGN}10.0" in text for text in said
     )
+
+
+def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
+    """A seed that trained and was not tested, or that training alone has not, is no ground."""
+    rows = _results({"standalone": (0.6, 0.6, 0.6), "a": (0.7, 0.7, 0.7), "b": (0.7, 0.7, 0.7)}).rows
+    gone = ((rows["method"] == "standalone") & (rows["seed"] > 0)) | ((rows["method"] == "b") & (rows["seed"] == 2))
+    results = Results(rows[~gone])
+    assert grounds_of(results, methods=["a"]) == Grounds(6, 3)
+    assert grounds_of(results, methods=["a", "b"]) == Grounds(6, 2)
+    assert grounds_of(results, "Alder", ["a", "standalone"]) == Grounds(6, 1)
+    assert grounds_of(results, "Dogwood") == grounds_of(Results(rows.iloc[:0])) == Grounds(0, 0)
+    assert any(
+        text.endswith("against training alone: one seed is not enough to judge.") for text in summary.sentences(results)
+    )
+
+
+def test_who_ties_is_named_together() -> None:
+    tied = _results({"a": (0.8, 0.8, 0.6), "b": (0.8, 0.8, 0.6)}, noise=0.0)
+    notes = {fact.name: fact.note for fact in summary.facts(tied)}
+    assert notes["Highest mean Dice"] == notes["Highest worst-site Dice"] == "a and b"
+    assert "highest at Alder and Birch (80.0 %)" in dict(summary.method_by_method(tied))["a"]
 
 
 def test_chains_of_neighbours() -> None:

@@ -53,9 +53,11 @@ def test_of_a_share() -> None:
 def test_over_all_hospitals() -> None:
     found = {"A": Verdict.BETTER, "B": Verdict.BETTER, "C": Verdict.TIE, "D": Verdict.UNJUDGED, "E": Verdict.UNKNOWN}
     assert judgements.overall(found, "fedce") == (
-        "Of 5 hospitals that train together by fedce, 2 are better together (A, B), none is better alone, of C no "
-        "difference can be told, D cannot be judged by this few cases or seeds and of E it is not known."
+        "Of 5 hospitals that train together by fedce, 2 are better together (A, B), of C no difference can be "
+        "told, D cannot be judged by so few cases or seeds and of E it is not known."
     )
+    judged = judgements.overall({"A": Verdict.BETTER, "B": Verdict.TIE}, "fedce")
+    assert judged.endswith("1 is better together (A), none is better alone and of B no difference can be told.")
     lost = judgements.overall({"A": Verdict.BETTER, "B": Verdict.WORSE}, "fedce")
     assert lost.endswith("1 is better together (A) and 1 is better alone (B).")
     assert "better" not in judgements.overall({"A": Verdict.UNJUDGED}, "fedce")
@@ -65,9 +67,9 @@ def test_of_who_contributed_most() -> None:
     apart = {"A": Measured(0.7, 0.65, 0.75), "B": Measured(0.3, 0.25, 0.35)}
     close = {"A": Measured(0.55, 0.4, 0.7), "B": Measured(0.45, 0.3, 0.6)}
     text = judgements.of_most(apart, 2)
-    assert text.startswith("By the method's own estimate A contributed most (70.0% of all) and B least (30.0%)")
+    assert text.startswith("By the method's own estimate A contributed most (70.0 % of all) and B least (30.0 %)")
     assert text.endswith("Their intervals over 2 seeds lie apart.")
-    assert judgements.of_most(close, 2).endswith("overlap: the two cannot be told apart.")
+    assert judgements.of_most(close, 2).endswith("overlap: they cannot be told apart.")
     assert judgements.of_most(apart, 1).endswith("This is one seed: the order may be chance.")
     assert judgements.of_most({"A": NOTHING, "B": NOTHING}, 2) == ""
 
@@ -81,8 +83,8 @@ def test_of_a_ground_truth() -> None:
 
 def test_of_methods() -> None:
     text = judgements.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.5, "b": 0.6}, {"a": 0.1, "b": 0.05})
-    assert "a has the highest mean test Dice (80.0%), b the highest at its worst-served hospital (60.0%)" in text
-    assert "b serves the hospitals most alike (standard deviation 5.0 points, at a mean of 70.0%)" in text
+    assert "a has the highest mean test Dice (80.0 %), b the highest at its worst-served hospital (60.0 %)" in text
+    assert "b serves the hospitals most alike (standard deviation 5.0 points, at a mean of 70.0 %)" in text
     one_site = judgements.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.8, "b": 0.7}, {"a": math.nan, "b": math.nan})
     assert "alike" not in one_site
 
@@ -139,17 +141,26 @@ def test_of_planted_attackers() -> None:
 def test_of_ties() -> None:
     """Who is equal is not put in an order."""
     alike = {"A": Measured(0.5, 0.5, 0.5), "B": Measured(0.5, 0.5, 0.5)}
-    assert judgements.of_most(alike, 2) == "By the method's own estimate all contributed alike, 50.0% of all each."
+    assert judgements.of_most(alike, 2) == "By the method's own estimate all contributed alike, 50.0 % of all each."
     values = judgements.of_values({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2)
     assert values == "By Shapley values all are worth alike to all (+1.0 points of mean Dice)."
+    assert judgements.of_most({"A": GAIN, "B": GAIN, "C": TIE}, 2).startswith(
+        "By the method's own estimate A and B contributed most (5.0 % of all each) and C least (1.0 %)"
+    )
+    assert judgements.of_values({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", 2) == (
+        "By Shapley values A and B are worth most to all (+2.0 points of mean Dice each) and C least (+0.0)."
+    )
+    assert judgements.of_gains({"a": LOSS, "b": LOSS}, ENOUGH).endswith(
+        f"most under a and b ({MINUS}5.0 points), against training alone."
+    )
     text = judgements.of_methods({"a": 0.8, "b": 0.8}, {"a": 0.6, "b": 0.6}, {"a": 0.1, "b": 0.1})
     assert text == (
-        "Of 2 methods, a and b have the highest mean test Dice (80.0%), a and b the highest at their worst-served "
-        "hospital (60.0%), and a and b serve the hospitals most alike (standard deviation 10.0 points, at a mean of "
-        "80.0% and 80.0%)."
+        "Of 2 methods, a and b have the highest mean test Dice (80.0 %), a and b the highest at their worst-served "
+        "hospital (60.0 %), and a and b serve the hospitals most alike (standard deviation 10.0 points, at a mean of "
+        "80.0 % and 80.0 %)."
     )
-    assert judgements.of_weights({"A": 0.5, "B": 0.5}) == "all sites ended with the weight 50.0%"
-    assert "that of A and B, 40.0%, and the smallest that of C, 20.0%" in judgements.of_weights(
+    assert judgements.of_weights({"A": 0.5, "B": 0.5}) == "all sites ended with the weight 50.0 %"
+    assert "that of A and B, 40.0 %, and the smallest that of C, 20.0 %" in judgements.of_weights(
         {"A": 0.4, "B": 0.4, "C": 0.2}
     )
     assert judgements.of_estimate({"A": 0.1, "B": 0.1}) == ""
@@ -185,6 +196,16 @@ def test_of_taking_part() -> None:
     assert said(LOSS, grounds=FEW).endswith("against training alone (not enough cases to judge (4; 5 are needed))")
     assert said(LOSS, grounds=ONE).endswith("against training alone (one seed is not enough to judge)")
     assert said(GAIN, LOSS).startswith("+0.0 points on average")
+    assert said(GAIN, NOTHING).startswith("+5.0 points on average")
+    assert said(GAIN, NOTHING).endswith("against training alone, and of B it is not known")
+
+
+def test_of_what_a_method_reaches() -> None:
+    assert judgements.of_dice({"A": 0.8, "B": 0.6, "C": 0.6}) == (
+        "the mean test Dice is 66.7 %, highest at A (80.0 %) and lowest at B and C (60.0 %)"
+    )
+    assert judgements.of_dice({"A": 0.8, "B": 0.8}) == "the mean test Dice is 80.0 %, the same at all"
+    assert judgements.of_dice({"A": 0.8}) == "the mean test Dice is 80.0 %"
 
 
 def test_of_ranks() -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from evaluation.results.final_models import final_models
-from evaluation.truth.generalisation import ESTIMATED, SEEN, UNSEEN, mean_dice_of
+from evaluation.truth.generalisation import ESTIMATED, SEEN, UNSEEN, scores_of
 from fedmerit.training.data import SiteFolder
 
 
@@ -16,19 +16,23 @@ def study(fedmerit, sites, tmp_path_factory):
     return out
 
 
-def rows(study):
+def rows(study, name="unseen"):
     import pandas as pd
 
-    return pd.read_csv(study / "tables" / "unseen.csv").set_index("Site")
+    table = pd.read_csv(study / "tables" / f"{name}.csv").set_index("Site")
+    return table.rename(columns=lambda heading: heading.rpartition(" [")[0])
 
 
 def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
-    table = rows(study)
+    table, hd95, nsd = (rows(study, name) for name in ("unseen", "unseen-hd95", "unseen-nsd"))
     assert table.index.tolist() == ["site1", "site2", "site3", "Mean"]
     for site, others in (("site1", "site2+site3"), ("site3", "site1+site2")):
         folder = SiteFolder(sites / site)
         network = final_models(study / "runs" / f"{others}_seed0")(folder)
-        assert table.loc[site, UNSEEN] == pytest.approx(mean_dice_of(network, folder, amp=False), abs=0.06)
+        scores = scores_of(network, folder, amp=False)
+        assert table.loc[site, UNSEEN] == pytest.approx(scores["dice"], abs=0.06)
+        assert hd95.loc[site, UNSEEN] == pytest.approx(scores["hd95"], abs=0.06)
+        assert nsd.loc[site, UNSEEN] == pytest.approx(scores["nsd"], abs=0.06)
 
 
 def test_statistics_of_its_own_images_and_the_model_of_all_stand_beside(study):
