@@ -1,6 +1,7 @@
 """The figure of what observed runs say: below two seeds or five cases no two sites are told apart."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +19,8 @@ def test_one_seed_tells_no_two_sites_apart(tmp_path: Path, monkeypatch: pytest.M
     assert apart.tells_any
     drawn: dict[str, Ranking] = {}
 
-    class Valued:
-        rankings = {"own": apart}
-
     monkeypatch.setattr(observed_values, "default_estimators", lambda folders: ["own"])
-    monkeypatch.setattr(observed_values, "value_runs", lambda *asked: Valued)
+    monkeypatch.setattr(observed_values, "value_runs", lambda *asked: SimpleNamespace(rankings={"own": apart}))
     monkeypatch.setattr(observed_values, "units", lambda valued: {"own": "points"})
     monkeypatch.setattr(observed_values, "value_ranges", lambda rankings, of_values: drawn.update(rankings))
     folders = [make_run(tmp_path / str(seed), seed=seed, rounds=2) for seed in range(seeds)]
