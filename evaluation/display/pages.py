@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,8 @@ def write_page(out: Path, template: str, **shown: Any) -> None:
         f"style-src {_digest(inside['style.css'])}; script-src {_digest(inside['sort.js'])}"
     )
     page = environment.get_template(template)
-    write_text(out, page.render(style=inside["style.css"], script=inside["sort.js"], policy=policy, **shown))
+    content = page.render(style=inside["style.css"], script=inside["sort.js"], policy=policy, **shown)
+    write_text(out, re.sub(r"(?<=\d) %", "&nbsp;%", content))  # no line begins with a percent sign
 
 
 def pictures(drawn: Mapping[str, Drawing], folder: Path) -> dict[str, Picture]:

@@ -253,7 +253,7 @@ def performance(file: File) -> str:
     told = ", ".join(f"{site} {_with_ends(row)}" for site, row in sites.iterrows())
     text = f"Mean test Dice {_with_ends(pd.Series(table.T[file.method]))}; by site: {told}."
     means = file.results.dice.sites.groupby(level="method", observed=True).mean()
-    surfaces = [f"{name} {column[file.method]:.1f}" for name, column in surface_columns(means).items()]
+    surfaces = [f"{name} {column[str(file.method)]:.1f}" for name, column in surface_columns(means).items()]
     return f"{text} Means over sites: {', '.join(surfaces)}." if surfaces else text
 
 

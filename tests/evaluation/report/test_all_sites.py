@@ -122,7 +122,7 @@ def test_tables_in_the_page_are_those_in_the_files(compared: Path) -> None:
 
 def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    text = _Page(write_report([run]).read_text()).text
+    text = " ".join(_Page(write_report([run]).read_text()).text.split())
     dice = pd.read_csv(run / "tables" / "dice.csv").set_index("Site")["Dice [%]"]
     assert f"lowest at {dice.idxmin()} ({dice.min():.1f} %)" in text
     weights = pd.read_csv(run / "tables" / "contributions.csv").set_index("Site")["Weight, last round [%]"]

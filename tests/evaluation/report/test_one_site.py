@@ -121,19 +121,27 @@ def test_nobody_can_solve_for_the_others(tmp_path: Path, count: int) -> None:
 
 
 def _numbers(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows ``Quantity, own, median`` of a table for one site."""
+    """Rows ``Quantity, own, median, band`` of a table for one site."""
     named = table.assign(Quantity=table["Quantity"]) if "Quantity" in table else table.assign(Quantity="Test Dice [%]")
     median = named.get("Others, median", np.nan)
     if "Site0" not in named:
-        return pd.DataFrame(columns=["Quantity", "own", "median"])
-    return pd.DataFrame({"Quantity": named["Quantity"], "own": named["Site0"], "median": median})
+        return pd.DataFrame(columns=["Quantity", "own", "median", "band"])
+    band = named.get("Rank among all sites", "")
+    return pd.DataFrame({"Quantity": named["Quantity"], "own": named["Site0"], "median": median, "band": band})
+
+
+def _above(band: str, others: int) -> list[int]:
+    """How many others may lie above the own number, by the third in which it ranks."""
+    thirds = {"upper third": (0, 1), "middle third": (1, 2), "lower third": (2, 3)}
+    first, last = thirds.get(band, (0, 3))
+    return [above for above in range(others + 1) if first <= 3 * (above + 0.5) / (others + 1) <= last]
 
 
 def _feasible(row: "pd.Series[float]", others: int, whole: float | None) -> tuple[np.ndarray, np.ndarray]:
     """The lowest and the highest that each other site's number can be, by what is shown: linear programs.
 
-    That a rounded median is ``m`` bounds half of the others from above and half from below: which half, nobody says, so
-    a site is tried in either.
+    That a rounded median is ``m`` bounds half of the others from above and half from below, and the third in which the
+    own number ranks bounds how many lie above it: which they are, nobody says, so a site is tried in either part.
     """
     ends = np.array([[np.inf, -np.inf]] * others)
     bounds = [(0.0, 100.0)] * others
@@ -144,8 +152,19 @@ def _feasible(row: "pd.Series[float]", others: int, whole: float | None) -> tupl
         half = others // 2
         below, middle, above = (0.0, high), (low, high), (low, 100.0)
         sides = [below] * half + [middle] * (others % 2) + [above] * half
-        halves = [sides[turn:] + sides[:turn] for turn in range(others)]
-    for tried in halves:
+        halves = [sides]
+    own = float(row["own"])
+    ranked = [
+        [
+            (low, min(high, own)) if place < others - above else (max(low, own), high)
+            for place, (low, high) in enumerate(one)
+        ]
+        for one in halves
+        for above in _above(str(row["band"]), others)
+    ]
+    for tried in (one[turn:] + one[:turn] for one in ranked for turn in range(others)):
+        if any(low > high for low, high in tried):
+            continue
         for place in range(others):
             for sign in (1, -1):
                 cost = np.zeros(others)
