@@ -109,20 +109,24 @@ def test_nobody_can_solve_for_the_others(tmp_path: Path, count: int) -> None:
         for seed in (0, 1)
     ]
     folder = write_site_report(runs, sites[0]).parent / "report-files"
-    known = pd.concat([_numbers(pd.read_csv(file)) for file in (folder / "tables").glob("*.csv")])
-    for quantity, whole in (("Test Dice", None), ("Weight", 100.0), ("Share", 100.0)):
+    known = pd.concat([_numbers(file) for file in (folder / "tables").glob("*.csv")])
+    tried = 0
+    for quantity, whole in (("own-dice", None), ("Weight", 100.0), ("Share", 100.0)):
         for _, row in known[known["Quantity"].str.startswith(quantity)].iterrows():
+            tried += 1
             low, high = _feasible(row, count - 1, whole)
             assert (high - low).min() >= 10
+    assert tried >= 2
     figures = "".join(file.name for file in (folder / "figures").glob("*.png"))
     assert set(re.findall(r"own-(\w+)\.png", figures)) <= {"dice", "validation", "weights"}  # of the own line alone
     digits = (folder / "tables" / "own-dice.csv").read_text()
     assert not re.search(r"\d\.\d{3}", digits)
 
 
-def _numbers(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows ``Quantity, own, median, band`` of a table for one site."""
-    named = table.assign(Quantity=table["Quantity"]) if "Quantity" in table else table.assign(Quantity="Test Dice [%]")
+def _numbers(file: Path) -> pd.DataFrame:
+    """Rows ``Quantity, own, median, band`` of a table for one site; without quantities: that of the file's name."""
+    table = pd.read_csv(file)
+    named = table if "Quantity" in table else table.assign(Quantity=file.stem)
     median = named.get("Others, median", np.nan)
     if "Site0" not in named:
         return pd.DataFrame(columns=["Quantity", "own", "median", "band"])
