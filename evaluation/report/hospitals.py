@@ -162,7 +162,7 @@ def _surfaces(results: Results, method: str) -> dict[str, dict[str, float]]:
         return {}
     sites = averaged(results.dice.sites)
     own = sites[sites.index.get_level_values("method") == method].droplevel("method")
-    table = pd.DataFrame(surface_columns(own)).T
+    table = pd.DataFrame(surface_columns(own)).dropna(axis=1, how="all").T
     return {str(site): {str(name): float(value) for name, value in column.items()} for site, column in table.items()}
 
 
