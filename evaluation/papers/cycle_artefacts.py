@@ -127,7 +127,7 @@ PAPER = Paper(
             (Compared((ALONE, "cycle"), Deal("Homogeneous", "uniform", into=5)), *needs(("cycle",), TWO_WRONG)),
             (published("cycle-table8"),),
             "Of five sites; masks of training images moved by half their extent, in the place of flipped labels "
-            " of CIFAR-10.",
+            "of CIFAR-10.",
         ),
         Artefact(
             "figure12",
