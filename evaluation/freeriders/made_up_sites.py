@@ -166,7 +166,7 @@ def _optima(draw: torch.Generator) -> Tensor:
     """(SITES, SIZE) where the loss of each site is least; the outlier's lies apart."""
     centre = torch.randn(SIZE, generator=draw) / SIZE**0.5
     own = torch.randn(SITES, SIZE, generator=draw) / SIZE**0.5
-    optima = centre + 0.7 * own
+    optima: Tensor = centre + 0.7 * own
     optima[OUTLIER] = 1.3 * own[OUTLIER] - 0.25 * centre
     return optima
 
