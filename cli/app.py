@@ -57,15 +57,18 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except (BadInput, RunFailed) as error:
             log.error("%s", error)
-            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-            typer.echo(printable(str(error), "\n\t"), err=True)
+            _tell_error(printable(str(error), "\n\t"))
             raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
         except OSError as error:
             if not is_full(error):
                 raise
-            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-            typer.echo(printable(f"the disk is full ({error}); make room, then give the same command again"), err=True)
+            _tell_error(printable(f"the disk is full ({error}); make room, then give the same command again"))
             raise typer.Exit(1) from None
+
+
+def _tell_error(text: str) -> None:
+    typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+    typer.echo(text, err=True)
 
 
 class Engine(StrEnum):
@@ -75,6 +78,8 @@ class Engine(StrEnum):
     local = "local"
     poc = "poc"
 
+
+ENGINE_HELP = "NVFlare's simulator, real processes (poc), or one process."
 
 Settings = Annotated[
     list[str] | None,
@@ -101,7 +106,8 @@ Methods = Annotated[
         help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all (but scaffold: it needs sgd)."
     ),
 ]
-SitesFolder = Annotated[Path, typer.Option(help="Folder of site folders.")]
+Sites = typer.Option(help="Folder of site folders.")
+SitesFolder = Annotated[Path, Sites]
 Rounds = Annotated[int, typer.Option(help="Rounds of each run.")]
 Jobs = Annotated[int | None, typer.Option(help="Runs at a time.", show_default="by free cores and memory")]
 Cluster = Annotated[

@@ -8,6 +8,8 @@ import typer
 
 from fedmerit.errors import BadInput
 
+PreparedSites = Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay as they are.")]
+
 commands = typer.Typer()
 
 
@@ -43,7 +45,7 @@ class NoiseRule(StrEnum):
 
 @commands.command()
 def partition(
-    sites: Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay as they are.")],
+    sites: PreparedSites,
     out: Annotated[Path, typer.Option(help="Folder to write the new site folders into.")],
     into: Annotated[int, typer.Option(help="Number of sites: site-1, site-2, ...")],
     by: Annotated[
@@ -110,7 +112,7 @@ def partition(
 
 @commands.command()
 def shrink(
-    sites: Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay as they are.")],
+    sites: PreparedSites,
     out: Annotated[Path, typer.Option(help="Folder to write the smaller site folders into.")],
     by: Annotated[int, typer.Option(min=2, help="Times smaller a side; a divisor of both.")] = 2,
 ) -> None:

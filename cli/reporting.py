@@ -11,6 +11,9 @@ import typer
 from cli.app import Truth, console, tell
 from fedmerit.errors import BadInput
 
+RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
+RunFolders = Annotated[list[Path], typer.Argument(help="Run folders.")]
+
 commands = typer.Typer()
 
 
@@ -31,7 +34,7 @@ class PaperFigure(StrEnum):
 
 @commands.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: RunFolder,
     sites: Annotated[Path, typer.Option(help="Folder of any site folders of the same task.")],
     split: Annotated[Split, typer.Option(help="Which cases.")] = Split.testing,
     protocols: Annotated[
@@ -72,7 +75,7 @@ def evaluate(
 
 @commands.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    runs: RunFolders,
     out: Annotated[Path | None, typer.Option(help="Folder to write report.html into, or an .html file.")] = None,
     sites: Annotated[
         Path | None, typer.Option(help="Site folders to draw overlays from, if not the run's own.")
@@ -98,7 +101,7 @@ def report(
 
 @commands.command()
 def dossier(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    runs: RunFolders,
     out: Annotated[Path, typer.Option(help="Folder to write dossier.html and its tables into.")],
     sites: Annotated[Path | None, typer.Option(help="Site folders, if not the run's own.")] = None,
 ) -> None:
@@ -135,7 +138,7 @@ def figure(
 
 @commands.command()
 def verify(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: RunFolder,
     site_log: Annotated[
         list[Path] | None,
         typer.Option(

@@ -14,6 +14,7 @@ from cli.app import (
     Recipe,
     ServerSites,
     Settings,
+    Sites,
     console,
     settings_of,
     workers_of,
@@ -32,7 +33,7 @@ def paper(
     name: Annotated[
         str, typer.Argument(help="fedce, cgsv, fedave, fedsac or cycle.", metavar="PAPER", show_default=False)
     ],
-    sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
+    sites: Annotated[Path | None, Sites] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of trainings, tables and figures; what is trained stays.")
     ] = None,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.app import (
+    ENGINE_HELP,
     Cluster,
     Contributions,
     Device,
@@ -27,6 +28,7 @@ from cli.app import (
     RoundTimeout,
     ServerSites,
     Settings,
+    Sites,
     SitesFolder,
     Threads,
     Track,
@@ -63,15 +65,12 @@ commands = typer.Typer()
 def run(
     out: Annotated[Path | None, typer.Option(help="Run folder to write.")] = None,
     method: Annotated[str | None, Method] = None,
-    sites: Annotated[Path | None, typer.Option(help="Folder of site folders.")] = None,
+    sites: Annotated[Path | None, Sites] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default=str(ROUNDS))] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of initial model, order of images, augmentation.", show_default="0")
     ] = None,
-    engine: Annotated[
-        Engine | None,
-        typer.Option(help="NVFlare's simulator, real processes (poc), or one process.", show_default="sim"),
-    ] = None,
+    engine: Annotated[Engine | None, typer.Option(help=ENGINE_HELP, show_default="sim")] = None,
     threads: Threads = None,
     device: Device = None,
     server_sites: ServerSites = None,
@@ -189,9 +188,7 @@ def compare(
     methods: Methods = "all",
     seeds: Annotated[str, typer.Option(help="Of the runs of each method.")] = "0",
     rounds: Rounds = ROUNDS,
-    engine: Annotated[
-        Engine, typer.Option(help="NVFlare's simulator, real processes (poc), or one process.")
-    ] = Engine.sim,
+    engine: Annotated[Engine, typer.Option(help=ENGINE_HELP)] = Engine.sim,
     jobs: Jobs = None,
     cluster: Cluster = None,
     threads: Threads = None,

@@ -27,9 +27,6 @@ class Work:
     rounds: int = 4
 
 
-AXES = tuple(vars(Work()))
-
-
 def growth(
     out: Path,
     axes: Mapping[str, Sequence[int]],

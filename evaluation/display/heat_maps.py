@@ -1,4 +1,4 @@
-"""Figures of tables whose cells are coloured: what sites hold of each other."""
+"""Figures of tables whose cells are coloured: what sites hold of each other, numbers by two parameters."""
 
 import numpy as np
 import pandas as pd
@@ -41,6 +41,27 @@ def reputations(results: Results) -> Figure:
                 panel.tick_params(length=0)
                 turn_if_long(panel, [str(site) * 2 for site in shown.columns])
         titled(figure, "Reputation with", "Site")
+    return figure
+
+
+def over_parameters(numbers: pd.DataFrame, parameters: tuple[str, str]) -> Figure:
+    """A map for each other column of ``numbers`` over the two that hold parameters, the first of them upwards."""
+    up, across = parameters
+    shown = [str(name) for name in numbers if name not in parameters]
+    with style.context(STYLE):
+        figure, axes = panels(len(shown))
+        for panel, what in zip(axes, shown, strict=True):
+            table = numbers.pivot(index=up, columns=across, values=what)
+            panel.imshow(table.to_numpy(float), cmap="viridis", origin="lower", aspect="auto")
+            panel.set_xticks(range(table.shape[1]), [f"{value:g}" for value in table.columns])
+            panel.set_yticks(range(table.shape[0]), [f"{value:g}" for value in table.index])
+            panel.grid(visible=False)
+            for (row, column), value in np.ndenumerate(table.to_numpy(float)):
+                box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.5}
+                panel.text(column, row, f"{value:.2f}", ha="center", va="center", bbox=box)
+            panel.set_title(what)
+            panel.set_xlabel(across)
+            panel.set_ylabel(up)
     return figure
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from evaluation.freeriders.watched import WatchedRound
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
-from fedmerit.core import CandidateResults, Layout, Method, OwnPart, Reports, SiteView
+from fedmerit.core import CandidateResults, Layout, Method, Outcome, OwnPart, Reports, SiteView
 from fedmerit.guard import trials
-from fedmerit.guard.guard import Answers, Guard
+from fedmerit.guard.guard import Answers, Guard, Ruling
 from fedmerit.guard.history import History
 from fedmerit.seeds import random_seed
 from fedmerit.vectors import gram, histogram
@@ -84,10 +84,7 @@ def play(
     if guard is not None:
         method = method.without_claims
     n, draw = len(players), torch.Generator().manual_seed(random_seed(seed, "made-up sites"))
-    centre = torch.randn(SIZE, generator=draw) / SIZE**0.5
-    own = torch.randn(SITES, SIZE, generator=draw) / SIZE**0.5
-    optima = centre + 0.7 * own
-    optima[OUTLIER] = 1.3 * own[OUTLIER] - 0.25 * centre
+    optima = _optima(draw)
     models = torch.zeros(SIZE)
     state = method.start(models, n, Layout.of(SIZE))
     history, last_step, before, weights = History.empty(n), None, None, None
@@ -136,24 +133,14 @@ def play(
                 ratings, losses_of = _rated(candidates, players, optima)
                 results = CandidateResults(ratings.mean(dim=0), losses_of)
                 if guard and ruling:
-                    scores = trials.scores_of(candidates, ratings, reports.present)
-                    history, *judgement = guard.judge(history, ruling.earners, scores)
-                    results = trials.results_of(candidates, ratings, losses_of, *judgement)
+                    history, results = _judged(guard, history, ruling, candidates, ratings, losses_of)
                 reports = replace(reports, candidates=results)
         state, outcome = method.round(state, updates, reports)
         last_step = outcome.weights.float() @ updates
         if guard and ruling:
             history = guard.after(history, ruling, outcome)
             if "minus_error" in method.asks and number % guard.settings.rate_every == 0:
-                there = ruling.reports.present
-                without = trials.models_without(
-                    outcome.models, held + updates, outcome.weights, ruling.reports.data_share, there
-                )
-                ratings, _ = _rated(without, players, optima, there.nonzero().flatten().tolist())
-                scores = torch.full((n, n), torch.nan, dtype=torch.float64)
-                scores[:, there] = 1 - ratings
-                history, judged, _, _ = guard.judge(history, ruling.earners, scores)
-                history = replace(history, measured=judged.clamp(0, 1).where(there, history.measured))
+                history = _measured(guard, history, ruling, outcome, held + updates, players, optima)
             updates = ruling.own
             outcome = ruling.settled(outcome, held)
             alone = ruling.withheld
@@ -173,6 +160,43 @@ def play(
         wrong = flagged > 0
     final = torch.tensor([dice(p.site, models.expand(n, -1)[i]) for i, p in enumerate(players)])
     return Played(**{name: torch.stack(values) for name, values in rows.items()}, dice=final)
+
+
+def _optima(draw: torch.Generator) -> Tensor:
+    """(SITES, SIZE) where the loss of each site is least; the outlier's lies apart."""
+    centre = torch.randn(SIZE, generator=draw) / SIZE**0.5
+    own = torch.randn(SITES, SIZE, generator=draw) / SIZE**0.5
+    optima: Tensor = centre + 0.7 * own
+    optima[OUTLIER] = 1.3 * own[OUTLIER] - 0.25 * centre
+    return optima
+
+
+def _judged(
+    guard: Guard, history: History, ruling: Ruling, candidates: Candidates, ratings: Tensor, losses: Tensor
+) -> tuple[History, CandidateResults]:
+    """What the guard makes of ``ratings`` (n, k) of candidates, and of their ``losses`` (k, bins)."""
+    scores = trials.scores_of(candidates, ratings, ruling.reports.present)
+    history, *judgement = guard.judge(history, ruling.earners, scores)
+    return history, trials.results_of(candidates, ratings, losses, *judgement)
+
+
+def _measured(
+    guard: Guard,
+    history: History,
+    ruling: Ruling,
+    outcome: Outcome,
+    trained: Tensor,
+    players: Sequence[Player],
+    optima: Tensor,
+) -> History:
+    """With what the others say of the model without each name; ``trained`` (n, d) is what the names ended with."""
+    there = ruling.reports.present
+    without = trials.models_without(outcome.models, trained, outcome.weights, ruling.reports.data_share, there)
+    ratings, _ = _rated(without, players, optima, there.nonzero().flatten().tolist())
+    scores = torch.full((len(players), len(players)), torch.nan, dtype=torch.float64)
+    scores[:, there] = 1 - ratings
+    history, judged, _, _ = guard.judge(history, ruling.earners, scores)
+    return replace(history, measured=judged.clamp(0, 1).where(there, history.measured))
 
 
 def _rated(

@@ -1,6 +1,5 @@
 """Tables and figures of CGSV (Xu et al., NeurIPS 2021), for the patients of other sites dealt into new ones."""
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -22,10 +21,13 @@ from evaluation.papers.dealt_sites import (
     bars,
     correlations,
     deal_of,
+    dealt,
+    fairness,
     last_of,
     lines,
     needs,
     pairs_in_order,
+    parameters_of,
     reputation_and_final,
     reputation_and_loss,
 )
@@ -62,7 +64,7 @@ def _of_five(study: Study, artefact: Artefact) -> Made:
     """Table 5 or 6, whichever is asked for."""
     if artefact.name == "table5":
         return accuracies(study, artefact, every)
-    return correlations(study, artefact, every, alone_and_final)
+    return fairness(study, artefact)
 
 
 def _fairness(study: Study, artefact: Artefact) -> Made:
@@ -88,8 +90,7 @@ def _approximation(study: Study, artefact: Artefact) -> Made:
 
 def _overhead(study: Study, artefact: Artefact) -> Made:
     """Table 3: how much longer a round takes than training alone, the sites one after the other, then the server."""
-    (need,) = artefact.needs
-    assert isinstance(need, Compared)
+    (need,) = dealt(artefact)
     rounds = study.results(need).plain.rounds
     sites = rounds.of("seconds").sum(axis=1).groupby(level="method").median()
     server = rounds.of("server_seconds").max(axis=1).groupby(level="method").median()
@@ -119,8 +120,7 @@ def _bounds(study: Study, artefact: Artefact) -> Made:
 
 def _order(study: Study, artefact: Artefact) -> Made:
     """Theorem 2: of how many pairs of sites the better reputation has the nearer model, and the lower loss."""
-    (need,) = artefact.needs
-    assert isinstance(need, Compared)
+    (need,) = dealt(artefact)
     results = study.results(need)
     goods = {"nearer model": -last_of(results, "model_distance"), "lower loss": -last_of(results, "train_loss")}
     table = pairs_in_order(need.labels, last_of(results, "reputation"), goods)
@@ -133,18 +133,16 @@ def _order(study: Study, artefact: Artefact) -> Made:
 
 def _altruism(study: Study, artefact: Artefact) -> Made:
     """What altruism buys the others, and costs fairness: quotas, Dice and its correlation with training alone."""
-    (need,) = artefact.needs
-    assert isinstance(need, Compared)
+    (need,) = dealt(artefact)
     results = study.results(need)
     alone, final = alone_and_final(results)
     rows = []
     for label in (name for name in ALTRUISM if name in final.index.get_level_values("method")):
         dice, base = (table.xs(label, level="method").to_numpy(float) for table in (final, alone))
         quota = pd.DataFrame(results.plain.rounds.of("quota").loc[label])
-        beta = dict(part.split("=") for part in label.split(":")[1:]).get("beta", "1")
         rows.append(
             {
-                "Altruism": beta,
+                "Altruism": parameters_of(label).get("beta", "1"),
                 "Lowest quota": quota.min(axis=1).mean(),
                 "Dice, mean [%]": 100 * dice.mean(),
                 "Dice, lowest site [%]": 100 * dice.min(axis=1).mean(),
@@ -158,11 +156,6 @@ def _altruism(study: Study, artefact: Artefact) -> Made:
     return Made([Table(artefact.name, caption, pd.DataFrame(rows), decimals=2)])
 
 
-def _lines(**titles: str) -> Callable[[Study, Artefact], Made]:
-    """What makes lines over rounds of these quantities."""
-    return lambda study, artefact: lines(study, artefact, titles)
-
-
 LOSSES = (
     "The test loss is soft Dice on the test images of all sites, where methods train on it with cross-entropy; the "
     "paper's is cross-entropy."
@@ -172,8 +165,7 @@ LOSSES = (
 def _with_losses(study: Study, artefact: Artefact) -> Made:
     """Final Dice of each site by method, and its losses: on the test images, and of its last round of training."""
     drawn = list(bars(study, artefact).drawn)
-    for need in artefact.needs:
-        assert isinstance(need, Compared)
+    for need in dealt(artefact):
         sites, found = study.sites_of(deal_of(need)), {}
         for run in study.done(need):
             found[run.label, run.seed] = final_losses(run.folder, sites)
@@ -311,7 +303,7 @@ PAPER = Paper(
         Artefact(
             "figure2",
             "Where three of five sites have 20, 40 and 60 % wrong masks",
-            _lines(model_distance="Distance to the server's model", train_loss="Training loss"),
+            lines(model_distance="Distance to the server's model", train_loss="Training loss"),
             (Compared(("cgsv",), NOISY),),
             remark="A wrong mask is one moved by half its extent; the paper corrupts labels of digits. In the left "
             "half the line of the initial model's distance is not drawn.",
@@ -319,28 +311,28 @@ PAPER = Paper(
         Artefact(
             "figure3",
             "Validation Dice and training loss of every site over rounds, altruism 2",
-            _lines(validation="Validation Dice [%]", train_loss="Training loss"),
+            lines(validation="Validation Dice [%]", train_loss="Training loss"),
             needs(("cgsv:beta=2",), DEALS),
             remark="Dice of the model received, on the site's validation images; the paper tests in every iteration.",
         ),
         Artefact(
             "figure4",
             "Reputations over rounds, three sites",
-            _lines(reputation="Reputation"),
+            lines(reputation="Reputation"),
             needs(("cgsv",), THREE),
             remark="The paper draws agents 1 and 3, prints no numbers.",
         ),
         Artefact(
             "figure5",
             "Distance of what every site downloads from the aggregate, three sites",
-            _lines(reward_distance="Distance to the aggregate"),
+            lines(reward_distance="Distance to the aggregate"),
             needs(("cgsv",), THREE),
             remark="Of all sites; the paper draws agents 1 and 3.",
         ),
         Artefact(
             "figure6",
             "Distance of every site's model from the server's, three sites",
-            _lines(
+            lines(
                 output_distance="Distance to the server's output layer",
                 model_distance="Distance to the server's model",
             ),
@@ -351,7 +343,7 @@ PAPER = Paper(
         Artefact(
             "figure7",
             "Training loss over rounds by altruism",
-            _lines(train_loss="Training loss"),
+            lines(train_loss="Training loss"),
             (Compared(ALTRUISM, CLA),),
             remark=NOT_THEIR_CLASSES,
         ),

@@ -14,7 +14,7 @@ from evaluation.display import curves, dots_and_bars
 from evaluation.display.drawing import METHOD_COLOURS, STYLE
 from evaluation.display.table import Table, file_name
 from evaluation.fairness.measures import pearson
-from evaluation.papers.artefact import APART, Artefact, Drawn, Made, beside, printed
+from evaluation.papers.artefact import APART, Artefact, Drawn, Made, beside, every, printed
 from evaluation.papers.needs import Compared
 from evaluation.papers.study import Deal, Study
 from evaluation.results.dice import ALONE
@@ -43,8 +43,20 @@ def deal_of(need: Compared) -> Deal:
     return need.deal
 
 
-def _dealt(artefact: Artefact) -> list[Compared]:
+def dealt(artefact: Artefact) -> list[Compared]:
+    """What an artefact compares, once for each way of dealing."""
     return [need for need in artefact.needs if isinstance(need, Compared)]
+
+
+def methods_of(artefact: Artefact, columns: Mapping[str, pd.DataFrame] | Mapping[str, pd.Series]) -> list[str]:
+    """The methods that have a number in some column, in the order in which the artefact names them."""
+    labels = dict.fromkeys(label for need in dealt(artefact) for label in need.labels)
+    return [label for label in labels if any(label in column.index for column in columns.values())]
+
+
+def parameters_of(label: str) -> dict[str, str]:
+    """What a method's label sets: ``cgsv:beta=2`` sets beta to 2."""
+    return dict(part.split("=") for part in label.split(":")[1:])
 
 
 def site_dice_of(results: Results) -> pd.DataFrame:
@@ -55,7 +67,7 @@ def site_dice_of(results: Results) -> pd.DataFrame:
 def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool = True) -> Made:
     """Methods x ways of dealing: mean over sites of their Dice, and the highest; or the highest alone."""
     columns: dict[str, pd.DataFrame] = {}
-    for need in _dealt(artefact):
+    for need in dealt(artefact):
         dice = 100 * site_dice_of(study.results(need))
         name = deal_of(need).heading
         highest = dice.max(axis=1, skipna=False).groupby(level="method")
@@ -80,7 +92,7 @@ def correlations(
         of: from results, both vectors: ``(method, seed)`` x sites each.
     """
     columns: dict[str, pd.DataFrame] = {}
-    for need in _dealt(artefact):
+    for need in dealt(artefact):
         one, other = of(study.results(need))
         one, other = one.align(other, join="inner", axis=0)
         values = pd.Series(pearson(one.to_numpy(float), other[one.columns].to_numpy(float)), one.index)
@@ -97,6 +109,16 @@ def alone_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     final = dice.drop(index=ALONE, level="method")
     alone = dice.xs(ALONE, level="method").reindex(final.index.get_level_values("seed"))
     return pd.DataFrame(alone.to_numpy(), final.index, final.columns), final
+
+
+def highest_dice(study: Study, artefact: Artefact) -> Made:
+    """Methods x ways of dealing: the highest Dice of any site, beside all the paper's columns."""
+    return accuracies(study, artefact, every, mean=False)
+
+
+def fairness(study: Study, artefact: Artefact) -> Made:
+    """Methods x ways of dealing: 100 x Pearson of `alone_and_final`, beside all the paper's columns."""
+    return correlations(study, artefact, every, alone_and_final)
 
 
 def reputations(results: Results) -> pd.DataFrame:
@@ -180,30 +202,32 @@ def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], u
     return Made(drawn=[Drawn(artefact.name, artefact.what, figure, points)])
 
 
-def lines(study: Study, artefact: Artefact, titles: Mapping[str, str]) -> Made:
-    """A figure for each quantity: a panel for each method and way of dealing, a line for each site over rounds.
+def lines(**titles: str) -> Callable[[Study, Artefact], Made]:
+    """What makes a figure for each quantity: a panel for each method and way of dealing, a line for each site.
 
-    Lines are means over seeds.
+    Lines go over rounds and are means over seeds.
 
     Args:
-        study: what was asked for.
-        artefact: which.
         titles: by quantity of the rounds, what the vertical axis says; "validation" is Dice of the model received on
             the site's validation images, percent.
     """
-    drawn = []
-    for quantity, title in titles.items():
-        panels = _panels(study, artefact, quantity)
-        name = artefact.name if len(titles) == 1 else f"{artefact.name}-{quantity.replace('_', '-')}"
-        caption = artefact.what if len(titles) == 1 else f"{artefact.what}: {title.lower()}"
-        drawn.append(Drawn(name, caption, curves.lines_over_rounds(panels, title), _numbers_of(panels)))
-    return Made(drawn=drawn)
+
+    def make(study: Study, artefact: Artefact) -> Made:
+        drawn = []
+        for quantity, title in titles.items():
+            panels = _panels(study, artefact, quantity)
+            name = artefact.name if len(titles) == 1 else f"{artefact.name}-{quantity.replace('_', '-')}"
+            caption = artefact.what if len(titles) == 1 else f"{artefact.what}: {title.lower()}"
+            drawn.append(Drawn(name, caption, curves.lines_over_rounds(panels, title), _numbers_of(panels)))
+        return Made(drawn=drawn)
+
+    return make
 
 
 def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.DataFrame]:
     """By method and way of dealing, rounds x sites; `BadInput` where no run records the quantity."""
     panels: dict[str, pd.DataFrame] = {}
-    for need in _dealt(artefact):
+    for need in dealt(artefact):
         rounds = study.results(need).plain.rounds
         table = 100 * rounds.validation if quantity == "validation" else rounds.of(quantity)
         for label in (name for name in need.labels if name in table.index.get_level_values("method")):
@@ -225,7 +249,7 @@ def _numbers_of(panels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def bars(study: Study, artefact: Artefact) -> Made:
     """Final Dice of each site by method, a figure for each way of dealing."""
     drawn = []
-    for need in _dealt(artefact):
+    for need in dealt(artefact):
         results = study.results(need)
         dice = 100 * site_dice_of(results).groupby(level="method").mean()
         deal = deal_of(need).name
@@ -236,8 +260,7 @@ def bars(study: Study, artefact: Artefact) -> Made:
 
 
 def _made(study: Study, artefact: Artefact, columns: dict[str, pd.DataFrame], caption: str, groups: Groups) -> Made:
-    labels = list(dict.fromkeys(label for need in _dealt(artefact) for label in need.labels))
-    there = [label for label in labels if any(label in column.index for column in columns.values())]
+    there = methods_of(artefact, columns)
 
     def shown(part: str) -> pd.DataFrame:
         numbers = {name: column[part].reindex(there).to_list() for name, column in columns.items()}

@@ -1,20 +1,19 @@
 """Tables and figures of FedAVE (Wang et al., 2024), for the patients of other sites dealt into new ones."""
 
-from evaluation.papers.artefact import Artefact, Made, Paper, every
+from evaluation.papers.artefact import Artefact, Paper
 from evaluation.papers.dealt_sites import (
     CLA,
     NOT_THEIR_CLASSES,
     ONCE_MORE,
-    accuracies,
-    alone_and_final,
     apart,
     bars,
-    correlations,
+    fairness,
+    highest_dice,
     lines,
     needs,
 )
 from evaluation.papers.printed_tables import published
-from evaluation.papers.study import Deal, Study
+from evaluation.papers.study import Deal
 
 DEALS = (
     Deal("POW", "powerlaw"),
@@ -30,18 +29,6 @@ NOT_THEIR_DATA = (
 )
 
 
-def _accuracy(study: Study, artefact: Artefact) -> Made:
-    return accuracies(study, artefact, every, mean=False)
-
-
-def _fairness(study: Study, artefact: Artefact) -> Made:
-    return correlations(study, artefact, every, alone_and_final)
-
-
-def _validation(study: Study, artefact: Artefact) -> Made:
-    return lines(study, artefact, {"validation": "Validation Dice [%]"})
-
-
 PAPER = Paper(
     "FedAVE: Adaptive Data Value Evaluation Framework for Collaborative Fairness in Federated Learning",
     "Wang et al., 2024",
@@ -51,18 +38,18 @@ PAPER = Paper(
         Artefact(
             "table2",
             "Fairness: final Dice beside that of training alone",
-            _fairness,
+            fairness,
             needs(apart(METHODS), DEALS),
             (published("fedave-table2"),),
             f"{NOT_THEIR_DATA} {ONCE_MORE}",
         ),
         Artefact(
-            "table3", "The highest Dice of any site", _accuracy, ALL, (published("fedave-table3"),), NOT_THEIR_DATA
+            "table3", "The highest Dice of any site", highest_dice, ALL, (published("fedave-table3"),), NOT_THEIR_DATA
         ),
         Artefact(
             "table4",
             "Fairness without what FedAVE knows of distributions: in neither module, in one, in both",
-            _fairness,
+            fairness,
             needs(("standalone", *ABLATION, "fedave"), DEALS),
             (published("fedave-table4"),),
             f"{NOT_THEIR_DATA} The paper writes r\N{SUPERSCRIPT MINUS} where the reputation lacks it "
@@ -71,7 +58,7 @@ PAPER = Paper(
         Artefact(
             "figure3",
             "Validation Dice of every site over rounds",
-            _validation,
+            lines(validation="Validation Dice [%]"),
             needs(("fedave",), DEALS),
             remark="Of the model received, on the site's validation images; the paper tests in every round.",
         ),

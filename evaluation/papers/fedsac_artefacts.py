@@ -10,17 +10,18 @@ import pandas as pd
 from evaluation.display.table import Table
 from evaluation.fairness.measures import pearson
 from evaluation.papers import submodel_bounds
-from evaluation.papers.artefact import BY_ALONE, Artefact, Made, Paper, every
+from evaluation.papers.artefact import BY_ALONE, Artefact, Made, Paper
 from evaluation.papers.dealt_sites import (
     CLA,
     NOT_THEIR_CLASSES,
     ONCE_MORE,
-    accuracies,
     alone_and_final,
     apart,
     bars,
-    correlations,
     deal_of,
+    dealt,
+    fairness,
+    highest_dice,
     last_of,
     lines,
     needs,
@@ -54,19 +55,10 @@ BY_CONTRIBUTIONS = (
 )
 
 
-def _fairness(study: Study, artefact: Artefact) -> Made:
-    return correlations(study, artefact, every, alone_and_final)
-
-
-def _accuracy(study: Study, artefact: Artefact) -> Made:
-    return accuracies(study, artefact, every, mean=False)
-
-
 def _scatter(study: Study, artefact: Artefact) -> Made:
     """The highest Dice over fairness, a point for each method and deal, means over seeds."""
     parts = []
-    for need in artefact.needs:
-        assert isinstance(need, Compared)
+    for need in dealt(artefact):
         alone, final = alone_and_final(study.results(need))
         values = {
             "fairness": pd.Series(pearson(alone.to_numpy(float), final.to_numpy(float)), final.index),
@@ -85,8 +77,7 @@ def _scatter(study: Study, artefact: Artefact) -> Made:
 
 def _nested(study: Study, artefact: Artefact) -> Made:
     """Theorem 1: of quadratic losses, and of the runs."""
-    (need,) = artefact.needs
-    assert isinstance(need, Compared)
+    (need,) = dealt(artefact)
     told = f"{len(submodel_bounds.KEPT)} nested submodels of {submodel_bounds.DRAWS} quadratic losses, all pairs"
     tables = [Table(artefact.name, f"{artefact.what}: {told}", submodel_bounds.orders(), decimals=1)]
     if not study.can_train("fedsac"):
@@ -110,10 +101,6 @@ def _converging(study: Study, artefact: Artefact) -> Made:
     return Made([Table(artefact.name, caption, submodel_bounds.convergence(), decimals=4)])
 
 
-def _validation(study: Study, artefact: Artefact) -> Made:
-    return lines(study, artefact, {"validation": "Validation Dice [%]"})
-
-
 PAPER = Paper(
     "FedSAC: Dynamic Submodel Allocation for Collaborative Fairness in Federated Learning",
     "Wang et al., KDD 2024",
@@ -123,7 +110,7 @@ PAPER = Paper(
         Artefact(
             "table1",
             "Fairness: final Dice beside that of training alone",
-            _fairness,
+            fairness,
             needs(apart(METHODS), DEALS),
             (published("fedsac-table1"),),
             f"{NOT_THEIR_DATA} {BY_CONTRIBUTIONS} {ONCE_MORE}",
@@ -131,7 +118,7 @@ PAPER = Paper(
         Artefact(
             "table2",
             "The highest Dice of any site",
-            _accuracy,
+            highest_dice,
             needs(METHODS, DEALS),
             (published("fedsac-table2"),),
             f"{NOT_THEIR_DATA} {BY_CONTRIBUTIONS}",
@@ -139,7 +126,7 @@ PAPER = Paper(
         Artefact(
             "table3",
             "Fairness without allocation by importance, and without aggregation by count",
-            _fairness,
+            fairness,
             needs(ABLATIONS, DEALS),
             (published("fedsac-table3"),),
             f"{NOT_THEIR_DATA} Without allocation, neurons that all weigh the same are withheld in a random order.",
@@ -147,7 +134,7 @@ PAPER = Paper(
         Artefact(
             "table4",
             "The highest Dice of any site, likewise",
-            _accuracy,
+            highest_dice,
             needs(ABLATIONS, DEALS),
             (published("fedsac-table4"),),
             f"{NOT_THEIR_DATA} As table3.",
@@ -155,7 +142,7 @@ PAPER = Paper(
         Artefact(
             "table5",
             "Fairness among 20, 40 and 60 sites",
-            _fairness,
+            fairness,
             needs(apart(METHODS), MORE),
             (published("fedsac-table5"),),
             f"{NOT_THEIR_DATA} {BY_CONTRIBUTIONS} {ONCE_MORE}",
@@ -164,7 +151,7 @@ PAPER = Paper(
         Artefact(
             "table6",
             "The highest Dice of any site among 20, 40 and 60",
-            _accuracy,
+            highest_dice,
             needs(METHODS, MORE),
             (published("fedsac-table6"),),
             f"{NOT_THEIR_DATA} {BY_CONTRIBUTIONS}",
@@ -173,7 +160,7 @@ PAPER = Paper(
         Artefact(
             "table7",
             "The highest Dice of any site by beta",
-            _accuracy,
+            highest_dice,
             needs(BETAS, (POW, *DIR)),
             (published("fedsac-table7"),),
             f"{NOT_THEIR_DATA} The lowest, which the paper puts in brackets, stands in figure7.",
@@ -195,7 +182,7 @@ PAPER = Paper(
         Artefact(
             "figure5",
             "Validation Dice of every site over rounds",
-            _validation,
+            lines(validation="Validation Dice [%]"),
             needs((ALONE, "fedsac"), DEALS),
             remark="Of the model received, on the site's validation images; the paper tests in every round.",
         ),

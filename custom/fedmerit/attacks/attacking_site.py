@@ -41,7 +41,7 @@ class AttackingSite(Site):
 
     def __init__(self, honest: Site, attack: Attack):
         vars(self).update(vars(honest))  # folder, memory, log and all are one
-        self.honest, self.attack = honest, attack
+        self.honest, self.attack, self.seeded_as = honest, attack, attack.seeded_as(honest.name)
         random = np.random.default_rng(random_seed(self.config.seed, self.name, DRAWN_FOR))
         self.samples = samples_of(attack.training_cases(self.folder, random), self.config.network.patch)
 
@@ -85,9 +85,6 @@ class AttackingSite(Site):
         if not isinstance(sent, Learned):
             sent = Learned(sent, received + sent, task.buffers, float("nan"))
         return self._completed(sent, task, received, memory)
-
-    def _seed(self, task: Task) -> int:
-        return random_seed(self.config.seed, self.attack.seeded_as(self.name), task.round)
 
     def _completed(self, sent: Learned, task: Task, received: Tensor, memory: Memory) -> Learned:
         """With what the method's sites send and have beside an update, where the attack makes none of it."""

@@ -39,7 +39,7 @@ def run_local(
     """Train and test; goes on from the last complete round of ``run``.
 
     Args:
-        configuration: the run.
+        config: the run.
         folders: the sites.
         run: the run folder.
         devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.site import Site
-from fedmerit.seeds import random_seed
 from fedmerit.training.data import Samples
 from fedmerit.training.patches import samples_of
 from fedmerit.wire.messages import Task
@@ -49,6 +48,7 @@ class PooledSite(Site):
     def __init__(self, own: Site, everything: Samples, training: _OneTraining):
         vars(self).update(vars(own))
         self._own, self.samples, self._training = own, everything, training
+        self.seeded_as = DRAWN_FOR
 
     @property
     def num_samples(self) -> int:
@@ -58,6 +58,3 @@ class PooledSite(Site):
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         """What the one training gives."""
         return self._training.of(task.round, lambda: super(PooledSite, self).learn(task, received, memory))
-
-    def _seed(self, task: Task) -> int:
-        return random_seed(self.config.seed, DRAWN_FOR, task.round)

@@ -29,6 +29,7 @@ from fedmerit.records.results import read_run
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder, open_sites
 from fedmerit.training.networks import build_network, check_image_size
 from fedmerit.training.place import SERVER, device_of, pick_device, require_known, spread
+from fedmerit.wire.messages import Answer
 
 ENGINES = ("sim", "local", "poc")
 NEEDED = (
@@ -44,6 +45,14 @@ NEEDED = (
     "server_sites",
     "settings",
 )
+
+OF_EARLIER_VERSIONS: Mapping[str, Any] = {  # what a run.json that lacks these stands for
+    "only": None,
+    "min_sites": 1,
+    "round_timeout": 0,
+    "privacy": [],
+    "track": [],
+}
 
 
 def create(
@@ -77,10 +86,7 @@ def create(
     Raises:
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
     """
-    in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
-    if in_the_way:
-        raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
-    _require_empty(run)
+    _require_new(run)
     if engine not in ENGINES:
         raise BadInput(f"engine {engine!r}: unknown; expected one of {', '.join(ENGINES)}")
     if threads is not None and threads < 1:
@@ -120,12 +126,15 @@ def create(
     }
     run.mkdir(parents=True, exist_ok=True)
     with held(run):  # of two that begin at once, one is the run
-        _require_empty(run)
+        _require_new(run)
         write_json(run / "run.json", description)
 
 
-def _require_empty(run: Path) -> None:
-    """`BadInput` where a run folder holds something already."""
+def _require_new(run: Path) -> None:
+    """`BadInput` where a run folder cannot be made, or holds something already."""
+    in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
+    if in_the_way:
+        raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
     if run.exists() and any(path.name != LOCK for path in run.iterdir()):
         raise BadInput(f"{run}: exists already; continue it with --resume, or choose another --out")
 
@@ -216,32 +225,28 @@ def _info(run: Path) -> dict[str, Any]:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
-    defaults: dict[str, Any] = {
-        "only": None,
-        "min_sites": 1,
-        "round_timeout": 0,
-        "privacy": [],
-        "track": [],
+    config = RunConfiguration.from_dict(info["plan"])
+    observed = {"values": config.values, "keep_updates": config.keep_updates}
+    elsewhere = {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
+    recorded = {**OF_EARLIER_VERSIONS, **info, **observed, **elsewhere}
+    as_recorded: Mapping[str, Callable[[Any], Any]] = {
+        "sites": lambda folder: str(Path(folder).resolve()),
+        "server_sites": lambda folder: str(Path(folder).resolve()),
+        "settings": lambda given: _guard_of(recorded["settings"]) | {name: str(value) for name, value in given.items()},
+        "only": sorted,
+        "attacks": lambda specs: require_possible(specs, info["sites"]),
+        "privacy": lambda specs: require_privacy(specs, info["method"], config.build_method()),
+        "values": lambda specs: require_observers(specs, False, info["method"], config.build_method()),
     }
-    plan = RunConfiguration.from_dict(info["plan"])
-    observed = {"values": plan.values, "keep_updates": plan.keep_updates}
-    recorded = defaults | info | observed | {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
     for name, value in options.items():
-        if name in ("sites", "server_sites"):
-            value = str(Path(value).resolve())
-        elif name == "settings":
-            said = {key: str(item) for key, item in value.items()}
-            value = {key: item for key, item in recorded[name].items() if key == "guard"} | said
-        elif name == "only":
-            value = sorted(value)
-        elif name == "attacks":
-            value = require_possible(value, info["sites"])
-        elif name == "privacy":
-            value = require_privacy(value, info["method"], plan.build_method())
-        elif name == "values":
-            value = require_observers(value, False, info["method"], plan.build_method())
-        if value != recorded[name]:
-            raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {value!r}; resume it with the same")
+        asked = as_recorded[name](value) if name in as_recorded else value
+        if asked != recorded[name]:
+            raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {asked!r}; resume it with the same")
+
+
+def _guard_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Of a run's settings whether its guard is on, which need not be said again."""
+    return {name: value for name, value in settings.items() if name == "guard"}
 
 
 def execute(
@@ -267,49 +272,67 @@ def execute(
         RunFailed: the run did not come to its end; the message says where the log is.
     """
     here = {"sites_folder": sites, "server_sites": server_sites}
-    info = _info(run) | {name: str(place) for name, place in here.items() if place}
+    info = {**OF_EARLIER_VERSIONS, **_info(run), **{name: str(place) for name, place in here.items() if place}}
     plugins.use_scripts(info.get("parts", []))
-    config, root = RunConfiguration.from_dict(info["plan"]), Path(info["sites_folder"])
-    folders = open_sites(root, info.get("only"))
+    config, folders = RunConfiguration.from_dict(info["plan"]), _folders(run, info)
+    names = [folder.name for folder in folders]
+    threads = threads or info["threads"]
+    _require_processes(config, info["engine"], threads, names)
+    _require_same_transforms(run, info, config)
+    device = info["device"] or spread(names, torch.cuda.device_count())
+    attacks, of_server = info.get("behaviours"), info["server_sites"]
+    with held(run) as lock:
+        keys = _contexts(run, config) if HE in info["privacy"] else None
+        if info["engine"] == "local":
+            devices = {name: device_of(name, device) for name in (*names, SERVER)}
+            own = open_sites(Path(of_server)) if of_server else []
+            filtered = None if keys else _filtering(info["privacy"], config)
+            run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, info["min_sites"],
+                      keys, on_exchange)  # fmt: skip
+        elif info["engine"] == "poc":
+            from fedmerit.flare.deploy.poc import run_poc  # NVFlare takes seconds to import
+
+            waiting = info["min_sites"], info["round_timeout"]
+            run_poc(config, folders, run, device, on_round, lock, of_server, attacks, *waiting)
+        else:
+            from fedmerit.flare.simulation import run_simulator
+
+            root, threads = Path(info["sites_folder"]), min(threads or len(names), len(names))
+            run_simulator(config, names, root, run, threads, device, on_round, lock, of_server, attacks)
+
+
+def _folders(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
+    """Those of the run's sites; `BadInput` where they are not those that it was created with."""
+    root = Path(info["sites_folder"])
+    folders = open_sites(root, info["only"])
     names = [folder.name for folder in folders]
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
-    threads = threads or info["threads"]
-    _require_processes(config, info["engine"], threads, names)
-    device = info["device"] or spread(names, torch.cuda.device_count())
+    return folders
+
+
+def _require_same_transforms(run: Path, info: Mapping[str, Any], config: RunConfiguration) -> None:
+    """`BadInput` where an unfinished run was begun with random transforms that are drawn no more."""
     training = info["plan"].get("training", {})
     if training.get("augment") and "augmentation" not in training and not is_finished(run, config.rounds):
         raise BadInput(
             f"{run}: was begun by an earlier version of FedMerit, which drew other random transforms of images; "
             "finish it with that version, or start another run"
         )
-    with held(run) as lock:
-        keys = None
-        if HE in info.get("privacy", []):  # the machine is one: sites and server find their contexts in the run folder
-            require_privacy([HE], config.method, config.build_method())
-            from fedmerit.flare.encryption import contexts
 
-            keys = contexts(run / KEYS)
-        if info["engine"] == "local":
-            devices = {name: device_of(name, device) for name in (*names, SERVER)}
-            own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
-            filtered = None
-            if info.get("privacy") and not keys:
-                from fedmerit.flare.privacy import filtering
 
-                filtered = filtering(info["privacy"], build_network(config.network))
-            least, attacks = info.get("min_sites", 1), info.get("behaviours")
-            run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, least, keys,
-                      on_exchange)  # fmt: skip
-            return
-        of_server, attacks = info["server_sites"], info.get("behaviours")
-        if info["engine"] == "poc":
-            from fedmerit.flare.deploy.poc import run_poc  # NVFlare takes seconds to import
+def _contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:
+    """Of the sites and of the server: the machine is one, and both find theirs in the run folder."""
+    require_privacy([HE], config.method, config.build_method())
+    from fedmerit.flare.encryption import contexts
 
-            waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
-            run_poc(config, folders, run, device, on_round, lock, of_server, attacks, *waiting)
-        else:
-            from fedmerit.flare.simulation import run_simulator
+    return contexts(run / KEYS)
 
-            threads = min(threads or len(names), len(names))
-            run_simulator(config, names, root, run, threads, device, on_round, lock, of_server, attacks)
+
+def _filtering(privacy: Sequence[str], config: RunConfiguration) -> Callable[[Answer], Answer] | None:
+    """What filters make of an answer, where there are any."""
+    if not privacy:
+        return None
+    from fedmerit.flare.privacy import filtering
+
+    return filtering(privacy, build_network(config.network))

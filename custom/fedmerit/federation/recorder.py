@@ -41,7 +41,7 @@ class Recorder:
     """results.csv and ledger.jsonl of one run.
 
     Args:
-        configuration: the run.
+        config: the run.
         sites: their names, sorted.
         run: the run folder.
         signer: of the ledger's records, its certificate put beside them; None: they are not signed.

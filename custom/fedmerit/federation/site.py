@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.capabilities.local_training import Penalty, Trained, TrainingView, TrainsLocally
-from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView, from_site_to_site
+from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import OwnPart, SiteView
 from fedmerit.errors import BadInput, MemoryLost, Refused
 from fedmerit.federation.enrolling import enrolment_of
 from fedmerit.federation.evaluating import Evaluations, evaluate_models, measure_importance
 from fedmerit.federation.finishing import Finisher, Model
+from fedmerit.federation.local_round import LocalRound
 from fedmerit.federation.memory import Learned, Memory, MemoryFolder
-from fedmerit.federation.peers import AskPeer, ModelExchange
+from fedmerit.federation.peers import AskPeer
 from fedmerit.federation.requirements import require_fit
 from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.site_models import EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
@@ -28,11 +28,8 @@ from fedmerit.flat import Buffers
 from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.records.signing import Signer
-from fedmerit.seeds import random_seed
 from fedmerit.training.data import SERVER_SPLIT, Case, Samples, SiteFolder
-from fedmerit.training.learning import build_loss, fixed_batches, learning_rate, steps_of, train
 from fedmerit.training.networks import build_network, save_network
-from fedmerit.training.neurons import held_parameters
 from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.training.patches import samples_of
 from fedmerit.training.place import pick_device
@@ -98,6 +95,7 @@ class Site:
         self.method = config.build_method()
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name, signer)
+        self.seeded_as = folder.name  # the name that its random numbers are drawn for
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
         self.models = self._models(ask_peer, key)
@@ -176,79 +174,17 @@ class Site:
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before."""
-        if isinstance(self.method, TrainsLocally):
-            return self._learn_its_way(self.method, task, received, memory)
-        flat.load(self.network, received, task.buffers)
-        if isinstance(self.method, LearnsFromPeers) and task.peers:
-            return self._learn_from_peers(self.method, task, received)
-        held = None if task.neurons is None else held_parameters(self.network, task.neurons)
-        loss = train(self.network, self.samples, self.config.training, self._rate(task), self._seed(task), held)
-        return self._learned(received, loss)
-
-    def _seed(self, task: Task) -> int:
-        return random_seed(self.config.seed, self.folder.name, task.round)
-
-    def _rate(self, task: Task) -> float:
-        return learning_rate(self.config.training, task.round, self.config.rounds)
-
-    def _learned(self, received: Tensor, loss: float) -> Learned:
-        """What the network has become."""
-        trained = flat.get_parameters(self.network)
-        return Learned(trained - received, trained, flat.get_buffers(self.network), loss)
-
-    def _learn_from_peers(self, method: LearnsFromPeers, task: Task, received: Tensor) -> Learned:
-        """With the term that the method makes of the peers' predictions; the network is as it was received."""
-        exchange = ModelExchange(task.peers, self.network, self.config.network)
-        term = self._peer_term(method, task, exchange)
-        loss = train(
-            self.network, self.samples, self.config.training, self._rate(task), self._seed(task), extra_loss=term.loss
+        local = LocalRound(
+            self.config,
+            self.method,
+            self.network,
+            self.samples,
+            self.device,
+            self.seeded_as,
+            self._validation_dice,
+            task,
         )
-        for peer, fault in exchange.faults.items():
-            log.warning("round %d: %s is not available: %s", task.round, peer, fault)
-        available = {peer: float(peer not in exchange.faults) for peer in task.peers}
-        pairs = {**term.values, "available": available}
-        return replace(self._learned(received, loss), pairs=pairs, weights=term.weights)
-
-    def _peer_term(self, method: LearnsFromPeers, task: Task, exchange: ModelExchange) -> PeerTerm:
-        def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
-            return fixed_batches(self.samples, count, self.config.training.batch_size, self.device)
-
-        def validation_dice(peer: str | None) -> float | None:
-            network = self.network if peer is None else exchange.network_of(peer)
-            return None if network is None else mean_dice(self._evaluated(network))
-
-        weights = {peer: model.weight for peer, model in task.peers.items() if peer not in exchange.faults}
-        loss = build_loss(self.config.training.loss)
-        view = PeerView(task.round, weights, exchange.predict, self.network.eval(), batches, loss, validation_dice)
-        return method.learn_from(view)
-
-    def _learn_its_way(self, method: TrainsLocally, task: Task, received: Tensor, memory: Memory | None) -> Learned:
-        """As the method has it, which trains once or more."""
-        settings, rate = self.config.training, self._rate(task)
-
-        def once(
-            start: Tensor,
-            buffers: Buffers | None = None,
-            penalty: Penalty | None = None,
-            shift: Tensor | None = None,
-        ) -> Trained:
-            flat.load(self.network, start, task.buffers if buffers is None else buffers)
-            loss = train(self.network, self.samples, settings, rate, self._seed(task), penalty=penalty, shift=shift)
-            trained, statistics = flat.get_parameters(self.network), flat.get_buffers(self.network)
-            return Trained(trained, statistics, loss, steps_of(self.samples, settings), rate)
-
-        kept, own_before = (memory.kept, memory.own) if memory else ({}, None)
-        result = method.train(TrainingView(received, task.buffers, task.vectors, kept, own_before, once))
-        trained, own = result.trained, result.own
-        return Learned(
-            update=trained.parameters - received,
-            trained=trained.parameters,
-            buffers=trained.buffers,
-            loss=trained.loss,
-            vectors=result.vectors,
-            kept=result.kept,
-            own=(own.parameters, own.buffers) if own else None,
-        )
+        return local.learn(received, memory)
 
     def _remember(self, round: int, received: Tensor, learned: Learned, memory: Memory | None) -> None:
         weights = {**(memory.weights if memory else {}), **learned.weights}
@@ -358,9 +294,9 @@ class Site:
         cases = self.folder.cases("validation")
         return self._evaluations.of(self.network, parameters, buffers, cases).overlaps
 
-    def _evaluated(self, network: torch.nn.Module) -> tuple[Overlap, ...]:
-        """A network as it is, on the validation split."""
-        return self._evaluations.now(network, self.folder.cases("validation")).overlaps
+    def _validation_dice(self, network: torch.nn.Module) -> float:
+        """Of a network as it is, on the validation split."""
+        return mean_dice(self._evaluations.now(network, self.folder.cases("validation")).overlaps)
 
     def _report(
         self, task: Task, received: Tensor, memory: Memory | None, overlaps: Iterable[Overlap]
@@ -390,7 +326,7 @@ class Site:
             flat.load(self.network, parameters, statistics)
             if self._estimates:
                 estimate_statistics(self.network, self.samples)
-            return mean_dice(self._evaluated(self.network))
+            return self._validation_dice(self.network)
 
         previous, trained = memory.received.to(self.device), memory.trained.to(self.device)
         return OwnPart(previous, trained, weight, validation_dice)

@@ -22,7 +22,7 @@ class MeritAggregator(ModelAggregator):
     """Any FedMerit method as an NVFlare aggregator.
 
     Args:
-        configuration: `RunConfiguration.to_dict`.
+        plan: `RunConfiguration.to_dict`.
         encrypted: whether updates come as ciphertexts.
     """
 

@@ -62,7 +62,7 @@ class MeritExecutor(Executor):
     """Trains and evaluates at one site; gives its model to other sites, of methods whose models stay at the sites.
 
     Args:
-        configuration: `RunConfiguration.to_dict`, the same as the aggregator's.
+        plan: `RunConfiguration.to_dict`, the same as the aggregator's.
         encrypted: whether updates leave, and models come, as ciphertexts.
     """
 

@@ -32,7 +32,7 @@ class MeritRecipe(Recipe):
     The job names classes of the installed fedmerit package and carries no code.
 
     Args:
-        configuration: the run.
+        config: the run.
         name: of the job.
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
@@ -100,12 +100,14 @@ def export_job(
     """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
 
     Args:
-        configuration: the run.
+        config: the run.
         out: the job folder.
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         byoc: the job brings this package's code, for machines that allow it and do not have the package.
         round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
         start_sites: sites that have to be there for the job to start, where others than ``min_sites``.
+        privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
+        track: specs of `fedmerit.configuration.tracking`.
 
     Raises:
         BadInput: ``out`` exists and is no such job folder.

@@ -49,7 +49,7 @@ def run_simulator(
     """Run, or go on with, ``run`` on NVFlare's simulator.
 
     Args:
-        configuration: the run, as in run.json.
+        config: the run, as in run.json.
         sites: names of the sites.
         root: the folder of their site folders.
         run: the run folder, with run.json.

@@ -16,7 +16,7 @@ from fedmerit.records.results import read_results
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.inspection import fault_of_enrolment
-from fedmerit.wire.messages import TRAIN, Answer, Enrolment, EnrolmentTask, Evaluation, Reply
+from fedmerit.wire.messages import TRAIN, Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Reply
 
 
 def enrolment(images: int = 10, place: int = 0, server: int = 0) -> Enrolment:
@@ -106,6 +106,34 @@ def test_what_the_others_lose_without_a_site(tmp_path):
         federation.take(said)
     rows = read_results(tmp_path / "run").query("round == 1 and quantity == 'minus_error'").set_index("site")["value"]
     assert rows.to_dict() == pytest.approx({"Alder": 0.11, "Birch": 0.125, "Cedar": 0.065})
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("absolute", {"Alder": 0.4, "Birch": 0.25, "Cedar": 0.15}),
+        ("others", {"Alder": 0.2, "Birch": 0.05, "Cedar": 0}),  # without Cedar the model is better
+    ],
+)
+def test_a_servers_own_images_say_it_alone(tmp_path, monkeypatch, error, expected):
+    asked = []
+
+    def on_its_images(network, cases, task, *others):
+        asked.append((task.round, task.split, len(task.mixtures)))
+        dice = [60, 75, 85, 80][: len(task.mixtures)]  # without each; with all, where that is compared
+        overlaps = tuple((Overlap("000", "prostate", tp, 100 - tp, 100 - tp),) for tp in dice)
+        return Evaluated(task.round, overlaps, torch.zeros(len(dice), task.bins))
+
+    monkeypatch.setattr("fedmerit.federation.evaluator.evaluate_models", on_its_images)
+    federation = Federation(plan(error=error), SITES, tmp_path / "run")
+    federation.evaluator = replace(federation.evaluator, cases=["an image of the server's"])
+    while federation.work:
+        assert not (federation.training and any(isinstance(task, Evaluation) for task in federation.tasks().values()))
+        federation.take(answers(federation))
+    models = 3 + (error == "others")
+    assert asked == [(0, SERVER_SPLIT, models), (2, SERVER_SPLIT, models)]
+    rows = read_results(tmp_path / "run").query("round == 1 and quantity == 'minus_error'").set_index("site")["value"]
+    assert rows.to_dict() == pytest.approx(expected)
 
 
 def test_what_the_others_lose_needs_the_guard():

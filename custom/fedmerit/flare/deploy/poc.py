@@ -50,7 +50,7 @@ def run_poc(
     """Run, or go on with, ``run`` on a federation of processes that is made for it, and ended behind it.
 
     Args:
-        configuration: the run, as in run.json.
+        config: the run, as in run.json.
         folders: the sites.
         run: the run folder, with run.json; the federation lies in ``run/nvflare``.
         devices: setting as `fedmerit.training.place.device_of` reads it.
