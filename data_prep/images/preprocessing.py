@@ -1,8 +1,8 @@
 """From a decoded case to the stored one: crop, normalise, pad, resize.
 
-To the bit what MONAI's SpatialCrop, ScaleIntensityRangePercentiles or ScaleIntensityRange, NormalizeIntensity, BorderPad
-and Resize do one after the other, which a test holds, on tensors that carry no record of it: keeping that record, and
-sorting all voxels for two percentiles, took longer than the work.
+To the bit what MONAI's SpatialCrop, ScaleIntensityRange or ScaleIntensityRangePercentiles, NormalizeIntensity,
+BorderPad and Resize do one after the other, as a test holds, but on plain tensors: the record that MONAI keeps of its
+transforms, and sorting all voxels for two percentiles, took longer than the work itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
