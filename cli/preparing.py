@@ -81,7 +81,7 @@ def prepare(
 
     jobs = cores() if jobs is None else jobs
     if jobs > 1 and not describe:
-        from data_prep.preparing.processes import begin_processes
+        from data_prep.preparing.case_processes import begin_processes
 
         begin_processes(["__main__"])  # which import at the same time as this one, below
     from cli.printing import print_sites

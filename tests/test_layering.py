@@ -172,7 +172,7 @@ def test_the_command_line_loads_nothing_heavy():
 
 
 def test_processes_of_a_preparation_begin_before_anything_heavy_is_loaded():
-    assert not loaded_by("data_prep.preparing.processes") & {"numpy", "torch", "monai"}
+    assert not loaded_by("data_prep.preparing.case_processes") & {"numpy", "torch", "monai"}
 
 
 def test_the_methods_load_neither_nvflare_nor_monai():

@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from data_prep.preparing.case_processes import begin_processes
 from data_prep.preparing.cases import CaseOutcome, Finished, Unusable, Work, prepare_case
-from data_prep.preparing.processes import begin_processes
 from fedmerit.errors import BadInput
 from fedmerit.workers import end_with_parent
 

@@ -36,6 +36,6 @@ def test_processes_begin_with_the_command_where_there_are_to_be_several(
     fedmerit, monkeypatch, tmp_path, arguments, begun
 ):
     asked = []
-    monkeypatch.setattr("data_prep.preparing.processes.begin_processes", asked.append)
+    monkeypatch.setattr("data_prep.preparing.case_processes.begin_processes", asked.append)
     assert fedmerit("prepare", "hearts", "--out", tmp_path / "sites", *arguments).exit_code == 2
     assert asked == begun
