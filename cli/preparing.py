@@ -77,6 +77,13 @@ def prepare(
     ] = False,
 ) -> None:
     """Turn raw data into site folders. Interrupted, the same command goes on from the last finished cases."""
+    from fedmerit.machine import cores
+
+    jobs = cores() if jobs is None else jobs
+    if jobs > 1 and not describe:
+        from data_prep.preparing.case_processes import begin_processes
+
+        begin_processes(["__main__"])  # which import at the same time as this one, below
     from cli.printing import print_sites
     from data_prep.describe import describe as describe_sites
     from data_prep.folders import OVERVIEW
@@ -84,7 +91,6 @@ def prepare(
     from data_prep.prepare import prepare as prepare_sites
     from data_prep.preparing.interruption import finished_cases
     from data_prep.readers.label_map import parse_labels
-    from fedmerit.machine import cores
 
     try:
         shares = tuple(float(part) for part in ratios.split(","))
@@ -121,7 +127,7 @@ def prepare(
     if out is None:
         raise BadInput("--out: missing; name the folder to write the site folders into, or --describe alone")
     try:
-        folders = prepare_sites(asked, out, jobs=cores() if jobs is None else jobs)
+        folders = prepare_sites(asked, out, jobs=jobs)
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; {finished_cases(out)} finished cases are kept for the same command to go on from", err=True

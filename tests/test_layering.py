@@ -171,6 +171,10 @@ def test_the_command_line_loads_nothing_heavy():
     assert not loaded_by("cli.main") & {"nvflare", "monai", "torch", "pandas", "numpy", "matplotlib"}
 
 
+def test_processes_of_a_preparation_begin_before_anything_heavy_is_loaded():
+    assert not loaded_by("data_prep.preparing.case_processes") & {"numpy", "torch", "monai"}
+
+
 def test_the_methods_load_neither_nvflare_nor_monai():
     assert not loaded_by("fedmerit.methods.registry") & {"nvflare", "monai", "pandas", "numpy.testing"}
 

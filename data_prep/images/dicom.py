@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from pathlib import Path
 
-import highdicom
 import numpy as np
 import pydicom
 from numpy.typing import NDArray
@@ -115,6 +114,8 @@ def read_segmentation(path: Path, segments: Collection[int]) -> Volume:
     Raises:
         BadInput: the file is unreadable or holds none of the segments.
     """
+    import highdicom  # takes a second, and other layouts do without
+
     with reading(path, "DICOM segmentation"):
         header = pydicom.dcmread(path, stop_before_pixels=True)
         require_sane(path, (header.Columns, header.Rows, int(header.NumberOfFrames)))

@@ -5,8 +5,6 @@ from itertools import product
 
 import nibabel as nib
 import numpy as np
-from monai.data import MetaTensor
-from monai.transforms import Orientation
 from nibabel import orientations
 from numpy.typing import NDArray
 from scipy import ndimage
@@ -16,6 +14,7 @@ from data_prep.raw import Decoded, RawCase, require_few_labels, require_same_sha
 from fedmerit.errors import BadInput
 
 SAME_PLACE = 0.1  # mm that corners of image and mask may lie apart
+AXIAL = orientations.axcodes2ornt(("L", "P", "S"))  # where the axes of axial slices lead: left, posterior, superior
 
 
 def onto(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]]:
@@ -83,9 +82,7 @@ def as_stored(image: Volume, slices: NDArray[np.uint8]) -> NDArray[np.uint8]:
     voxels = slices.transpose(2, 1, 0)
     if not _along_the_body(image):
         return voxels
-    turn = orientations.ornt_transform(
-        orientations.axcodes2ornt(("L", "P", "S")), orientations.io_orientation(image.affine)
-    )
+    turn = orientations.ornt_transform(AXIAL, orientations.io_orientation(image.affine))
     stored: NDArray[np.uint8] = orientations.apply_orientation(voxels, turn)
     return stored
 
@@ -119,17 +116,19 @@ def axial(
         raise BadInput(f"{label.path}: holds label {highest}; expected 0 to {zones}")
     if zones is None and highest > 1:
         remarks += (f"labels up to {highest} clipped to 1",)
-    stack = MetaTensor(np.stack([image.voxels, np.minimum(whole, 1)]), affine=image.affine)
+    voxels, mask, affine = image.voxels, np.minimum(whole, 1).astype(np.uint8), image.affine
     if _along_the_body(image):
-        stack = Orientation(axcodes="LPS", labels=(("L", "R"), ("P", "A"), ("I", "S")))(stack)
+        turn = orientations.ornt_transform(orientations.io_orientation(image.affine), AXIAL)
+        voxels, mask = (orientations.apply_orientation(stored, turn) for stored in (voxels, mask))
+        affine = affine @ orientations.inv_ornt_aff(turn, image.voxels.shape)
     else:
         remarks += ("header does not place the third axis along the body: axes kept as stored",)
-    spacing = np.linalg.norm(np.asarray(stack.affine)[:3, :3], axis=0)
+    spacing = np.linalg.norm(affine[:3, :3], axis=0)
     nominal = not image.located or np.allclose(spacing, 1)  # 1 mm along all axes is what writers put who know none
-    pixels, mask = stack.numpy().transpose(0, 3, 2, 1)  # each (slices, height, width)
+    pixels, marked = (np.ascontiguousarray(stored.transpose(2, 1, 0)) for stored in (voxels, mask))
     return Decoded(
-        pixels[:, None].astype(np.float32),
-        mask[:, None].astype(np.uint8),
+        pixels[:, None],
+        marked[:, None],
         (float(spacing[1]), float(spacing[0])),
         remarks,
         None if nominal else float(spacing[2]),

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from data_prep.preparing.case_processes import begin_processes
 from data_prep.preparing.cases import CaseOutcome, Finished, Unusable, Work, prepare_case
 from fedmerit.errors import BadInput
 from fedmerit.workers import end_with_parent
@@ -73,8 +74,8 @@ def _alone(works: Sequence[Work]) -> Generator[tuple[int, Finished | Unusable], 
 
 def _shared(works: Sequence[Work], jobs: int) -> Generator[tuple[int, Finished | Unusable], None, None]:
     """Cases as they come from a pool of processes, each given out only when a process is free for it."""
+    begin_processes()
     context = multiprocessing.get_context("forkserver")  # a fork of this process would copy its threads' locks
-    context.set_forkserver_preload(["data_prep.preparing.cases"])
     running: dict[Future[Finished | Unusable], int] = {}
     waiting = iter(enumerate(works))
     with ProcessPoolExecutor(min(jobs, len(works)), context, initializer=_serve) as pool:

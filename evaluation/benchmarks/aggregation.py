@@ -1,13 +1,12 @@
 """A server's work on a round's updates, one thread, beside reading them once and NVFlare's FedCE aggregator."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from evaluation.benchmarks.benchmark import Benchmark, Measure, bars
+from evaluation.benchmarks.benchmark import Benchmark, Measure, bars, timed
 from evaluation.benchmarks.nvflare_peer import aggregate
 from fedmerit.capabilities.allocation import AllocatesNeurons
 from fedmerit.capabilities.candidates import EvaluatesCandidates
@@ -35,23 +34,23 @@ def aggregation(
     products, present = gram(updates), torch.ones(sites, dtype=torch.bool)
     shares = torch.full((sites,), 1 / sites, dtype=torch.float64)
     cases: dict[str, Measure] = {
-        "read once": _timed(lambda: updates.sum()),
-        "stack": _timed(lambda: torch.stack(updates.unbind())),
-        "Gram matrix": _timed(lambda: gram(updates)),
-        "evidence": _timed(lambda: evidence_of(updates, products, shares, present, model)),
-        "digests": _timed(lambda: [digest(update) for update in updates]),
+        "read once": timed(lambda: updates.sum()),
+        "stack": timed(lambda: torch.stack(updates.unbind())),
+        "Gram matrix": timed(lambda: gram(updates)),
+        "evidence": timed(lambda: evidence_of(updates, products, shares, present, model)),
+        "digests": timed(lambda: [digest(update) for update in updates]),
     }
     for name, method in chosen.items():
         values = {asked: torch.full((sites,), 0.5, dtype=torch.float64) for asked in method.asks}
         reports = Reports(torch.ones(sites, dtype=torch.float64), present, values, products=products)
         state = method.start(model, sites, Layout.of(parameters))
         state, _ = method.round(state, updates, reports)  # the second round: in the first there is less to do
-        cases[f"{name}.round"] = _timed(
+        cases[f"{name}.round"] = timed(
             lambda method=method, state=state, reports=reports: method.round(  # type: ignore[misc]
                 state, updates, reports
             )
         )
-    cases["NVFlare's FedCE aggregator"] = _timed(lambda: aggregate(by_name))
+    cases["NVFlare's FedCE aggregator"] = timed(lambda: aggregate(by_name))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -70,12 +69,3 @@ def _method(name: str) -> Method:
     if isinstance(method, EvaluatesCandidates | LearnsFromPeers | AllocatesNeurons):
         raise BadInput(f"--methods {name}: needs more than updates for a round; measure it with `fedmerit bench speed`")
     return method
-
-
-def _timed(work: Callable[[], Any]) -> Measure:
-    def measured() -> Mapping[str, float]:
-        cpu, wall = time.process_time(), time.perf_counter()
-        work()
-        return {"seconds": time.perf_counter() - wall, "CPU seconds": time.process_time() - cpu}
-
-    return measured

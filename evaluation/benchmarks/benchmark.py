@@ -6,6 +6,7 @@ them.
 
 import os
 import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -93,6 +94,17 @@ class Benchmark:
         write_text(out / f"{self.name}.csv", table.to_csv(index=False, lineterminator="\n"))
         for name, figure in (figures or {}).items():
             save_png(out / f"{name}.png", png(figure))
+
+
+def timed(work: Callable[[], Any]) -> Measure:
+    """Seconds and CPU seconds that ``work`` takes in this process."""
+
+    def measured() -> Mapping[str, float]:
+        cpu, wall = time.process_time(), time.perf_counter()
+        work()
+        return {"seconds": time.perf_counter() - wall, "CPU seconds": time.process_time() - cpu}
+
+    return measured
 
 
 def describe_machine() -> dict[str, Any]:

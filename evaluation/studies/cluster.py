@@ -5,11 +5,8 @@ it was at is done again from its last complete round: what a run gives does not 
 """
 
 import logging
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
@@ -19,6 +16,7 @@ from evaluation.studies.execution import After, execute_one
 from evaluation.studies.run_costs import memory_of, workers_for
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
+from fedmerit.workers import begin_fork_server
 
 if TYPE_CHECKING:  # it takes a second to import
     from distributed import Client, Future
@@ -237,11 +235,8 @@ def _fault_of(future: "Future") -> str | None:
 def _embedded(most: int) -> Any:
     """A cluster on this machine of up to so many processes, each with one thread; of none so far."""
     from distributed import LocalCluster
-    from distributed.utils import get_mp_context
 
-    get_mp_context().set_forkserver_preload(PRELOADED)
-    with _deaf_to_ctrl_c():
-        forkserver.ensure_running()
+    begin_fork_server(PRELOADED)
     return LocalCluster(
         n_workers=0,
         threads_per_worker=1,
@@ -283,14 +278,3 @@ def _has_bokeh() -> bool:
     from importlib.util import find_spec
 
     return find_spec("bokeh") is not None
-
-
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """What is begun in here never hears Ctrl-C, since it inherits the mask: this process decides when it ends."""
-    resource_tracker.ensure_running()  # its start would lift the mask
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

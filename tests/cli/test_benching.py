@@ -17,6 +17,19 @@ def test_aggregation(fedmerit, tmp_path):
     assert "ratio to read once" in result.output
 
 
+def test_prepare(fedmerit, tmp_path):
+    result = fedmerit(
+        "bench", "prepare", "--out", tmp_path, "--patients", 1, "--size", 16, "--jobs", 1, "--repetitions", 2
+    )
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "preparation.csv").set_index(["case", "quantity"])["median"]
+    assert list(table[:, "seconds"].index) == ["read", "decode", "reader", "prepare", "prepare, pictures"]
+    assert (table > 0).all()
+    assert json.loads((tmp_path / "preparation.json").read_text())["settings"]["files"] == 2 * 6
+    assert "ratio to decode" in result.output
+    assert not (tmp_path / "work").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -27,6 +40,7 @@ def test_aggregation(fedmerit, tmp_path):
         (("memory", "--sites", "S", "--rounds", 3), "--rounds 3"),
         (("methods", "--sites", "S", "--methods", "fedprix"), "--methods fedprix: unknown"),
         (("methods", "--sites", "S", "--rounds", 1), "the first is not counted"),
+        (("prepare", "--kind", "synthetic-fundus", "--source", "S"), "generates its files"),
         (("growth", "--sites", "1"), "--sites 1: too few"),
         (("detection", "--attacks", "sleep"), "--attacks sleep: unknown for made-up sites"),
         (("detection", "--rounds", 5), "made-up sites have 15"),

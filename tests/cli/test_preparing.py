@@ -23,7 +23,19 @@ def test_prepare_and_check(fedmerit, tmp_path):
     [(("hearts",), "hearts"), (("synthetic-prostate", "--ratios", "half"), "half"), (("fundus-rois",), "--source")],
 )
 def test_prepare_of_what_is_none(fedmerit, tmp_path, arguments, word):
-    result = fedmerit("prepare", *arguments, "--out", tmp_path / "sites")
+    result = fedmerit("prepare", *arguments, "--out", tmp_path / "sites", "--jobs", 1)
     assert result.exit_code == 2
     assert word in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begun"), [(("--jobs", 2), [["__main__"]]), (("--jobs", 1), []), (("--jobs", 2, "--describe"), [])]
+)
+def test_processes_begin_with_the_command_where_there_are_to_be_several(
+    fedmerit, monkeypatch, tmp_path, arguments, begun
+):
+    asked = []
+    monkeypatch.setattr("data_prep.preparing.case_processes.begin_processes", asked.append)
+    assert fedmerit("prepare", "hearts", "--out", tmp_path / "sites", *arguments).exit_code == 2
+    assert asked == begun

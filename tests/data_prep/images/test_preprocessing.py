@@ -1,5 +1,14 @@
 import numpy as np
 import pytest
+from monai.transforms import (
+    BorderPad,
+    Compose,
+    NormalizeIntensity,
+    Resize,
+    ScaleIntensityRange,
+    ScaleIntensityRangePercentiles,
+    SpatialCrop,
+)
 
 from data_prep.images.preprocessing import Box, box_about, central_box, normalise_mri, normalise_photo, preprocess
 from data_prep.raw import Decoded
@@ -119,3 +128,32 @@ def test_no_multiple_from_one_on_cuts_a_disc_and_no_disc_has_no_box():
         assert box.left <= 9 < 24 <= box.left + box.width
     assert box_about(decoded.label[0, 0], 1) == Box(5, 9, 15, 15)
     assert box_about(decoded.label[0, 0] * 0, 3) is None
+
+
+MONAI = {
+    normalise_mri: [ScaleIntensityRangePercentiles(0.5, 99.5, 0, 1, clip=True), NormalizeIntensity()],
+    normalise_photo: [ScaleIntensityRange(0, 255, 0, 1), NormalizeIntensity(channel_wise=True)],
+}
+
+
+@pytest.mark.parametrize("normalise", MONAI)
+@pytest.mark.parametrize("shape", [(3, 2, 40, 52), (2, 3, 30, 30), (20, 1, 230, 230)])  # the last beyond a million
+@pytest.mark.parametrize(("box", "size"), [(Box(-3, 2, 50, 20), 16), (Box(2, -4, 25, 60), 64), (Box(0, 0, 30, 30), 30)])
+@pytest.mark.filterwarnings("ignore:Divide by zero")
+def test_bits_are_those_of_monai(normalise, shape, box, size):
+    rng = np.random.default_rng(0)
+    label = (rng.random(shape) > 0.7).astype(np.uint8)
+    level = np.zeros(shape, np.float32)
+    level[..., 5, 5] = 3  # so rare that both percentiles are 0
+    for image in (rng.gamma(2, 50, shape).astype(np.float32), level):
+        ends = min(box.top + box.height, shape[2]), min(box.left + box.width, shape[3])
+        starts = max(box.top, 0), max(box.left, 0)
+        crop = SpatialCrop(roi_start=starts, roi_end=ends)
+        beyond = [max(-box.top, 0), box.top + box.height - ends[0], max(-box.left, 0), box.left + box.width - ends[1]]
+        seen = Compose([crop, *MONAI[normalise]])(image.reshape(-1, *shape[2:]))
+        seen = BorderPad(beyond, value=float(seen.min()))(seen)
+        seen = Resize((size, size), mode="bilinear", anti_aliasing=True)(seen)
+        drawn = Resize((size, size), mode="nearest-exact")(BorderPad(beyond)(crop(label.reshape(-1, *shape[2:]))))
+        ours = preprocess(Decoded(image, label), size, box, normalise)
+        for array, theirs in zip(ours, (seen, drawn), strict=True):
+            assert array.tobytes() == theirs.numpy().astype(array.dtype).tobytes()
