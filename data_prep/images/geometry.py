@@ -125,10 +125,9 @@ def axial(
         remarks += ("header does not place the third axis along the body: axes kept as stored",)
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     nominal = not image.located or np.allclose(spacing, 1)  # 1 mm along all axes is what writers put who know none
-    pixels, marked = (np.ascontiguousarray(stored.transpose(2, 1, 0)) for stored in (voxels, mask))
     return Decoded(
-        pixels[:, None],
-        marked[:, None],
+        np.ascontiguousarray(voxels.transpose(2, 1, 0))[:, None],
+        np.ascontiguousarray(mask.transpose(2, 1, 0))[:, None],
         (float(spacing[1]), float(spacing[0])),
         remarks,
         None if nominal else float(spacing[2]),

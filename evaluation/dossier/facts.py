@@ -252,7 +252,8 @@ def performance(file: File) -> str:
     sites = of_sites(file.results.dice.intervals, "dice").loc[file.method]
     told = ", ".join(f"{site} {_with_ends(row)}" for site, row in sites.iterrows())
     text = f"Mean test Dice {_with_ends(pd.Series(table.T[file.method]))}; by site: {told}."
-    means = file.results.dice.sites.xs(str(file.method), level="method").mean().to_frame().T.dropna(axis=1)
+    tested = pd.DataFrame(file.results.dice.sites.xs(str(file.method), level="method"))
+    means = tested.mean().to_frame().T.dropna(axis=1)
     surfaces = [f"{name} {column.iloc[0]:.1f}" for name, column in surface_columns(means).items()]
     return f"{text} Means over sites: {', '.join(surfaces)}." if surfaces else text
 
