@@ -125,7 +125,8 @@ def axial(
         remarks += ("header does not place the third axis along the body: axes kept as stored",)
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     nominal = not image.located or np.allclose(spacing, 1)  # 1 mm along all axes is what writers put who know none
-    pixels, marked = (np.ascontiguousarray(stored.transpose(2, 1, 0)) for stored in (voxels, mask))
+    pixels = np.ascontiguousarray(voxels.transpose(2, 1, 0), dtype=np.float32)  # (slices, height, width), as marked
+    marked = np.ascontiguousarray(mask.transpose(2, 1, 0), dtype=np.uint8)
     return Decoded(
         pixels[:, None],
         marked[:, None],
