@@ -125,9 +125,11 @@ def axial(
         remarks += ("header does not place the third axis along the body: axes kept as stored",)
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     nominal = not image.located or np.allclose(spacing, 1)  # 1 mm along all axes is what writers put who know none
+    pixels = np.ascontiguousarray(voxels.transpose(2, 1, 0), dtype=np.float32)  # (slices, height, width), as marked
+    marked = np.ascontiguousarray(mask.transpose(2, 1, 0), dtype=np.uint8)
     return Decoded(
-        np.ascontiguousarray(voxels.transpose(2, 1, 0))[:, None],
-        np.ascontiguousarray(mask.transpose(2, 1, 0))[:, None],
+        pixels[:, None],
+        marked[:, None],
         (float(spacing[1]), float(spacing[0])),
         remarks,
         None if nominal else float(spacing[2]),
