@@ -1,9 +1,4 @@
-"""From a decoded case to the stored one: crop, normalise, pad, resize.
-
-To the bit what MONAI's SpatialCrop, ScaleIntensityRange or ScaleIntensityRangePercentiles, NormalizeIntensity,
-BorderPad and Resize do one after the other, as a test holds, but on plain tensors: the record that MONAI keeps of its
-transforms, and sorting all voxels for two percentiles, took longer than the work itself.
-"""
+"""From a decoded case to the stored one: crop, normalise, pad, resize, all by MONAI."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,33 +6,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.networks.layers import GaussianFilter
+from monai.transforms import BorderPad, Compose, NormalizeIntensity, Resize, ScaleIntensityRange, SpatialCrop
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import interpolate, pad
 
 from data_prep.raw import Decoded
 from fedmerit.errors import BadInput
 
-Normalise = Callable[[NDArray[np.float32]], Tensor]
+Normalise = Callable[[NDArray[np.float32] | Tensor], Tensor]
 
 CLIPPED = 0.5, 99.5  # percentiles of a volume beyond which voxels are as dark and as bright as these
-EXACT = 1_000_000  # voxels up to which torch would take percentiles; it refuses some larger ones, MONAI's all
+EXACT = 1_000_000  # voxels up to which MONAI takes percentiles by torch, and beyond which by NumPy
 
 
-def normalise_mri(image: NDArray[np.float32]) -> Tensor:
-    """MRI has no unit: clip the brightest and darkest half percent of a volume, then mean 0 and deviation 1."""
-    voxels = _tensor(image)
-    low, high = (_percentile(image, percent) for percent in CLIPPED)
-    scaled = (voxels - low) / (high - low) if high - low != 0 else voxels - low
-    return _standardised(scaled.clamp(0, 1) if high - low != 0 else scaled)
+def normalise_mri(image: NDArray[np.float32] | Tensor) -> Tensor:
+    """MRI has no unit: clip the brightest and darkest half percent of a volume, then mean 0 and deviation 1.
+
+    To the bit MONAI's ScaleIntensityRangePercentiles, which sorts all voxels twice, a quarter of a preparation's time.
+    """
+    voxels = np.asarray(image)
+    low, high = (_percentile(voxels, percent) for percent in CLIPPED)
+    chain: Normalise = Compose([ScaleIntensityRange(low, high, 0, 1, clip=True), NormalizeIntensity()])
+    return chain(image)
 
 
-def normalise_photo(image: NDArray[np.float32]) -> Tensor:
-    """Photographs: [0, 1], then mean 0 and deviation 1 for each colour of each image."""
-    return torch.stack([_standardised(plane) for plane in _tensor(image) / 255])
-
-
+# Photographs: [0, 1], then mean 0 and deviation 1 for each colour of each image.
+normalise_photo: Normalise = Compose([ScaleIntensityRange(0, 255, 0, 1), NormalizeIntensity(channel_wise=True)])
 NORMALISE: Mapping[str, Normalise] = {"mri": normalise_mri, "photo": normalise_photo}  # as site.json names them
 
 
@@ -90,52 +84,32 @@ def preprocess(
     """Image and label of ``box`` on a ``size`` x ``size`` grid; beyond the border lies the darkest value, no label."""
     height, width = case.image.shape[2:]
     bottom, right = box.top + box.height, box.left + box.width
-    rows, columns = slice(max(box.top, 0), min(bottom, height)), slice(max(box.left, 0), min(right, width))
-    beyond = [max(-box.left, 0), max(right - width, 0), max(-box.top, 0), max(bottom - height, 0)]
-    image = normalise(_planes(case.image)[:, rows, columns])
-    image = _resized(pad(image, beyond, value=float(image.min())), size)
-    label = pad(_tensor(_planes(case.label)[:, rows, columns]), beyond)
+    crop = SpatialCrop(roi_start=(max(box.top, 0), max(box.left, 0)), roi_end=(min(bottom, height), min(right, width)))
+    beyond = [max(-box.top, 0), max(bottom - height, 0), max(-box.left, 0), max(right - width, 0)]
+    image = normalise(crop(_planes(case.image)))
+    image = BorderPad(beyond, value=float(image.min()))(image)
+    image = Resize((size, size), mode="bilinear", anti_aliasing=True)(image)
     # nearest-exact samples at pixel centres as bilinear does; plain nearest would shift the mask.
-    label = interpolate(label[None], (size, size), mode="nearest-exact")[0]
+    label = Resize((size, size), mode="nearest-exact")(BorderPad(beyond)(crop(_planes(case.label))))
     return (
-        image.numpy().reshape(*case.image.shape[:2], size, size),
-        label.numpy().reshape(*case.label.shape[:2], size, size),
+        image.numpy().reshape(*case.image.shape[:2], size, size).astype(np.float32),
+        label.numpy().reshape(*case.label.shape[:2], size, size).astype(np.uint8),
     )
 
 
-def _planes(stack: NDArray[Any]) -> NDArray[Any]:
-    """Slices and channels as one axis."""
-    return stack.reshape(-1, *stack.shape[2:])
-
-
-def _tensor(array: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
-
-
-def _percentile(values: NDArray[np.float32], percent: float) -> Tensor:
+def _percentile(values: NDArray[np.float32], percent: float) -> float:
     """One percentile, interpolated between its two neighbours, which are found without sorting the others."""
     if values.size > EXACT:
-        return torch.tensor(np.percentile(values, percent), dtype=torch.float32)
+        return float(np.float32(np.percentile(values, percent)))
     rank = torch.tensor(percent / 100, dtype=torch.float32) * (values.size - 1)
     below, above = int(rank), int(rank.ceil())
     ordered = np.partition(values, (below, above), axis=None)
-    return torch.tensor(ordered[below]).lerp(torch.tensor(ordered[above]), rank - below)
+    return float(torch.tensor(ordered[below]).lerp(torch.tensor(ordered[above]), rank - below))
 
 
-def _standardised(values: Tensor) -> Tensor:
-    """Mean 0 and deviation 1; what is of one value is 0."""
-    deviation = values.std(correction=0).item()
-    return (values - values.mean().item()) / (deviation or 1.0)
-
-
-def _resized(planes: Tensor, size: int) -> Tensor:
-    """(planes, height, width) on another grid; an axis that shrinks is smoothed before, as scikit-image does."""
-    if planes.shape[1:] == (size, size):
-        return planes
-    factors = torch.tensor(planes.shape[1:], dtype=torch.float32) / size
-    if (factors > 1).any():
-        planes = GaussianFilter(2, ((factors - 1) / 2).clamp(min=0).tolist())(planes[None])[0]
-    return interpolate(planes[None], (size, size), mode="bilinear")[0]
+def _planes(stack: NDArray[Any]) -> NDArray[Any]:
+    """Slices and channels as one axis: what MONAI's two-dimensional transforms call channels."""
+    return stack.reshape(-1, *stack.shape[2:])
 
 
 def _central_start(length: int, extent: int) -> int:
