@@ -62,6 +62,7 @@ def test_report_of_one_run(fedmerit, own_run):
     assert list((own_run / "figures").glob("*.png"))
 
 
+@pytest.mark.slow
 def test_report_of_several_runs_for_one_hospital(fedmerit, tmp_path):
     methods = ("fedce", "standalone")
     runs = [make_run(tmp_path / method, method=method, rounds=2) for method in methods]

@@ -41,7 +41,7 @@ FORMATS = {
     "refuge": ("image", "mask"),  # JPEG and BMP
     "generic-photographs": ("mask",),  # TIFF
 }
-RARE = ("generic.nrrd", "prostatex-seg", "generic-photographs")  # under `make test-all`
+RARE = ("promise12", "generic.nrrd", "i2cvb", "prostatex-seg", "generic-photographs")  # under `make test-all`
 # Layouts with a way of their own to find and to pair files.
 OWN = [name for name in LAYOUTS if not name.endswith(("-disc", "-cup", "-seg", ".nii", ".mhd", ".nrrd"))]
 PREPARED = ("prostate-multisite", "refuge")  # stand for all where nothing but `prepare` is tried

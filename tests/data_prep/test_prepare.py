@@ -354,7 +354,16 @@ def test_real_images(real_data, tmp_path, kind, folder):
 
 @pytest.mark.parametrize("share", ["0", "0.1"])
 def test_the_command_tells_what_the_server_gets_where_it_gets_any(source, tmp_path, share):
-    options = ["prepare", "prostate-multisite", "--source", str(source), "--out", str(tmp_path / "sites")]
+    options = [
+        "prepare",
+        "prostate-multisite",
+        "--source",
+        str(source),
+        "--out",
+        str(tmp_path / "sites"),
+        "--jobs",
+        "1",
+    ]
     options += ["--size", "24", "--field-of-view", "24", "--server-share", share, "--jobs", "1", "--no-pictures"]
     result = CliRunner().invoke(app, options)
     assert result.exit_code == 0, result.output
@@ -366,6 +375,7 @@ def test_the_command_tells_what_the_server_gets_where_it_gets_any(source, tmp_pa
     assert not (tmp_path / "sites" / "overview").exists()
 
 
+@pytest.mark.slow
 def test_the_command_counts_reasons(two_unreadable, tmp_path):
     for name in ("protocol.pdf", "notes.txt"):
         (two_unreadable / "UCL" / name).write_text("")

@@ -306,6 +306,7 @@ def test_settings_of_the_method_do_not_go_to_one_alone(prepare, tmp_path):
     assert prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings) == trainings
 
 
+@pytest.mark.slow
 def test_long_names_are_short_folders_that_differ(tmp_path):
     names = [f"hospital-number-{number:03}" for number in range(20)]
     many = make_sites(tmp_path / "sites", names, size=32)

@@ -86,6 +86,7 @@ def test_own_models_stay_at_the_sites_and_are_what_they_test(whole, sites):
     assert all(not torch.equal(one, other) for place, one in enumerate(values) for other in values[:place])
 
 
+@pytest.mark.slow
 def test_penalty_and_control_change_what_is_trained(whole, trained):
     plain = torch.load(whole("fedprox") / "models" / "global.pt", weights_only=True)
     fedavg = models_of(trained("augment=false", method="fedavg", rounds=ROUNDS))["global"]

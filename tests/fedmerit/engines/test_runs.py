@@ -135,6 +135,7 @@ def test_run_stopped_twice_ends_the_same(stopped, trained, assert_same_run):
     assert_same_run(trained(), run)
 
 
+@pytest.mark.slow
 def test_rounds_done_before_are_told_again(stopped_later):
     run, told = stopped_later, []
     runs.execute(run, lambda record: told.append(record["round"]))

@@ -262,6 +262,7 @@ def test_fedave_compares_losses_of_the_received_model(trained, server_sites_data
 # The last round
 
 
+@pytest.mark.slow
 def test_sites_of_one_model_may_keep_what_they_train_in_the_last_round(trained, model):
     one, apart = trained(method="fedavg"), trained("last_round=own", method="fedavg")
     assert sorted(path.stem for path in (apart / "models").glob("*.pt")) == NAMES

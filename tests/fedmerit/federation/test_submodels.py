@@ -355,6 +355,7 @@ def test_a_run_stopped_about_its_importances_ends_the_same(
     assert_same_run(finished(), run)
 
 
+@pytest.mark.slow
 def test_the_server_computes_importance_on_its_own_images_where_it_has_any(finished, server_sites_data, monkeypatch):
     monkeypatch.setattr(Site, "measure_importance", lambda *_: pytest.fail("a site was asked"))
     run = finished("validation_images=3", **{"server-sites": server_sites_data.parent / "server"})
