@@ -23,6 +23,7 @@ from evaluation.results.dice import SURFACES
 from evaluation.results.intervals import of_methods, of_sites
 from evaluation.results.run_folders import Run, together
 from evaluation.results.views import Results
+from fedmerit.configuration.filters import HE
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.methods.registry import METHODS
@@ -155,7 +156,8 @@ def counts(file: File) -> str:
 def checks(file: File) -> str:
     """Checksums of data; what the server refused."""
     rejected = sum(len(record["rejected"]) for run in file.runs for record in _records(run))
-    text = f"The server checked every reply before use and rejected {rejected}." if _records(file.run) else ""
+    of_replies = "of every reply what is not encrypted" if HE in (file.info.get("privacy") or ()) else "every reply"
+    text = f"The server checked {of_replies} before use and rejected {rejected}." if _records(file.run) else ""
     held = [site.name for site in file.folders if site.info.get("checksums")]
     return f"{text} Stored images and masks have SHA-256 checksums at {listed(held)}.".strip() if held else text
 

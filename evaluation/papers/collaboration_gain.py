@@ -29,10 +29,10 @@ def gains(study: Study, artefact: Artefact) -> Made:
 def gain_beside_spread(study: Study, artefact: Artefact) -> Made:
     """Gain and spread of every method on every deal, a point each."""
     columns = _measured(study, artefact)
-    gains = {name.split(", ", 1)[1]: column for name, column in columns.items() if name.startswith("MCG")}
+    by_deal = {name.split(", ", 1)[1]: column for name, column in columns.items() if name.startswith("MCG")}
     parts = [
         pd.DataFrame({"MCG": gain, "CGS": columns[f"CGS [points], {deal}"]}).assign(deal=deal).reset_index()
-        for deal, gain in gains.items()
+        for deal, gain in by_deal.items()
     ]
     points = pd.concat(parts, ignore_index=True)
     return scatter(
@@ -63,11 +63,11 @@ def gains_by_site(study: Study, artefact: Artefact) -> Made:
     tables = []
     for need in dealt(artefact):
         alone, final = alone_and_final(study.results(need))
-        gains = 100 * (final - alone).groupby(level="method").mean()
-        there = [label for label in need.labels if label in gains.index]
-        gains = gains.reindex(there)
-        below = gains.to_numpy(float) < 0
-        columns = {str(site): gains[site].to_list() for site in gains.columns}
+        gained = 100 * (final - alone).groupby(level="method").mean()
+        there = [label for label in need.labels if label in gained.index]
+        gained = gained.reindex(there)
+        below = gained.to_numpy(float) < 0
+        columns = {str(site): gained[site].to_list() for site in gained.columns}
         lost = [", ".join(np.array(list(columns))[row]) or "nobody" for row in below]
         frame = pd.DataFrame({"Method": there} | columns | {"Worse off than alone": lost})
         deal = deal_of(need).name

@@ -126,9 +126,8 @@ def _facts(own: Own) -> Iterator[Fact]:
     yield Fact("Highest test Dice" if several else "Test Dice", percent(dice["mean"].max()), best)
     medians = rounded_others(everyone, own.name)
     if best in medians.index:
-        yield Fact(
-            "Median of the others", f"about {100 * medians['median'][best]:.0f} %", f"same method, {best}, rounded to 5"
-        )
+        median = percent(medians["median"][best], decimals=0)
+        yield Fact("Median of the others", f"about {median}", f"same method, {best}, rounded to 5")
     gain, _ = own.of("gain")
     if not gain.empty:
         top = str(gain["mean"].idxmax())
@@ -146,7 +145,7 @@ def _sentences(own: Own) -> Iterator[tuple[str, str]]:
         if pd.notna(row["low"]):
             text += f" (95 % interval {percent(row['low'])} to {percent(row['high'])})"
         if method in medians.index:
-            text += f"; the others' median is about {100 * medians['median'][method]:.0f} %"
+            text += f"; the others' median is about {percent(medians['median'][method], decimals=0)}"
         text += "."
         if method != ALONE:
             grounds = grounds_of(own.results, own.name, [method, ALONE])

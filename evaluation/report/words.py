@@ -10,9 +10,9 @@ def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def percent(fraction: float) -> str:
+def percent(fraction: float, decimals: int = 1) -> str:
     """``81.5 %`` of 0.815."""
-    return f"{100 * fraction:.1f} %"
+    return f"{100 * fraction:.{decimals}f} %"
 
 
 def points(fraction: float) -> str:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from run_factory import SITES, make_run, make_sites
+from run_factory import SITES, make_run, make_sites, write_ledger
 
 from evaluation.dossier.dossier import LISTS, NOT_KNOWN, items_of, write_dossier
-from evaluation.dossier.facts import EVIDENCE, NEVER
+from evaluation.dossier.facts import EVIDENCE, NEVER, checks, open_file
+from evaluation.results.run_folders import open_runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 
@@ -55,6 +56,13 @@ def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> 
     assert "in part" in page
     assert "hold them against the originals" in page
     assert str(tmp_path) not in page
+
+
+def test_what_is_encrypted_is_not_said_to_be_checked(tmp_path: Path) -> None:
+    for privacy, checked in (([], "every reply"), (["he"], "of every reply what is not encrypted")):
+        run = make_run(tmp_path / checked, method="fedce", rounds=2, privacy=privacy)
+        write_ledger(run, [{"round": 1, "rejected": {"Cedar": "late"}}])
+        assert checks(open_file(open_runs([run]), None)).startswith(f"The server checked {checked} before use")
 
 
 @pytest.mark.slow

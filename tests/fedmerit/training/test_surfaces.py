@@ -5,7 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from monai.metrics.hausdorff_distance import compute_hausdorff_distance
+from monai.metrics.surface_dice import compute_surface_dice
 from run_factory import make_sites
+from scipy.ndimage import gaussian_filter
 from torch import Tensor, nn, ones
 
 from fedmerit.files import read_json, write_json
@@ -58,6 +62,17 @@ def test_nsd_by_hand():
     square = block(slice(0, 1), slice(2, 8), slice(2, 8), shape=(1, 16, 16))
     (surface,) = measure_surfaces(np.roll(square, 3, axis=2), square, (5.0, 1.0, 1.0))
     assert surface == Surface("mm", 3.0, pytest.approx(14 / 20))
+
+
+@pytest.mark.parametrize("slices", [1, 6])
+def test_both_numbers_are_those_of_monais_own_functions(slices):
+    draw = np.random.default_rng(slices)
+    one, other = (gaussian_filter(draw.normal(size=(slices, 24, 24)), 2)[:, None] > 0.01 for _ in range(2))
+    (surface,) = measure_surfaces(one, other, SPACING)
+    masks = [torch.from_numpy(mask.squeeze())[None, None] for mask in (one, other)]
+    shown = {"include_background": True, "spacing": SPACING[-masks[0].ndim + 2 :]}
+    assert surface.hd95 == pytest.approx(float(compute_hausdorff_distance(*masks, percentile=95, **shown)), abs=1e-5)
+    assert surface.nsd == pytest.approx(float(compute_surface_dice(*masks, [2.0], **shown)), abs=1e-5)
 
 
 def test_one_slice_is_measured_in_its_plane_in_pixels_where_no_mm_are_known():
