@@ -139,7 +139,8 @@ class Needs:
     sites: int = 2  # the fewest
     rounds: int = 1  # the fewest in which the method comes to anything
     why: str = ""  # so many, where that is more than one
-    others_lose: bool = False  # "minus_error" is by how much the other sites' error rises: the guard has it measured
+    without_each: bool = False  # "minus_error", of the model without a site: a guard has it measured by the others
+    others_lose: bool = False  # and it is by how much their error rises above that of the model with it
     sums_only: bool = False  # weights depend on no update: updates may be encrypted, `round` gets them with d = 0
     unfiltered: str = ""  # why no privacy filter may change what sites send; "" where one may
 

@@ -139,7 +139,7 @@ def play(
         last_step = outcome.weights.float() @ updates
         if guard and ruling:
             history = guard.after(history, ruling, outcome)
-            if "minus_error" in method.asks and number % guard.settings.rate_every == 0:
+            if method.needs.without_each and number % guard.settings.rate_every == 0:
                 history = _measured(guard, history, ruling, outcome, held + updates, players, optima)
             updates = ruling.own
             outcome = ruling.settled(outcome, held)

@@ -21,6 +21,7 @@ def study(fedmerit, sites, small, tmp_path_factory):
     return out, options, plain(result.output)
 
 
+@pytest.mark.slow
 def test_freeriders_prints_the_matrix(study):
     out, _, told = study
     assert "2 runs, 2 to do" in told

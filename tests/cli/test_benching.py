@@ -76,6 +76,7 @@ def test_speed_memory_and_growth(fedmerit, sites, tmp_path):
     assert (tmp_path / "growth-sites-seconds.png").exists()
 
 
+@pytest.mark.slow
 def test_detection_on_made_up_sites(fedmerit, tmp_path, monkeypatch):
     asked = ("--methods", "fedavg", "--attacks", "zero update", "--seeds", "0")
     result = fedmerit("bench", "detection", "--out", tmp_path, *asked)

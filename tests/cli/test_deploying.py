@@ -303,6 +303,7 @@ def test_admins_commands_with_another_kit(fedmerit, kit, tmp_path, command, whic
     assert "startup kit" in result.stderr
 
 
+@pytest.mark.slow
 def test_server_that_is_not_there(fedmerit, federation, monkeypatch):
     begin = session.new_secure_session
     monkeypatch.setattr(session, "new_secure_session", lambda *kit, timeout: begin(*kit, timeout=1.0))

@@ -17,6 +17,7 @@ def test_version(fedmerit):
     assert (result.exit_code, result.stdout) == (0, f"fedmerit {version('fedmerit')}\n")
 
 
+@pytest.mark.slow
 def test_quiet_prints_errors_alone(fedmerit, tmp_path):
     run = make_run(tmp_path / "run", rounds=2)
     result = fedmerit("--quiet", "report", run, "--no-images")

@@ -92,7 +92,7 @@ class Guarding:
         self.config, self.sites, self.root = config, sites, root
         self.on = config.guard.guard == "on" and not method.needs.unfiltered  # where nobody gets of another's, it idles
         self.merges = in_the_clear and not isinstance(method, (AllocatesNeurons, LearnsFromPeers))
-        self.measures = in_the_clear and "minus_error" in method.asks
+        self.measures = in_the_clear and method.needs.without_each
         self.rises = method.needs.others_lose  # it is not the error that counts, but by how much it rises
         self.enrolments: dict[str, Enrolment] = {}
         self.asked = not self.on  # for enrolments

@@ -70,8 +70,8 @@ class FedCE(Method):
 
     @property
     def needs(self) -> Needs:
-        """No update, where the sites' claims go unchecked; the guard, for what only others can say."""
-        return Needs(sums_only=self.error != "others", others_lose=self.error == "others")
+        """No update, where the sites' claims go unchecked; a guard, for what only others can say."""
+        return Needs(sums_only=self.error != "others", without_each=True, others_lose=self.error == "others")
 
     @property
     def asks(self) -> tuple[str, ...]:

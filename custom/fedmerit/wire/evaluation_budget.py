@@ -40,7 +40,7 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
     if not 0 <= round <= config.rounds:
         return 0
     method, over = config.build_method(), round == config.rounds
-    rated = sites if config.guard.guard == "on" and "minus_error" in method.asks and not over else 0
+    rated = sites if config.guard.guard == "on" and method.needs.without_each and not over else 0
     rated += int(method.needs.others_lose and not over)  # the model with all of them
     finish = FINISH if over and config.training.finish == "own" else 0
     if split == SERVER_SPLIT:

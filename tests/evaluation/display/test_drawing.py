@@ -1,5 +1,6 @@
 """What figures share."""
 
+import pytest
 from matplotlib.lines import Line2D
 from run_factory import SITES
 
@@ -10,6 +11,7 @@ def test_a_site_has_a_colour_of_its_own() -> None:
     assert len({site_style(SITES, site)["color"] for site in SITES}) == len(SITES)
 
 
+@pytest.mark.slow
 def test_dollar_signs_are_no_formulas() -> None:
     figure, (panel, powers) = panels(2)
     name = "A$x_{$"

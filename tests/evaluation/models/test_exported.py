@@ -25,6 +25,7 @@ def test_torchscript(predictor, tmp_path):
     assert said["output"]["channels"] == ["prostate"]
 
 
+@pytest.mark.slow
 def test_a_network_of_volumes_is_given_patches(trained, tmp_path):
     settings = ("architecture=dynunet", "depth=3", "patch=4,16,16")
     volumes = open_predictor(trained(*settings, method="fedavg", rounds=1), device="cpu")

@@ -140,6 +140,7 @@ def test_a_statistic_that_draws_leave_undefined_has_no_interval():
     assert math.isnan(three["low"])  # a quarter of the draws
 
 
+@pytest.mark.slow
 def test_2000_draws_of_many_methods_are_quick():
     table = made_up(methods=[f"m{number}" for number in range(40)], sites="ABCDEF", count=20)
     start = time.process_time()

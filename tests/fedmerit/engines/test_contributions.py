@@ -54,6 +54,7 @@ def test_a_run_that_does_not_say_is_refused(trained, alone, tmp_path, changes, n
         contributions_of(run, names)
 
 
+@pytest.mark.slow
 def test_run_takes_them_and_can_be_resumed_with_them(
     fedmerit, options, alone, dice, server_sites_data, tmp_path, monkeypatch
 ):
