@@ -37,12 +37,12 @@ def report_tables(
         found += [_methods(results), _comparison(results, several_seeds), _sites(results, over_seeds)]
         if results.dice.labels.shape[1] > 1:
             found.append(_labels(results, over_seeds))
-        matrix = results.union.cross_site
-        if not matrix.empty:
-            caption = f"Test Dice [%] of each site's own final model (row) at every site (column){over_seeds}"
-            found.append(Table("cross_site", caption, headed(100 * averaged(matrix)), decimals=1))
+        for name, matrix in results.union.cross_site.items():
+            caption = f"Test {HEADINGS[name]} of each site's own final model (row) at every site (column){over_seeds}"
+            frame = headed(averaged(matrix) * UNITS.get(name, 1.0))
+            found.append(Table("cross_site" if name == "dice" else f"cross_site_{name}", caption, frame, decimals=1))
         if not of_sites(results.dice.intervals, "gain").empty:
-            found.append(_gains(results))
+            found += [_gains(results), *_surface_changes(results)]
     found += other_models(results)
     if not everything.rounds.contributions.empty:
         found.append(_contributions(everything, several_seeds))
@@ -148,6 +148,17 @@ def _gains(results: Results) -> Table:
     caption = f"Gain in test Dice over training alone [points]; {LEVEL_NOTE}"
     shown = with_intervals({**columns, "Mean": overall, "Lowest": lowest}, {"Method": methods})
     return Table("gains", caption, decimals=1, **shown)
+
+
+def _surface_changes(results: Results) -> list[Table]:
+    """A row per method and site, where surfaces were measured."""
+    changes = results.dice.surface_changes
+    if changes.empty:
+        return []
+    caption = "Change of the distance of surfaces against training alone, mean over seeds; a lower HD95 is better"
+    frame = pd.DataFrame(surface_columns(changes)).reset_index()
+    frame = frame.rename(columns={"method": "Method", "site": "Site"}).astype({"Method": str, "Site": str})
+    return [Table("surface_changes", caption, frame, decimals=1)]
 
 
 def _contributions(results: Results, several_seeds: bool) -> Table:

@@ -103,10 +103,16 @@ class Dice:
 
         Empty where no run trains alone.
         """
-        if ALONE not in self.by_site.index.get_level_values("method"):
-            return self.by_site.iloc[:0].droplevel("seed")
-        others = self.by_site.drop(index=ALONE, level="method")
-        return others.sub(self.by_site.loc[ALONE], level="seed").dropna(how="all").groupby(level="method").mean()
+        return _above_alone(self.by_site)
+
+    @cached_property
+    def surface_changes(self) -> pd.DataFrame:
+        """As `gains`, of each of `SURFACES` that was recorded: ``(method, site)`` x quantities."""
+        if self.gains.empty:
+            return pd.DataFrame()
+        recorded = [name for name in SURFACES if name in self.sites]
+        changes = {name: _above_alone(self.sites[name].unstack("site")).stack() for name in recorded}
+        return pd.DataFrame(changes, index=self.gains.stack().index)
 
     @cached_property
     def intervals(self) -> pd.DataFrame:
@@ -120,6 +126,14 @@ class Dice:
         cases = self.sites["cases"].groupby(level="site").min()
         few = [str(site) for site in cases.index[cases < FEWEST_TO_RESAMPLE]]
         return intervals.with_enough_cases(intervals.of_dice(self.cases, order, ALONE), few)
+
+
+def _above_alone(by_site: pd.DataFrame) -> pd.DataFrame:
+    """Of runs x sites: methods x sites, what they have above `ALONE`, mean over common seeds."""
+    if ALONE not in by_site.index.get_level_values("method"):
+        return by_site.iloc[:0].droplevel("seed")
+    others = by_site.drop(index=ALONE, level="method")
+    return others.sub(by_site.loc[ALONE], level="seed").dropna(how="all").groupby(level="method").mean()
 
 
 def _by_label(rows: pd.DataFrame) -> pd.DataFrame:
@@ -149,18 +163,26 @@ class UnionDice(Dice):
         return self.sites["dice"].where(testers == self.results["site"].nunique())
 
     @cached_property
-    def cross_site(self) -> pd.DataFrame:
-        """Of every site's own final model at every site: ``(method, seed, site)``, whose model, x where tested.
+    def cross_site(self) -> dict[str, pd.DataFrame]:
+        """Of every site's own final model at every site, Dice and `SURFACES` as far as they were recorded, by name.
 
-        Methods with one model for all are left out: their rows would all be the same.
+        Each ``(method, seed, site)``, whose model, x where tested. Methods with one model for all are left out: their
+        rows would all be the same.
         """
-        cases = self.rows.groupby([*SITE, "case"], observed=True)["value"].mean()
-        where = [str(case).rpartition("/")[0] for case in cases.index.get_level_values("case")]
-        at = pd.Index(where, name="at", dtype=object)
-        table = cases.groupby([cases.index.get_level_values(level) for level in SITE] + [at], observed=True)
-        matrix = table.mean().unstack("at")
-        differing = matrix.groupby(level=RUN, observed=True).transform("nunique").max(axis=1) > 1
-        return matrix[differing]
+        dice = _by_tester(self.rows)
+        differing = dice.groupby(level=RUN, observed=True).transform("nunique").max(axis=1) > 1
+        recorded = {"dice": dice, **{name: _by_tester(self._rows(name)) for name in SURFACES}}
+        shown = {name: matrix.reindex(dice.index[differing]) for name, matrix in recorded.items() if not matrix.empty}
+        return {name: matrix for name, matrix in shown.items() if matrix.notna().any(axis=None)}
+
+
+def _by_tester(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of rows of one quantity of the union: means over a site's cases of means over labels, as ``cross_site``."""
+    cases = rows.groupby([*SITE, "case"], observed=True)["value"].mean()
+    where = [str(case).rpartition("/")[0] for case in cases.index.get_level_values("case")]
+    at = pd.Index(where, name="at", dtype=object)
+    table = cases.groupby([cases.index.get_level_values(level) for level in SITE] + [at], observed=True)
+    return table.mean().unstack("at")
 
 
 def over_sites(dice: pd.DataFrame) -> pd.DataFrame:

@@ -98,6 +98,11 @@ def test_surfaces_stand_beside_dice_where_they_were_measured(tmp_path: Path) -> 
     assert first["Together, HD95 [mm]"].to_list() == pytest.approx(fedce["HD95 [mm]"].to_list())
     assert first["Together, NSD at 2 mm [%]"].to_list() == pytest.approx(fedce["Dice [%]"].to_list())
     assert "HD95 and NSD are not known of" in page
+    alone = make_run(tmp_path / "standalone", method="standalone", rounds=2, labels=("disc", "cup"), surfaces=True)
+    write_report([alone, runs[1]], tmp_path / "gained" / "report.html", images=False)
+    gained, changed = (pd.read_csv(tmp_path / "gained" / "tables" / f"{name}.csv").set_index("Method")
+                       for name in ("gains", "surface_changes"))  # fmt: skip
+    assert changed["HD95 [mm]"].to_list() == pytest.approx([-0.2 * gained.loc["fedce", site] for site in SITES])
     older = write_report(runs[:1], tmp_path / "older" / "report.html", images=False).read_text()
     assert "HD95 [" not in older
 

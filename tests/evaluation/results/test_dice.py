@@ -1,6 +1,7 @@
 """Views of test Dice against numbers worked by hand."""
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -102,11 +103,15 @@ def test_cross_site_by_hand() -> None:
         _union("B", "B/0", "disc", 1.0),
     ]
     same = [_union(site, f"{at}/0", "disc", 0.5, method="b") for site in "AB" for at in "AB"]
-    matrix = UnionDice(_rows([*rows, *same]), UNION).cross_site
-    assert matrix.to_dict("index") == {
-        ("a", 0, "A"): pytest.approx({"A": 0.6, "B": 0.5}),
-        ("a", 0, "B"): pytest.approx({"A": 0.15, "B": 1.0}),
-    }
+    apart = [replace(row, quantity="hd95", value=row.value and 10 * row.value) for row in [*rows, *same]]
+    cross_site = UnionDice(_rows([*rows, *same, *apart]), UNION).cross_site
+    assert list(cross_site) == ["dice", "hd95"]
+    for name, unit in (("dice", 1), ("hd95", 10)):
+        assert cross_site[name].to_dict("index") == {
+            ("a", 0, "A"): pytest.approx({"A": 0.6 * unit, "B": 0.5 * unit}),
+            ("a", 0, "B"): pytest.approx({"A": 0.15 * unit, "B": 1.0 * unit}),
+        }
+    assert UnionDice(_rows(same), UNION).cross_site == {}
 
 
 def test_comparison_over_seeds() -> None:
@@ -136,3 +141,8 @@ def test_gains_are_paired_by_seed() -> None:
     rows = [_dice("Alder", "0", "disc", value, method=method, seed=seed) for (method, seed), value in dice.items()]
     assert Dice(_rows(rows)).gains.to_numpy().tolist() == [[pytest.approx(0.0)]]  # +.1 and -.1; seed 2 has no pair
     assert Dice(HAND).gains.empty
+    assert Dice(_rows(rows)).surface_changes.empty
+    quantities = {"hd95": lambda dice: 10 - 10 * dice**2, "nsd": lambda dice: dice}
+    apart = [replace(row, quantity=name, value=of(row.value)) for row in rows for name, of in quantities.items()]
+    changes = Dice(_rows([*rows, *apart])).surface_changes
+    assert changes.to_dict("index") == {("a", "Alder"): pytest.approx({"hd95": 0.1, "nsd": 0.0}, abs=1e-12)}
