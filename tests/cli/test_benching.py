@@ -17,6 +17,7 @@ def test_aggregation(fedmerit, tmp_path):
     assert "ratio to read once" in result.output
 
 
+@pytest.mark.slow
 def test_prepare(fedmerit, tmp_path):
     result = fedmerit(
         "bench", "prepare", "--out", tmp_path, "--patients", 1, "--size", 16, "--jobs", 1, "--repetitions", 2
