@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from evaluation.display.table import Table
+from evaluation.display.table import HEADINGS, UNITS, Table
 from evaluation.freeriders import detection, detectors
 from evaluation.freeriders.attacked_runs import HONEST, Attack
 from evaluation.freeriders.detectors import DETECTORS
+from evaluation.results.dice import SURFACES
 from evaluation.results.views import Results
 
 WITHIN = 10  # rounds after the first in which a site attacks: until then it is to be told (Jiang et al. 2023)
@@ -144,12 +145,14 @@ def false_flags(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
 
 
 def beside_honest(attack: Attack, control: Attack, results: Results) -> Table:
-    """One attacked run, site by site, beside its honest run: weight, Dice, contribution, and what flagged it when."""
+    """One attacked run, site by site, beside its honest run: scores, weight, contribution, what flagged it when."""
     run, honest = attack.folder.name, control.folder.name
-    dice = results.of_folders.dice.sites["dice"].droplevel("seed")
+    tested = results.of_folders.dice.sites.droplevel("seed")
     columns = {}
     for name, of in (("", run), (", honest run", honest)):
-        columns[f"Dice{name} [%]"] = 100 * dice[of]
+        for quantity in ("dice", *(surface for surface in SURFACES if surface in tested)):
+            heading = HEADINGS[quantity].replace(" [", f"{name} [")
+            columns[heading] = tested.loc[of, quantity] * UNITS.get(quantity, 1.0)
         for quantity in ("weight", "contribution"):
             found = _last(detectors.of_rounds(results, quantity))
             if of in found.index:
@@ -157,7 +160,8 @@ def beside_honest(attack: Attack, control: Attack, results: Results) -> Table:
                 heading = f"{quantity.capitalize()}{name} [{'%' if weight else 'own unit'}]"
                 columns[heading] = (100 if weight else 1) * found.loc[of]
     flags = detection.first_flags(results, dict.fromkeys((run, honest), attack.first))
-    table = pd.DataFrame(columns).reindex(sorted({*dice[run].index, *dice[honest].index})).rename_axis("Site")
+    sites = sorted({*tested.loc[run].index, *tested.loc[honest].index})
+    table = pd.DataFrame(columns).reindex(sites).rename_axis("Site")
     for name, of in (("Flagged by (after rounds)", run), ("In the honest run by (after rounds)", honest)):
         own = flags[flags["run"] == of].sort_values("round")
         after = own["round"] - attack.first + 1  # from 1, as `outcomes` counts

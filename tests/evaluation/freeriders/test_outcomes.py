@@ -40,7 +40,9 @@ def rows_of(one: Attack, sites=SITES, dice=0.8, weight=None, told=None) -> pd.Da
             add(round, site, "dice", 0.5, "validation", "000")
             add(round, site, "dice", 0.2 if rides else 0.6, "validation_trained", "000")
     for site in sites:
-        add(ROUNDS - 1, site, "dice", dice if not isinstance(dice, dict) else dice[site], "testing", "000")
+        tested = dice if not isinstance(dice, dict) else dice[site]
+        for quantity, value in {"dice": tested, "hd95": 10 * tested, "nsd": tested / 2}.items():
+            add(ROUNDS - 1, site, quantity, value, "testing", "000")
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -148,6 +150,8 @@ def test_one_run_beside_its_honest_one(study):
     assert table.loc["B", "Flagged by (after rounds)"] == ""
     assert table.loc["A", "Weight [%]"] == pytest.approx(20)
     assert table.loc["A", "Weight, honest run [%]"] == pytest.approx(50)
+    assert table.loc["B", ["Dice [%]", "HD95 [mm]", "NSD at 2 mm [%]"]].to_list() == pytest.approx([70, 7, 35])
+    assert table.loc["B", ["Dice, honest run [%]", "HD95, honest run [mm]"]].to_list() == pytest.approx([80, 8])
 
 
 def test_figures_are_drawn_of_sites_that_ride_in_turn(study):
