@@ -147,12 +147,12 @@ def false_flags(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
 def beside_honest(attack: Attack, control: Attack, results: Results) -> Table:
     """One attacked run, site by site, beside its honest run: scores, weight, contribution, what flagged it when."""
     run, honest = attack.folder.name, control.folder.name
-    tested = results.of_folders.dice.sites.droplevel("seed")
+    tested = {of: results.of_folders.dice.sites.droplevel("seed").xs(of) for of in (run, honest)}
     columns = {}
     for name, of in (("", run), (", honest run", honest)):
-        for quantity in ("dice", *(surface for surface in SURFACES if surface in tested)):
+        for quantity in ("dice", *(surface for surface in SURFACES if surface in tested[of])):
             heading = HEADINGS[quantity].replace(" [", f"{name} [")
-            columns[heading] = tested.loc[of, quantity] * UNITS.get(quantity, 1.0)
+            columns[heading] = tested[of][quantity] * UNITS.get(quantity, 1.0)
         for quantity in ("weight", "contribution"):
             found = _last(detectors.of_rounds(results, quantity))
             if of in found.index:
@@ -160,7 +160,7 @@ def beside_honest(attack: Attack, control: Attack, results: Results) -> Table:
                 heading = f"{quantity.capitalize()}{name} [{'%' if weight else 'own unit'}]"
                 columns[heading] = (100 if weight else 1) * found.loc[of]
     flags = detection.first_flags(results, dict.fromkeys((run, honest), attack.first))
-    sites = sorted({*tested.loc[run].index, *tested.loc[honest].index})
+    sites = sorted({*tested[run].index, *tested[honest].index})
     table = pd.DataFrame(columns).reindex(sites).rename_axis("Site")
     for name, of in (("Flagged by (after rounds)", run), ("In the honest run by (after rounds)", honest)):
         own = flags[flags["run"] == of].sort_values("round")

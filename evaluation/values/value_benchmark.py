@@ -16,32 +16,25 @@ from scipy.stats import rankdata
 from evaluation.display.table import Table
 from evaluation.results.ranks import ranking
 from evaluation.results.ranks import resample as resample_seeds
-from evaluation.studies.cluster import Workers, execute_all
+from evaluation.studies.cluster import Workers
 from evaluation.truth import coalitions
 from evaluation.truth.power import reliability_table
 from evaluation.truth.reliability import POINTS, Resampled, by_weights, correlation, resample
 from evaluation.truth.semivalues import FloatArray, leave_one_out_weights, required, shapley_weights
+from evaluation.values import observed_trainings
 from evaluation.values.estimators import parse
-from evaluation.values.observed_run import ObservedRun
 from evaluation.values.proxy import Proxy, train_proxy
 from evaluation.values.valued_runs import value_runs
 from evaluation.values.worlds import make
 from evaluation.values.worlds import parse as parse_world
 from fedmerit.configuration import options
 from fedmerit.configuration.recipes import ROUNDS
-from fedmerit.engines import runs
-from fedmerit.errors import BadInput, RunFailed
-from fedmerit.federation.checkpoint import is_finished
+from fedmerit.errors import BadInput
 from fedmerit.training.data import open_sites
 
 PROXY = "proxy"
-OBSERVERS = ("in_run", "carried", "others_lose")
 TRUTHS = {"Shapley": by_weights(shapley_weights), "leave-one-out": by_weights(leave_one_out_weights)}
-ESTIMATORS = (
-    "in_run", "in_run:voice=others", "in_run:kind=leave_one_out", "in_run:weigh=progress", "carried",
-    "carried:kind=leave_one_out", "others_lose", "contribution", "data_size", "label_volume", "knn_shapley",
-    "label_distance", "intensity_distance", PROXY,
-)  # fmt: skip
+ESTIMATORS = (*observed_trainings.ESTIMATORS, PROXY)
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,7 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
     observed = _observed(bench, sites, folder / "observed", progress)
     of_runs = [spec for spec in bench.estimators if options.take_apart(spec)[0] != PROXY]
     valued = value_runs(observed, of_runs, bench.draws)
-    said, costs = dict(valued.values), {spec: _cost(valued.runs, spec) for spec in of_runs}
+    said, costs = dict(valued.values), {spec: observed_trainings.cost(valued.runs, spec) for spec in of_runs}
     training = float(np.mean([run.seconds["training"] for run in valued.runs]))
     for spec in bench.estimators:
         if spec not in said:
@@ -123,7 +116,7 @@ def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> dict[st
     trainings = coalitions.prepare(out, asked, bench.seeds, "fedavg", bench.settings, given)
     failed = coalitions.work_off(trainings, bench.workers, _counter(progress, f"{out.parent.name}: truth"))
     coalitions.write_results(out)
-    _require_done(failed)
+    observed_trainings.require_done(failed)
     results = coalitions.results_of(trainings)
     return {name: resample(results, values, bench.draws) for name, values in TRUTHS.items()}
 
@@ -131,20 +124,10 @@ def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> dict[st
 def _observed(bench: Bench, sites: Path, out: Path, progress: Progress) -> list[Path]:
     folders = [out / f"seed{seed}" for seed in bench.seeds]
     for folder, seed in zip(folders, bench.seeds, strict=True):
-        given: dict[str, Any] = {"method": "fedavg", "sites": sites, "rounds": bench.rounds, "seed": seed,
-                                 "engine": "local", "settings": dict(bench.settings), "values": OBSERVERS}  # fmt: skip
-        if (folder / "run.json").exists():
-            runs.require_same(folder, given)
-        else:
-            runs.create(folder, **given)
-    left = [folder for folder in folders if not is_finished(folder, bench.rounds)]
-    _require_done(execute_all(left, bench.workers, _counter(progress, f"{out.parent.name}: observed runs")))
+        observed_trainings.begin(folder, sites, seed, bench.rounds, bench.settings)
+    on_end = _counter(progress, f"{out.parent.name}: observed runs")
+    observed_trainings.work_off(folders, bench.rounds, bench.workers, on_end)
     return folders
-
-
-def _require_done(failed: Mapping[Path, str]) -> None:
-    if failed:
-        raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
 
 
 def _counter(progress: Progress, what: str) -> Callable[[Path, str | None], None]:
@@ -156,14 +139,6 @@ def _counter(progress: Progress, what: str) -> Callable[[Path, str | None], None
         progress(what, done, 0)
 
     return on_end
-
-
-def _cost(observed: Sequence[ObservedRun], spec: str) -> float:
-    """Seconds of evaluation that the estimator needed, by the seconds of the training; 0 where it needs none."""
-    observer = parse(spec).observes
-    if not observer:
-        return 0.0
-    return float(np.mean([run.seconds.get(observer, 0.0) / run.seconds["training"] for run in observed]))
 
 
 def agreement(said: FloatArray, truth: Resampled, seed: int = 0) -> dict[str, float]:

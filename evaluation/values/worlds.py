@@ -33,8 +33,8 @@ class Planted:
     expected: str  # of the values, in words
 
 
-def _site(number: int, of: int) -> str:
-    """The name of a dealt site."""
+def site_name(number: int, of: int) -> str:
+    """That of a dealt site."""
     return f"site-{number:0{len(str(of))}d}"
 
 
@@ -46,18 +46,24 @@ def _sizes(n: int, seed: int, sources: list[str]) -> Planted:
     return Planted(Scheme("powerlaw", n, seed=seed), {}, "the more patients, the more")
 
 
+def _double(n: int, seed: int, sources: list[str]) -> Planted:
+    first = site_name(1, n)
+    dealt = Scheme("imbalanced", n, kappa=2 / (n + 1), holders=1, seed=seed)
+    return Planted(dealt, {}, f"{first} first: it has twice as many patients as each of the others")
+
+
 def _noise(n: int, seed: int, sources: list[str]) -> Planted:
-    noisy = {"label_noise": {_site(n, n): 1.0}, "noise_rule": "shift"}
-    return Planted(Scheme("uniform", n, seed=seed), noisy, f"{_site(n, n)} last: its masks lie anywhere")
+    noisy = {"label_noise": {site_name(n, n): 1.0}, "noise_rule": "shift"}
+    return Planted(Scheme("uniform", n, seed=seed), noisy, f"{site_name(n, n)} last: its masks lie anywhere")
 
 
 def _shifted(n: int, seed: int, sources: list[str]) -> Planted:
-    off = {"label_noise": {_site(n, n): 1.0}, "noise_rule": "offset"}
-    return Planted(Scheme("uniform", n, seed=seed), off, f"{_site(n, n)} last: its masks lie all off in one way")
+    off = {"label_noise": {site_name(n, n): 1.0}, "noise_rule": "offset"}
+    return Planted(Scheme("uniform", n, seed=seed), off, f"{site_name(n, n)} last: its masks lie all off in one way")
 
 
 def _duplicate(n: int, seed: int, sources: list[str]) -> Planted:
-    twin = _site(1, n - 1)
+    twin = site_name(1, n - 1)
     dealt = Scheme("uniform", n - 1, seed=seed)
     return Planted(dealt, {"duplicate": (twin,)}, f"{twin} and its copy together no more than one site of theirs")
 
@@ -70,13 +76,14 @@ def _narrow(n: int, seed: int, sources: list[str]) -> Planted:
 def _outlier(n: int, seed: int, sources: list[str]) -> Planted:
     alone = OUTLIERS.get(tuple(sources), sources[0])
     dealt = Scheme("uniform", n, classes="source", seed=seed, alone=alone)
-    return Planted(dealt, {}, f"{_site(n, n)} holds {alone} alone, honest and unlike the others")
+    return Planted(dealt, {}, f"{site_name(n, n)} holds {alone} alone, honest and unlike the others")
 
 
 OUTLIERS: Mapping[tuple[str, ...], str] = {tuple(f"site{place}" for place in range(1, 7)): "site5"}  # generated
 KINDS: Mapping[str, Callable[[int, int, list[str]], Planted]] = {
     "equal": _equal,
     "sizes": _sizes,
+    "double": _double,
     "noise": _noise,
     "shifted": _shifted,
     "duplicate": _duplicate,

@@ -1,0 +1,54 @@
+"""``fedmerit bench planted``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.app import Cluster, Jobs, Recipe, Settings, console, settings_of, specs_of, workers_of
+from fedmerit.configuration.recipes import ROUNDS
+
+commands = typer.Typer()
+
+
+@commands.command()
+def planted(
+    out: Annotated[Path, typer.Option(help="Folder of worlds, trainings and tables; what is done is not done again.")],
+    sites: Annotated[int, typer.Option(min=3, max=16, help="Of every world, a twin included.")] = 4,
+    pool: Annotated[
+        Path | None,
+        typer.Option(help="Prepared sites whose patients are dealt.", show_default="generated, six hospitals"),
+    ] = None,
+    estimators: Annotated[
+        str | None, typer.Option(metavar="NAME[:PARAMETER=VALUE],...", show_default="all of ours but proxy")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Of dealing and of training.")] = "0,1,2,3,4,5,6,7,8,9",
+    rounds: Annotated[int, typer.Option(min=1, help="Of every training.")] = ROUNDS,
+    size: Annotated[int, typer.Option(min=16, help="Pixels a side of generated images.")] = 64,
+    patients: Annotated[int, typer.Option(min=3, help="Mean of generated patients a hospital.")] = 20,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    settings: Settings = None,
+    recipe: Recipe = None,
+) -> None:
+    """Estimators of values where the answer was planted: noisy masks, twice the patients, a twin, an honest outlier.
+
+    Says in how many seeds each estimator sees it. Interrupted, the same command goes on.
+    """
+    from cli.printing import show
+    from evaluation.studies.requests import parse_seeds
+    from evaluation.values.estimators import parse_all
+    from evaluation.values.observed_trainings import ESTIMATORS
+    from evaluation.values.planted_cases import PlantedCases, planted_tables, values_of
+    from evaluation.values.worlds import generate
+
+    chosen = specs_of(estimators) or list(ESTIMATORS)
+    parse_all(chosen)
+    dealt = pool or generate(out / "pool", size, patients)
+    with workers_of(jobs, cluster) as workers:
+        asked = PlantedCases(
+            out, dealt, chosen, sites, parse_seeds(seeds), rounds, settings_of(settings, recipe), workers
+        )
+        values = values_of(asked, lambda done, of: console.print(f"trainings: {done} of {of} done", soft_wrap=True))
+    show(planted_tables(values, sites), out)
+    console.print(f"trainings and tables: {out}", soft_wrap=True)
