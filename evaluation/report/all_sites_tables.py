@@ -158,6 +158,7 @@ def _surface_changes(results: Results) -> list[Table]:
     caption = "Change of the distance of surfaces against training alone, mean over seeds; a lower HD95 is better"
     frame = pd.DataFrame(surface_columns(changes)).reset_index()
     frame = frame.rename(columns={"method": "Method", "site": "Site"}).astype({"Method": str, "Site": str})
+    frame = frame.rename(columns=lambda heading: heading.replace("[%]", "[points]"))
     return [Table("surface_changes", caption, frame, decimals=1)]
 
 

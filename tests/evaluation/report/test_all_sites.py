@@ -46,7 +46,7 @@ class _Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.text += data
         if self._open:
-            self._table[-1][-1] += data.strip()
+            self._table[-1][-1] += data.strip().replace("\N{NO-BREAK SPACE}", " ")  # an interval stays on one line
 
 
 def _runs(root: Path, seeds: int = 2) -> list[Path]:
