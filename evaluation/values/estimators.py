@@ -1,47 +1,23 @@
-"""The contract of an estimator of values, and those there are, by name.
-
-An estimator is a frozen dataclass of parameters and one function of a run.
-"""
+"""The estimators of values that there are, by name."""
 
 from collections.abc import Sequence
 from functools import cache
-from typing import ClassVar
 
-from evaluation.truth.semivalues import FloatArray
-from evaluation.values.observed_run import ObservedRun
+from evaluation.values import from_games, from_images, from_records
+from evaluation.values.estimator import Estimator
 from fedmerit.configuration import options
 from fedmerit.errors import BadInput
-from fedmerit.parameters import Checked
 from fedmerit.plugins import Catalogue
-
-
-class Estimator(Checked):
-    """What is said of the sites' worth, by one run."""
-
-    about: ClassVar[str]  # one line: what it is
-    observes: ClassVar[str] = ""  # the observer that a run needs for it; "": none
-
-    def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) by site name, higher is worth more, in units of its own.
-
-        What does not depend on evaluated models is the same in all draws.
-
-        Raises:
-            BadInput: the run does not hold what it takes.
-        """
-        raise NotImplementedError
 
 
 @cache
 def estimators() -> Catalogue[type[Estimator]]:
     """By name, ours and those of others."""
-    from evaluation.values import from_games, from_images, from_records  # they are made of the contract above
-
     return Catalogue(
         "estimators",
         {**from_games.ESTIMATORS, **from_records.ESTIMATORS, **from_images.ESTIMATORS},
         lambda part: isinstance(part, type) and issubclass(part, Estimator),
-        "a frozen dataclass derived from evaluation.values.estimators.Estimator",
+        "a frozen dataclass derived from evaluation.values.estimator.Estimator",
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from evaluation.truth.regression import shapley_or_regression
 from evaluation.truth.semivalues import FloatArray
-from evaluation.values.estimators import Estimator
+from evaluation.values.estimator import Estimator
 from evaluation.values.observed_run import ObservedRun, RoundGame, mean_known
 from fedmerit.errors import BadInput
 from fedmerit.parameters import parameter

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from evaluation.results.final_models import final_models
 from evaluation.truth.semivalues import FloatArray
-from evaluation.values.estimators import Estimator
+from evaluation.values.estimator import Estimator
 from evaluation.values.observed_run import ObservedRun
 from fedmerit.errors import BadInput
 from fedmerit.parameters import parameter

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from evaluation.truth.semivalues import FloatArray
-from evaluation.values.estimators import Estimator
+from evaluation.values.estimator import Estimator
 from evaluation.values.observed_run import ObservedRun, mean_known
 from fedmerit.errors import BadInput
 

@@ -10,7 +10,8 @@ import pandas as pd
 from evaluation.display.table import Table
 from evaluation.results.ranks import Ranking, flips, ranking
 from evaluation.truth.semivalues import FloatArray
-from evaluation.values.estimators import Estimator, estimators, parse_all
+from evaluation.values.estimator import Estimator
+from evaluation.values.estimators import estimators, parse_all
 from evaluation.values.from_games import drift, shapley_matrix
 from evaluation.values.observed_run import DRAWS, ObservedRun, require_same_sites
 from evaluation.values.replay import observed_after

@@ -1,0 +1,24 @@
+"""The contract of an estimator of values: a frozen dataclass of parameters and one function of a run."""
+
+from typing import ClassVar
+
+from evaluation.truth.semivalues import FloatArray
+from evaluation.values.observed_run import ObservedRun
+from fedmerit.parameters import Checked
+
+
+class Estimator(Checked):
+    """What is said of the sites' worth, by one run."""
+
+    about: ClassVar[str]  # one line: what it is
+    observes: ClassVar[str] = ""  # the observer that a run needs for it; "": none
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) by site name, higher is worth more, in units of its own.
+
+        What does not depend on evaluated models is the same in all draws.
+
+        Raises:
+            BadInput: the run does not hold what it takes.
+        """
+        raise NotImplementedError
