@@ -145,3 +145,13 @@ def decoded(image: NDArray[np.uint8], *masks: NDArray[np.bool_], remarks: tuple[
     """A photograph (height, width, colours) and its masks (height, width) as a case of one slice."""
     colours = image.transpose(2, 0, 1).astype(np.float32)
     return Decoded(colours[None], np.stack(masks).astype(np.uint8)[None], remarks=remarks)
+
+
+def decode_rings(case: RawCase) -> Decoded:
+    """One photograph as a case of one slice, labels disc and cup by `load_rings`.
+
+    Raises:
+        BadInput: a file is unreadable, image and mask differ in shape, or the mask holds another value.
+    """
+    image = load(case.image, "RGB")
+    return decoded(image, *load_rings(case, image))

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from data_prep.images.photographs import EYE, decoded, load, load_rings
-from data_prep.raw import Decoded, RawCase, RawSite, files_below, pair, remember, site_folders, visible, with_strays
+from data_prep.images.photographs import EYE, decode_rings
+from data_prep.raw import RawCase, RawSite, files_below, pair, remember, site_folders, visible, with_strays
 from data_prep.readers.kind import fundus_kind
 
 
@@ -43,20 +43,10 @@ def _read_site(folder: Path) -> RawSite:
     return RawSite(folder.name, tuple(cases), tuple(left_out))
 
 
-def decode(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice; the disc includes the cup.
-
-    Raises:
-        BadInput: a file is unreadable, image and mask differ in shape, or the mask holds another value.
-    """
-    image = load(case.image, "RGB")
-    return decoded(image, *load_rings(case, image))
-
-
 KIND = fundus_kind(
     description="DoFE/FedDG fundus layout: <site>/{train,test}/ROIs/{image,mask}/*.png",
     find_sites=find_sites,
-    decode=decode,
+    decode=decode_rings,
     crops=("whole", "disc"),
     licence="research use; the terms of the data set that each site's images come from hold",
     citation="Wang et al., DoFE: domain-oriented feature embedding for generalizable fundus image segmentation on "

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from data_prep.images.photographs import decoded, load, load_rings, one_site
-from data_prep.raw import Decoded, RawCase, RawSite
+from data_prep.images.photographs import decode_rings, one_site
+from data_prep.raw import RawSite
 from data_prep.readers.kind import fundus_kind
 
 EXPECTED = (
@@ -28,20 +28,10 @@ def _role(path: Path) -> tuple[str, str]:
     return ("image", path.stem) if suffix == ".jpg" else ("", "neither a .jpg image nor below Disc_Cup_Masks")
 
 
-def decode(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, labels disc and cup; the disc includes the cup.
-
-    Raises:
-        BadInput: a file is unreadable, image and mask differ in shape, or the mask holds another value.
-    """
-    image = load(case.image, "RGB")
-    return decoded(image, *load_rings(case, image))
-
-
 KIND = fundus_kind(
     description="REFUGE: Training400, Validation400 and Test400 + Disc_Cup_Masks, as one site",
     find_sites=find_sites,
-    decode=decode,
+    decode=decode_rings,
     licence="research use",
     citation="Orlando et al., REFUGE challenge: a unified framework for evaluating automated methods for glaucoma "
     "assessment from fundus photographs, Medical Image Analysis 2020",

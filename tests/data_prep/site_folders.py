@@ -1,11 +1,8 @@
 """Site folders as `prepare` leaves them, made of balls and textures, and ways to spoil them."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
-import pytest
 from scipy.ndimage import gaussian_filter
 
 from data_prep.check import examine
@@ -78,21 +75,6 @@ def write_site(folder, name, seed):
     }
     (folder / "datalist.json").write_text(json.dumps(lists))
     (folder / "site.json").write_text(json.dumps(info))
-
-
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory):
-    root = tmp_path_factory.mktemp("hospital-share")
-    for task in TASKS:
-        for seed, site in enumerate(("HK", "UCL")):
-            write_site(root / task / site, task, seed)
-    return root
-
-
-@pytest.fixture
-def sites(clean, tmp_path, request):
-    task = getattr(request, "param", "prostate")
-    return Path(shutil.copytree(clean / task, tmp_path / "hospital-share" / task))
 
 
 def edit(path, change):

@@ -31,7 +31,7 @@ def test_disc_includes_cup(tmp_path, mode):
     site = fundus_site(tmp_path / "Domain1", train=("a",), test=())
     mask = site / "train" / "ROIs" / "mask" / "a.png"
     Image.fromarray(rings()).convert(mode).save(mask)
-    decoded = fundus.decode(only(tmp_path).cases[0])
+    decoded = fundus.KIND.decode(only(tmp_path).cases[0])
     disc, cup = decoded.label[0]
     np.testing.assert_array_equal(disc, rings() < 255)
     np.testing.assert_array_equal(cup, rings() == 0)
@@ -42,7 +42,7 @@ def test_disc_includes_cup(tmp_path, mode):
 def test_values_a_little_off_are_the_nearest(tmp_path):
     site = fundus_site(tmp_path / "Domain1", train=("a",), test=())
     save_png(site / "train" / "ROIs" / "mask" / "a.png", np.where(rings() == 0, 3, rings() - 2).astype(np.uint8))
-    np.testing.assert_array_equal(fundus.decode(only(tmp_path).cases[0]).label[0, 1], rings() == 0)
+    np.testing.assert_array_equal(fundus.KIND.decode(only(tmp_path).cases[0]).label[0, 1], rings() == 0)
 
 
 def test_no_cases(tmp_path):
@@ -71,14 +71,14 @@ def test_an_unreadable_file_is_named(tmp_path, kind):
     path = site / "train" / "ROIs" / kind / "a.png"
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(BadInput, match=f"{kind}/a.png: not a readable image"):
-        fundus.decode(only(tmp_path).cases[0])
+        fundus.KIND.decode(only(tmp_path).cases[0])
 
 
 def test_another_shape(tmp_path):
     site = fundus_site(tmp_path / "Domain1", train=("a",), test=())
     save_png(site / "train" / "ROIs" / "mask" / "a.png", rings(40))
     with pytest.raises(BadInput, match=r"mask/a.png: mask of shape \(40, 40\), but its image a.png has \(32, 32\)"):
-        fundus.decode(only(tmp_path).cases[0])
+        fundus.KIND.decode(only(tmp_path).cases[0])
 
 
 def test_another_value(tmp_path):
@@ -87,4 +87,4 @@ def test_another_value(tmp_path):
     mask[3, 3] = 64
     save_png(site / "train" / "ROIs" / "mask" / "a.png", mask)
     with pytest.raises(BadInput, match=r"mask/a.png: holds the value 64; expected 0 \(cup\)"):
-        fundus.decode(only(tmp_path).cases[0])
+        fundus.KIND.decode(only(tmp_path).cases[0])

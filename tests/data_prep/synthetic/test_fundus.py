@@ -12,4 +12,4 @@ def test_the_photograph_read_is_the_one_taken(tmp_path, monkeypatch):
     (site,) = fundus_rois.find_sites(tmp_path)
     image, mask = fundus.photograph(camera, np.random.default_rng([0, 0, 0, ord("L")]))
     np.testing.assert_array_equal(np.asarray(Image.open(site.cases[0].image)), image)
-    np.testing.assert_array_equal(fundus_rois.decode(site.cases[0]).label[0], [mask < 255, mask == 0])
+    np.testing.assert_array_equal(fundus_rois.KIND.decode(site.cases[0]).label[0], [mask < 255, mask == 0])
