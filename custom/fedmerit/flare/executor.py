@@ -114,19 +114,27 @@ class MeritExecutor(Executor):
         return attacking(site, attack_of(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Give the model, where models stay at the sites; remember what a filter, whosever, left of an update."""
+        """Refuse a job that cannot run here; remember what a filter, whosever, left of an update."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
-            self._follow_manifest(fl_ctx)  # first of all: it says whose code may be imported here
-        if event_type == EventType.START_RUN and from_site_to_site(
-            RunConfiguration.from_dict(self.plan).build_method()
-        ):
-            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
+            self._begin(fl_ctx)
         if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
             (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
             if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
                 self._site.sent(task, left.update)
+
+    def _begin(self, fl_ctx: FLContext) -> None:
+        """Give the model from now on, where models stay at the sites. Of a job that is refused no work is asked for."""
+        try:
+            self._follow_manifest(fl_ctx)  # first of all: it says whose code may be imported here
+            method = RunConfiguration.from_dict(self.plan).build_method()
+        except Exception as error:
+            tell(self, error, "job refused", fl_ctx)
+            self.system_panic(f"job refused ({type(error).__name__})", fl_ctx)
+            return
+        if from_site_to_site(method):
+            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
 
     def _give_model(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """A peer's answer. It, too, learns of an error that there was one."""
