@@ -302,7 +302,7 @@ def test_job_at_work_is_stopped(hospitals, export, fedmerit, tmp_path, wait_for)
     def told():
         return " ".join(fedmerit("status", job, "--kit", hospitals.admin).output.split())
 
-    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice 0\.\d+, weights", told()), PATIENCE)
+    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice \d+\.\d%, weights", told()), PATIENCE)
     result = fedmerit("abort", job, "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "ABORTED" in hospitals.wait(job)
