@@ -13,6 +13,7 @@ from data_prep.readers.kind import Kind
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
 
+ORGANS = ("prostate",)  # tasks of volumes whose labels are in one piece; lesions need not be
 DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels lie in a file of the same stem, or the reverse
 
 
@@ -106,7 +107,7 @@ def prepare_case(work: Work) -> Finished | Unusable:
         organ=np.flatnonzero(label.any(axis=(1, 2, 3))).tolist(),
         crop=asdict(box),
         spacing=_spacing(decoded, box, work.size),
-        remarks=[*decoded.remarks, *_blank(decoded), *_empty(work.kind, label), *_full(work.kind, decoded), *remarks],
+        remarks=[*decoded.remarks, *_blank(decoded), *_empty(work.kind, label), *_odd(work.kind, decoded), *remarks],
     )
     write_json(work.note, asdict(finished))
     return finished
@@ -167,7 +168,26 @@ def _empty(kind: Kind, label: NDArray[np.uint8]) -> list[str]:
     return [f"no {name} in its mask" for position, name in enumerate(kind.labels) if not label[:, position].any()]
 
 
-def _full(kind: Kind, case: Decoded) -> list[str]:
-    """A remark for each label that the whole case is."""
-    full: NDArray[np.bool_] = np.all(case.label, axis=(0, 2, 3))
-    return [f"{name} everywhere in its mask" for name, whole in zip(kind.labels, full, strict=True) if whole]
+def _odd(kind: Kind, case: Decoded) -> list[str]:
+    """A remark for each label that a whole case or slice is, and for each organ that slices in its midst lack."""
+    found = []
+    full: NDArray[np.bool_] = np.all(case.label, axis=(2, 3))  # (slices, labels)
+    shown: NDArray[np.bool_] = np.any(case.label, axis=(2, 3))
+    for name, whole, some in zip(kind.labels, full.T, shown.T, strict=True):
+        if whole.all():
+            found.append(f"{name} everywhere in its mask")
+        elif whole.any():
+            found.append(f"{name} everywhere in {_slices(whole)} of its mask")
+        places = np.flatnonzero(some)
+        if kind.task in ORGANS and len(places):
+            lacking = ~some
+            lacking[: places[0]] = lacking[places[-1] :] = False
+            if lacking.any():
+                found.append(f"no {name} in {_slices(lacking)} of its mask, between others that show it")
+    return found
+
+
+def _slices(which: NDArray[np.bool_]) -> str:
+    """By number, from 1, in the order in which they are stored."""
+    numbers = [str(place + 1) for place in np.flatnonzero(which)]
+    return f"slice {numbers[0]}" if len(numbers) == 1 else f"slices {', '.join(numbers)}"

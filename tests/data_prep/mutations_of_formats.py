@@ -356,8 +356,8 @@ def photographs(layout: Layout) -> Iterator[Mutation]:
             continue
         exact = not target.endswith(".jpg")
         for name, edit in PIXELS.items():
-            if part == "image" and name in ("grey", "colours"):  # another photograph, if no damaged one
-                continue
+            if name in ("grey", "colours") and (part == "image" or (name == "colours" and not exact)):
+                continue  # another photograph, or another compression of the same, if no damaged one
             yield Mutation(f"{part} {name}", target, partial(_resaved, target=target, edit=edit))
         if target.endswith((".png", ".tif")):
             yield Mutation(f"{part} of 16 bits", target, partial(_resaved, target=target, edit=_sixteen))
@@ -370,7 +370,7 @@ def photographs(layout: Layout) -> Iterator[Mutation]:
             for level in (0, 60, 255):
                 edit = partial(_blank, level)
                 yield Mutation(f"mask all {level}", target, partial(_resaved, target=target, edit=edit), True)
-        if exact:
+        if exact and (part == "mask" or not target.endswith(".tif")):  # uncompressed, it is another photograph
             yield Mutation(f"{part} flipped bits", target, lambda root, t=target: _noisy_middle(root / t))
         for width, height in ((65535, 65535), (20_000, 20_000), (4000, 4000), (0, 0), (1, 1)):
             apply = partial(_promised, target=target, width=width, height=height)

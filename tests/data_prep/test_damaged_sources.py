@@ -280,7 +280,8 @@ BOMBED = (
 GUARDED = """
 import json, resource, signal, sys
 from pathlib import Path
-from layouts import prepare
+from data_prep.preparation import Preparation
+from data_prep.prepare import prepare
 from fedmerit.errors import BadInput
 
 pages = int(Path("/proc/self/statm").read_text().split()[0])
