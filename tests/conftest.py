@@ -179,6 +179,20 @@ def hashes_of(run: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def assert_same_rounds() -> Callable[[Path, Path], None]:
+    """As `assert_same_ledger`, of a deployed run too, whose sites enrol with certificates."""
+    from fedmerit.records.ledger import Ledger
+
+    def compare(one: Path, other: Path) -> None:
+        done, same = (Ledger(run / "ledger.jsonl").records for run in (one, other))
+        assert done
+        for field in ("round", "participants", "updates", "weights", "contributions", "model"):
+            assert [record[field] for record in done] == [record[field] for record in same]
+
+    return compare
+
+
+@pytest.fixture(scope="session")
 def assert_same_ledger() -> Callable[[Path, Path], None]:
     """Two runs did the same in every round."""
 

@@ -89,7 +89,7 @@ def kill(run: Run, victim: str, how: str) -> None:
 
 
 @pytest.fixture
-def check_killed(fedmerit, hospitals, job, trained, assert_same_model, assert_same_ledger, tmp_path):
+def check_killed(fedmerit, hospitals, job, trained, assert_same_model, assert_same_rounds, tmp_path):
     def check(kills: list[tuple[str, str]], rounds: int, seed: int) -> None:
         draws = random.Random(seed)
         hospitals.gate.close(rounds - 1)
@@ -106,7 +106,7 @@ def check_killed(fedmerit, hospitals, job, trained, assert_same_model, assert_sa
         whole = trained(rounds=rounds, guard="on")
         assert_same_model(folder / "models/global.pt", whole / "models/global.pt")
         assert [record["participants"] for record in run.records()] == [hospitals.names] * rounds
-        assert_same_ledger(folder, whole)
+        assert_same_rounds(folder, whole)
         again = fedmerit("resume", run.job, "--kit", hospitals.admin)
         assert again.exit_code == 2
         assert "came to its end; fetch it" in again.stderr
