@@ -19,6 +19,16 @@ BenchSites = Annotated[
 ]
 Repetitions = Annotated[int, typer.Option(help="Of every case, interleaved; medians of fewer than 5 say little.")]
 Size = Annotated[int, typer.Option(help="Pixels of generated images.")]
+WorldsFolder = Annotated[
+    Path, typer.Option("--out", help="Folder of worlds, trainings and tables; what is done is not done again.")
+]
+Pool = Annotated[
+    Path | None,
+    typer.Option("--pool", help="Prepared sites whose patients are dealt.", show_default="generated, six hospitals"),
+]
+PoolSize = Annotated[int, typer.Option("--size", min=16, help="Pixels a side of generated images.")]
+PoolPatients = Annotated[int, typer.Option("--patients", min=5, help="Mean of generated patients a hospital.")]
+TrainingRounds = Annotated[int, typer.Option("--rounds", min=1, help="Of every training.")]
 
 
 def sites_of(sites: Path | None, out: Path, size: int, server_share: float = 0.0) -> Path:

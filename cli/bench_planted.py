@@ -1,11 +1,11 @@
 """``fedmerit bench planted``."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.app import Cluster, Jobs, Recipe, Settings, console, settings_of, specs_of, workers_of
+from cli.bench_options import Pool, PoolPatients, PoolSize, TrainingRounds, WorldsFolder
 from fedmerit.configuration.recipes import ROUNDS
 
 commands = typer.Typer()
@@ -13,19 +13,16 @@ commands = typer.Typer()
 
 @commands.command()
 def planted(
-    out: Annotated[Path, typer.Option(help="Folder of worlds, trainings and tables; what is done is not done again.")],
+    out: WorldsFolder,
     sites: Annotated[int, typer.Option(min=3, max=16, help="Of every world, a twin included.")] = 4,
-    pool: Annotated[
-        Path | None,
-        typer.Option(help="Prepared sites whose patients are dealt.", show_default="generated, six hospitals"),
-    ] = None,
+    pool: Pool = None,
     estimators: Annotated[
         str | None, typer.Option(metavar="NAME[:PARAMETER=VALUE],...", show_default="all of ours but proxy")
     ] = None,
     seeds: Annotated[str, typer.Option(help="Of dealing and of training.")] = "0,1,2,3,4,5,6,7,8,9",
-    rounds: Annotated[int, typer.Option(min=1, help="Of every training.")] = ROUNDS,
-    size: Annotated[int, typer.Option(min=16, help="Pixels a side of generated images.")] = 64,
-    patients: Annotated[int, typer.Option(min=3, help="Mean of generated patients a hospital.")] = 20,
+    rounds: TrainingRounds = ROUNDS,
+    size: PoolSize = 64,
+    patients: PoolPatients = 20,
     jobs: Jobs = None,
     cluster: Cluster = None,
     settings: Settings = None,

@@ -1,11 +1,11 @@
 """``fedmerit bench values``."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.app import Cluster, Jobs, Recipe, Settings, console, settings_of, specs_of, workers_of
+from cli.bench_options import Pool, PoolPatients, PoolSize, TrainingRounds, WorldsFolder
 from fedmerit.configuration.recipes import ROUNDS
 
 commands = typer.Typer()
@@ -13,7 +13,7 @@ commands = typer.Typer()
 
 @commands.command()
 def values(
-    out: Annotated[Path, typer.Option(help="Folder of worlds, trainings and tables; what is done is not done again.")],
+    out: WorldsFolder,
     worlds: Annotated[
         str,
         typer.Option(
@@ -21,17 +21,14 @@ def values(
             help="equal, sizes, double, noise, shifted, duplicate, narrow, outlier; asis: the sites as they are.",
         ),
     ] = "sizes:sites=4,noise:sites=4,duplicate:sites=4",
-    pool: Annotated[
-        Path | None,
-        typer.Option(help="Prepared sites whose patients are dealt.", show_default="generated, six hospitals"),
-    ] = None,
+    pool: Pool = None,
     estimators: Annotated[
         str | None, typer.Option(metavar="NAME[:PARAMETER=VALUE],...", help="Or proxy.", show_default="all of ours")
     ] = None,
     seeds: Annotated[str, typer.Option(help="Of training.")] = "0,1,2",
-    rounds: Annotated[int, typer.Option(min=1, help="Of every training.")] = ROUNDS,
-    size: Annotated[int, typer.Option(min=16, help="Pixels a side of generated images.")] = 64,
-    patients: Annotated[int, typer.Option(min=3, help="Mean of generated patients a hospital.")] = 20,
+    rounds: TrainingRounds = ROUNDS,
+    size: PoolSize = 64,
+    patients: PoolPatients = 20,
     jobs: Jobs = None,
     cluster: Cluster = None,
     draws: Annotated[int, typer.Option(min=1, help="Of patients, for the intervals.")] = 500,

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from evaluation.values import observed_trainings
 from evaluation.values.valued_runs import value_runs
 from evaluation.values.worlds import make, site_name
 from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.federation.checkpoint import is_finished
 
 MOST_OF_TWINS = 1.1  # of the one site's value
 Values = Mapping[str, float]  # of sites by name
@@ -34,6 +36,11 @@ class Case:
     heading: str
     worlds: Callable[[int], Sequence[str]]
     holds: Callable[[int, Sequence[Values]], bool]
+
+
+def _with_twin_and_without(n: int) -> list[str]:
+    """The worlds of n sites, one of them a twin, and of the same without it."""
+    return [f"duplicate:sites={n}", f"equal:sites={n - 1}"]
 
 
 def _noisy_is_last(n: int, values: Sequence[Values]) -> bool:
@@ -63,11 +70,7 @@ def _outlier_is_not_last(n: int, values: Sequence[Values]) -> bool:
 CASES = (
     Case("Noise for masks last", lambda n: [f"noise:sites={n}"], _noisy_is_last),
     Case("Twice the patients first", lambda n: [f"double:sites={n}"], _double_is_first),
-    Case(
-        f"Twins together at most {MOST_OF_TWINS:g} of the one",
-        lambda n: [f"duplicate:sites={n}", f"equal:sites={n - 1}"],
-        _twins_are_one,
-    ),
+    Case(f"Twins together at most {MOST_OF_TWINS:g} of the one", _with_twin_and_without, _twins_are_one),
     Case("Honest outlier not last", lambda n: [f"outlier:sites={n}"], _outlier_is_not_last),
 )
 
@@ -122,9 +125,10 @@ def values_of(planted: PlantedCases, on_end: Callable[[int, int], None] = lambda
         make(world, planted.pool, folder / "sites", seed)
         observed_trainings.begin(folder / "run", folder / "sites", seed, planted.rounds, planted.settings)
     folders = [folder / "run" for folder in places.values()]
-    done = iter(range(1, len(folders) + 1))
+    left = [folder for folder in folders if not is_finished(folder, planted.rounds)]
+    done = count(1)
     observed_trainings.work_off(
-        folders, planted.rounds, planted.workers, lambda folder, error: on_end(next(done), len(folders))
+        left, planted.rounds, planted.workers, lambda folder, error: on_end(next(done), len(left))
     )
     rows = []
     for (world, seed), folder in places.items():
@@ -170,7 +174,7 @@ def planted_tables(values: pd.DataFrame, sites: int) -> list[Table]:
 def _twins_by_the_one(told: pd.Series, sites: int, seeds: Sequence[int]) -> float:
     """Median over seeds of what the twins get together, by what the one site gets; NaN where that is not above 0."""
     one = site_name(1, sites - 1)
-    twice, once = (told.loc[f"{world}"] for world in (f"duplicate:sites={sites}", f"equal:sites={sites - 1}"))
+    twice, once = (told.loc[world] for world in _with_twin_and_without(sites))
     ratios = [
         (twice[seed, one] + twice[seed, f"{one}-copy"]) / once[seed, one] for seed in seeds if once[seed, one] > 0
     ]

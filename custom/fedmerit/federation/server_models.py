@@ -37,7 +37,7 @@ class Models:
         sites: their names, sorted.
     """
 
-    parameters: Tensor  # (d,) one for all, or (n, d); (0,): not seen here
+    parameters: Tensor  # (d,) one for all, or (n, d); d = 0: not seen here
     buffers: list[Buffers]  # of each site
 
     def __init__(self, config: RunConfiguration, network: nn.Module, sites: Sequence[str]):
@@ -46,8 +46,8 @@ class Models:
         self.buffers = [{}] * len(sites)
 
     def task_parts(self, row: int) -> dict[str, Any]:
-        """The fields of a `Task` that bring the model to the site at ``row``."""
-        return {"parameters": self.parameters, "buffers": self.buffers[row]}
+        """The fields of a `Task` that bring the model to the site at ``row``: nothing of what is not here."""
+        return {"parameters": torch.empty(0), "buffers": self.buffers[row]}
 
     def peer_parts(self, sharing: Sharing | None, row: int, round: int, missed: Sequence[bool]) -> dict[str, Any]:
         """The fields of a `Task` that bring the site at ``row`` to what its peers share with it."""

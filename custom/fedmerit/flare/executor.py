@@ -126,8 +126,8 @@ class MeritExecutor(Executor):
 
     def _begin(self, fl_ctx: FLContext) -> None:
         """Give the model from now on, where models stay at the sites. Of a job that is refused no work is asked for."""
+        self._follow_manifest(fl_ctx)  # first of all: it says whose code may be imported here
         try:
-            self._follow_manifest(fl_ctx)  # first of all: it says whose code may be imported here
             method = RunConfiguration.from_dict(self.plan).build_method()
         except Exception as error:
             tell(self, error, "job refused", fl_ctx)

@@ -50,8 +50,8 @@ def _tensors(arrays: Arrays) -> dict[str, Tensor]:
 
 
 def _named(network: nn.Module, vector: Tensor) -> dict[str, Tensor]:
-    """As `flat.named`; nothing of what has no entries here, in whose place the site has its own."""
-    return flat.named(network, vector) if vector.numel() else {}
+    """As `flat.named`; nothing of a vector (0,), in whose place the site has its own."""
+    return flat.named(network, vector) if len(vector) else {}
 
 
 def _vector(params: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:

@@ -19,6 +19,7 @@ from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.peers import ModelExchange, givers, gives
+from fedmerit.federation.server_models import ModelsAtSites
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
 from fedmerit.flare.executor import ERRORS
@@ -264,12 +265,14 @@ def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
     assert model_to_reply(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK).pairs == reply.pairs
 
 
-@pytest.mark.parametrize("nothing", [torch.empty(0), torch.empty(3, 0)], ids=["first round", "later, of three sites"])
-def test_what_stays_at_a_site_does_not_travel(nothing):
+@pytest.mark.parametrize("here", [torch.empty(0), torch.empty(3, 0)], ids=["first round", "later, of three sites"])
+def test_what_stays_at_a_site_does_not_travel(here):
     def over_the_wire(model):
         return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
 
-    task = Task(3, nothing, {}, others={"Birch": 0.5, "Cedar": NAN})
+    models = ModelsAtSites(PLAN, NETWORK, SITES)
+    models.parameters = here
+    task = Task(3, **models.task_parts(0), others={"Birch": 0.5, "Cedar": NAN})
     arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
     assert (arrived.parameters.numel(), arrived.buffers, arrived.peers) == (0, {}, {})
     assert arrived.others["Birch"] == 0.5
