@@ -38,7 +38,10 @@ log.addHandler(logging.NullHandler())
 
 
 class Commands(TyperGroup):
-    """Commands whose `BadInput` and `RunFailed` end as a message on standard error and exit code 2 or 1."""
+    """Commands whose `BadInput` and `RunFailed` end as a message on standard error and exit code 2 or 1.
+
+    So does what the system says of a file: 2, and 1 where the disk is full.
+    """
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """As typer shows it, but without the Markdown and tracebacks that it loads for that, which take the longest."""
@@ -60,10 +63,15 @@ class Commands(TyperGroup):
             _tell_error(printable(str(error), "\n\t"))
             raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
         except OSError as error:
-            if not is_full(error):
+            if is_full(error):
+                _tell_error(printable(f"the disk is full ({error}); make room, then give the same command again"))
+                raise typer.Exit(1) from None
+            if error.filename is None:
                 raise
-            _tell_error(printable(f"the disk is full ({error}); make room, then give the same command again"))
-            raise typer.Exit(1) from None
+            log.error("%s", error, exc_info=error)
+            told = f"{error.filename}: {error.strerror or error}; check the path and who may use it, or name another"
+            _tell_error(printable(told))
+            raise typer.Exit(2) from None
 
 
 def _tell_error(text: str) -> None:
@@ -161,12 +169,16 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 def assignments(settings: list[str] | None, option: str = "--set") -> dict[str, str]:
-    """The values of an option by name; `BadInput` where one is not NAME=VALUE."""
-    pairs = [setting.partition("=") for setting in settings or []]
-    for name, equals, _ in pairs:
+    """The values of an option by name; `BadInput` where one is not NAME=VALUE, or a name is given twice."""
+    values: dict[str, str] = {}
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
         if not name or not equals:
             raise BadInput(f"{option} {name}: expected NAME=VALUE")
-    return {name: value for name, _, value in pairs}
+        if name in values:
+            raise BadInput(f"{option} {name}: given twice, {values[name]} and {value}; give it once")
+        values[name] = value
+    return values
 
 
 Guard = Annotated[
@@ -177,11 +189,6 @@ OnVerdict = Annotated[
     str | None,
     typer.Option(metavar="show|withhold|exclude", help="What a verdict does to a site.", show_default="withhold"),
 ]
-
-
-def guarded(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a new run, whose guard is on where nothing else is said."""
-    return {"guard": "on", **settings}
 
 
 def settings_of(

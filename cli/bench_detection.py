@@ -61,6 +61,9 @@ def detection(
     named = {"all": tuple(known), "worst": bench.WORST}.get(attacks, tuple(attacks.split(";")))
     if folder is None and rounds != ROUNDS:
         raise BadInput(f"--rounds {rounds}: made-up sites have {ROUNDS}; give --sites or --generated")
+    of_networks = {"--set": settings, "--recipe": recipe, "--attacker": attacker, "--outlier": outlier}
+    if folder is None and (needless := [option for option, value in of_networks.items() if value]):
+        raise BadInput(f"{', '.join(needless)}: no network is trained on made-up sites; give --sites or --generated")
     asked = bench.DetectionBench(
         bench.TRAINED if folder else bench.MADE_UP,
         parse_methods(methods),

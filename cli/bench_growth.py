@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli.app import Method, Recipe, Settings, settings_of
+from cli.app import Method, Recipe, Settings, parse_whole, settings_of
 from cli.bench_options import BenchFolder, Repetitions, show_benchmark, tell_case
-from fedmerit.errors import BadInput
 
 commands = typer.Typer()
 
@@ -23,17 +22,13 @@ def growth(
     settings: Settings = None,
     recipe: Recipe = None,
 ) -> None:
-    """Seconds and memory of a local round by sites, network, image size and rounds, one at a time. Takes hours."""
+    """Seconds and memory of a local round by sites, network, image size and rounds, one at a time. Takes hours.
+
+    An option that is empty leaves its numbers out.
+    """
     from evaluation.benchmarks.growth import growth as measure
 
     axes = {"sites": sites, "width": width, "size": size, "rounds": rounds}
-    numbers = {axis: _numbers(axis, text) for axis, text in axes.items() if text}
+    numbers = {axis: parse_whole(text, f"--{axis}", least=1) for axis, text in axes.items() if text}
     found = measure(out, numbers, method, repetitions, settings_of(settings, recipe), tell_case(repetitions))
     show_benchmark(found, out, "seconds per round")
-
-
-def _numbers(axis: str, text: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise BadInput(f"--{axis} {text}: expected whole numbers, such as 2,4,8; or nothing, to leave it out") from None

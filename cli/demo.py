@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.app import Rounds, console, guarded
+from cli.app import Rounds, console
+from fedmerit.configuration.recipes import guarded
 
 SIZE, PATIENTS, RATIOS = 48, 14, (0.2, 0.12, 0.68)  # few to train on, so that it is quick; enough to test on
 SETTINGS = {"recipe": "quick", "batch_size": "4"}

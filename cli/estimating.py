@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.app import console, specs_of
+from cli.app import console, parse_whole, specs_of
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 
@@ -20,7 +20,7 @@ def value(
         typer.Option(
             metavar="NAME[:PARAMETER=VALUE],...",
             help="What says it; `all` of those that look at no image, or names as in docs/values.md.",
-            show_default="what the runs observed, contribution, data_size",
+            show_default="what the runs observed, contribution where the method has one, data_size",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of tables and figure.", show_default="RUN/values")] = None,
@@ -94,10 +94,4 @@ def power(
 
 
 def _numbers(text: str, option: str) -> list[int]:
-    try:
-        numbers = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        numbers = []
-    if not numbers or numbers[0] < 1:
-        raise BadInput(f"{option} {text}: expected whole numbers of 1 or more, parted by commas")
-    return numbers
+    return sorted(set(parse_whole(text, option, least=1)))

@@ -1,8 +1,9 @@
 """Commands about methods: what there is, and as NVFlare job folders."""
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,13 +23,15 @@ from cli.app import (
     Track,
     Values,
     console,
-    guarded,
     settings_of,
     specs_of,
     with_contributions,
 )
-from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.configuration.recipes import ROUNDS, guarded
 from fedmerit.errors import BadInput
+
+if TYPE_CHECKING:
+    from fedmerit.parameters import Rule
 
 COLUMNS = {  # of the table of methods, by the field of `About`
     "contribution": "contribution of a site",
@@ -45,16 +48,16 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="One of them: what its parameters are.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table as it stands in docs/methods.md.")] = False,
 ) -> None:
-    """The methods and how they differ, or the parameters of one."""
+    """The methods and how they differ; or what --set takes with one: its parameters, and those of every method."""
     if markdown:
         typer.echo(markdown_of_methods())
-    else:
-        table = _table_of_methods() if name is None else _table_of_parameters(name)
+        return
+    for table in [_table_of_methods()] if name is None else _tables_of_parameters(name):
         Console(width=max(console.width, 128)).print(table)  # narrower, words are cut
 
 
 def markdown_of_methods() -> str:
-    """The table of the README."""
+    """The table of docs/methods.md."""
     from fedmerit.methods.registry import METHODS
 
     lines = [["method", *COLUMNS.values()], ["---"] * (len(COLUMNS) + 1)]
@@ -74,23 +77,48 @@ def _table_of_methods() -> Table:
     return table
 
 
-def _table_of_parameters(name: str) -> Table:
+def _tables_of_parameters(name: str) -> list[Table]:
+    """What ``--set`` takes: of the method, and of every method."""
+    from fedmerit.configuration.run import OF_EVERY_METHOD
     from fedmerit.methods.registry import METHODS
-    from fedmerit.parameters import rules
 
     if name not in METHODS:
         raise BadInput(f"method {name!r}: unknown; expected one of {', '.join(METHODS)}")
-    known, table = rules(METHODS[name]), Table()
+    return [
+        _table_of_parameters(f"Parameters of {name}", {"": METHODS[name]}),
+        _table_of_parameters("Parameters of every method; the guard is off in compare and studies", OF_EVERY_METHOD),
+    ]
+
+
+def _table_of_parameters(title: str, groups: Mapping[str, type[Any]]) -> Table:
+    from fedmerit.configuration.run import settable
+    from fedmerit.parameters import rules
+
+    table = Table(title=title, title_justify="left")
     for header in ("parameter", "default", "range", "what it is"):
         table.add_column(header)
-    for one in fields(METHODS[name]):
-        expected = "true or false" if isinstance(one.default, bool) else known[one.name].expected()
-        table.add_row(one.name, _text(one.default), expected, known[one.name].text)
+    for group, kind in groups.items():
+        known = rules(kind)
+        if group:
+            table.add_section()
+            table.add_row(f"[bold]{group}[/]")
+        for one in settable(kind):
+            default = guarded({}).get(one.name, one.default)
+            table.add_row(one.name, _text(default), _range(known[one.name], default), known[one.name].text)
     return table
 
 
+def _range(rule: "Rule", default: Any) -> str:
+    if isinstance(default, bool):
+        return "true or false"
+    text = not rule.choices and (isinstance(default, str) or default is MISSING)
+    return "" if text else rule.expected()
+
+
 def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is MISSING else str(value)
 
 
 @commands.command()

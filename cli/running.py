@@ -36,17 +36,18 @@ from cli.app import (
     assignments,
     console,
     given,
-    guarded,
     settings_of,
     specs_of,
     with_contributions,
     workers_of,
 )
-from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.configuration.recipes import ROUNDS, guarded
 from fedmerit.errors import BadInput
 
+SETTINGS = ("recipe", "preset", "finish", "guard", "on_verdict")  # by options of their own, and by --set
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only", "contributions"), str),
+    **dict.fromkeys(SETTINGS, str),
     **dict.fromkeys(("rounds", "seed", "threads", "min_sites"), int),
     "round_timeout": float,
     "set": dict,
@@ -128,7 +129,8 @@ def run(
     if "out" not in options:
         raise BadInput("--out: missing; name the run folder to write")
     folder = Path(options.pop("out"))
-    if chosen := options.pop("set", {}) | settings_of(settings, recipe, finish, preset, guard, on_verdict):
+    named = {name: options.pop(name) for name in SETTINGS if name in options}
+    if chosen := named | options.pop("set", {}) | settings_of(settings, recipe, finish, preset, guard, on_verdict):
         options["settings"] = chosen
     if not resume:
         options["settings"] = chosen = guarded(chosen)
@@ -152,15 +154,16 @@ def run(
 def _read(config: Path | None) -> dict[str, Any]:
     """The options that a file holds, if there is one."""
     try:
-        content = tomllib.loads(config.read_text()) if config else {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        content = tomllib.loads(config.read_text("utf-8")) if config else {}
+    except (OSError, ValueError) as error:
         raise BadInput(f"{config}: not readable as TOML ({error})") from error
     content = {RENAMED.get(name, name): value for name, value in content.items()}
     if unknown := set(content) - set(CONFIG):
         raise BadInput(f"{config}: unknown option {', '.join(sorted(unknown))}; there are {', '.join(CONFIG)}")
     for name, value in content.items():
-        if type(value) is not CONFIG[name]:
-            raise BadInput(f"{config}: {name} is {value!r}; expected a value of type {CONFIG[name].__name__}")
+        kind = CONFIG[name]
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise BadInput(f"{config}: {name} is {value!r}; expected a value of type {kind.__name__}")
     return content
 
 

@@ -17,6 +17,7 @@ commands = typer.Typer()
 
 @commands.command()
 def survey(
+    ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder to write survey.html, survey.csv and the tables into.")],
     sites: Annotated[Path | None, typer.Option(help="Site folders on this machine.")] = None,
     kit: Annotated[
@@ -36,6 +37,9 @@ def survey(
 
     if sites is None and kit is None:
         raise BadInput("--sites or --kit: missing; name site folders on this machine, or an admin's kit")
+    source = ctx.get_parameter_source("kit")
+    if sites is not None and source is not None and source.name == "COMMANDLINE":  # FEDMERIT_KIT may stand beside it
+        raise BadInput("--sites, --kit: give one of both")
     try:
         question = Question(floor)
     except ValueError as error:

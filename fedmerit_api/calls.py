@@ -15,7 +15,7 @@ from evaluation.results.views import Results
 from evaluation.studies import comparison
 from evaluation.studies.cluster import Workers
 from evaluation.studies.requests import parse_methods
-from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.configuration.recipes import ROUNDS, guarded
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 
@@ -45,7 +45,7 @@ def run(
     out: Folder,
     method: str | None = None,
     sites: Folder | None = None,
-    rounds: int = ROUNDS,
+    rounds: int | None = None,
     *,
     on_round: OnRound = lambda record: None,
     resume: bool = False,
@@ -55,23 +55,29 @@ def run(
 
     Args:
         out: run folder to write.
-        method: name of a method; with ``resume`` that of the run.
+        method: name of a method; with ``resume`` None, or that of the run.
         sites: folder of site folders; likewise.
-        rounds: to train; likewise.
+        rounds: to train; None: `ROUNDS`, with ``resume`` those of the run.
         on_round: called with every round's ledger record as it is complete, with ``resume`` those done before first;
             what it raises ends the run, which can be resumed.
         resume: go on from the last complete round of ``out``.
         **options: further ones of `fedmerit.engines.runs.create`: seed, engine, threads, device, settings, attacks, ...
+            The guard of a new run is on, unless ``settings`` say ``guard="off"``.
 
     Raises:
-        BadInput: an option, a site or a parameter cannot be used.
+        BadInput: an option, a site or a parameter cannot be used; with ``resume``, or is not that of the run.
         RunFailed: the run did not come to its end.
     """
     folder = Path(out)
-    if not resume:
-        if method is None or sites is None:
-            raise TypeError("run() needs method and sites, or resume=True")
-        runs.create(folder, method, Path(sites), rounds, **options)
+    asked: dict[str, Any] = {"method": method, "sites": sites, "rounds": rounds, **options}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if resume:
+        runs.require_same(folder, given)
+    elif method is None or sites is None:
+        raise TypeError("run() needs method and sites, or resume=True")
+    else:
+        given["settings"] = guarded(given.get("settings", {}))
+        runs.create(folder, **given)
     runs.execute(folder, on_round)
     return load_run(folder)
 

@@ -119,12 +119,13 @@ def scripts() -> Path:
 
 @pytest.fixture(scope="session")
 def options(sites: Path) -> Callable[..., tuple[str, ...]]:
-    """The options of ``fedmerit run`` for a tiny run; keywords replace or add options, ``None`` removes one."""
+    """The options of ``fedmerit run`` for a tiny run; settings and keywords replace or add, ``None`` removes."""
 
     def build(*settings: str, **changes: object) -> tuple[str, ...]:
         chosen = {"method": "fedce", "sites": sites, "rounds": ROUNDS, "engine": "local"} | changes
         given = [text for name, value in chosen.items() if value is not None for text in (f"--{name}", str(value))]
-        return *given, *TINY, *(text for setting in settings for text in ("--set", setting))
+        named = {setting.partition("=")[0]: setting for setting in (*TINY[1::2], *settings)}
+        return *given, *(text for setting in named.values() for text in ("--set", setting))
 
     return build
 

@@ -22,7 +22,7 @@ class Layout:
     """How the vector of trainable parameters is made up."""
 
     tensor_sizes: tuple[int, ...]  # elements of each tensor in the vector, in order; they sum to d
-    owners: Tensor  # (d,) int32: the neuron that each parameter belongs to, -1: none
+    owners: Tensor  # (d,) int32: the neuron that each parameter belongs to, -1: none; all -1 if no neuron is allocated
     names: tuple[str, ...] = ()  # of those tensors; empty where they have none
     norms: tuple[bool, ...] = ()  # of those tensors: whether it is γ or β of a normalisation layer; empty: none is
     outputs: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))  # (labels, m) places in the

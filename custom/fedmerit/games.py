@@ -109,14 +109,33 @@ def coalition_values(reports: Reports, truncation: float) -> Tensor:
     """
     assert reports.candidates is not None
     utilities = reports.candidates.dice
-    judged = reports.candidates.judged
-    if judged is None:
-        values = shapley(utilities)
-    else:
-        values = torch.stack([shapley(game)[place] for place, game in enumerate(judged[reports.present])])
+    values = _judged_values(reports)
     if abs(float(utilities[-1] - utilities[0])) <= truncation:
         values = torch.zeros_like(values)
     return to_sites(values, reports.present)
+
+
+def leave_one_out_values(reports: Reports) -> Tensor:
+    """(n,) likewise what leaving each site out costs, of candidates of `all_but_one`."""
+    return to_sites(_judged_values(reports), reports.present)
+
+
+def all_but_one(count: int) -> Tensor:
+    """(k + 1, k) members of the coalitions without one each, and of all."""
+    return torch.cat([1 - torch.eye(count, dtype=torch.int64), torch.ones(1, count, dtype=torch.int64)])
+
+
+def values_of(utilities: Tensor, count: int) -> Tensor:
+    """(k,) of a game of k = ``count`` players: Shapley values, (2^k,); of `all_but_one` what leaving out costs."""
+    return shapley(utilities) if len(utilities) == 1 << count else utilities[-1] - utilities[:-1]
+
+
+def _judged_values(reports: Reports) -> Tensor:
+    assert reports.candidates is not None
+    count, judged = int(reports.present.sum()), reports.candidates.judged
+    if judged is None:
+        return values_of(reports.candidates.dice, count)
+    return torch.stack([values_of(game, count)[place] for place, game in enumerate(judged[reports.present])])
 
 
 # The cosine game: v(S) = cos(Σ_{i∈S} r_i u_i, u_N), whose utilities cost nothing that depends on d

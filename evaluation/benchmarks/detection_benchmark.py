@@ -115,7 +115,7 @@ def roles_of(sites: Path, attacker: str | None = None, outlier: str | None = Non
 
 
 def require_known(bench: DetectionBench) -> None:
-    """`BadInput` where an attack is none of that world, or the rounds of made-up sites are others."""
+    """`BadInput` where an attack is none of that world."""
     attacks = attack_matrix.ATTACKS if bench.world == MADE_UP else watched_federation.ATTACKS
     for attack in bench.attacks:
         if attack not in attacks:

@@ -236,6 +236,11 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", text.replace("=", "-")).strip("_")
 
 
+def plain_name(text: str) -> str:
+    """A spec as the name of a table or folder, with dashes alone: `in_run:last=2` as `in-run-last-2`."""
+    return "".join(letter if letter.isalnum() else "-" for letter in text)
+
+
 def write_tables(tables: Iterable[Table], folder: Path) -> None:
     """Each as CSV; and as LaTeX, where it has a caption."""
     for table in tables:

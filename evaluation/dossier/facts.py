@@ -20,6 +20,7 @@ from evaluation.report.marks import marked
 from evaluation.report.parts import surface_columns, trained
 from evaluation.report.words import listed, percent, points
 from evaluation.results.dice import SURFACES
+from evaluation.results.evaluate import ESTIMATED
 from evaluation.results.intervals import of_methods, of_sites
 from evaluation.results.run_folders import Run, together
 from evaluation.results.views import Results
@@ -118,8 +119,11 @@ def left_out(file: File) -> str:
 
 def preparation(file: File) -> str:
     """What was done to images."""
-    height, width = file.info["image_size"]
-    text = f"Slices of {height} x {width} pixels"
+    planned = file.info.get("plan", {}).get("preprocessing", {}).get("size")  # all that a deployment's run.json has
+    size = file.info.get("image_size") or planned or (file.folders[0].image_size if file.folders else None)
+    if size is None:
+        return ""
+    text = f"Slices of {size[0]} x {size[1]} pixels"
     if file.folders and (spacing := file.folders[0].info.get("spacing")):
         text += f" of {' x '.join(f'{side:g}' for side in spacing)} mm"
     kept = (
@@ -293,9 +297,14 @@ def external(file: File) -> str:
     found = []
     for table in sorted((file.run.path / "evaluation").glob("*.csv")):
         rows = pd.read_csv(table, dtype={"case": str})
-        others = rows[(rows["quantity"] == "dice") & ~rows["site"].isin(file.run.sites)]
-        found += [f"{site} {percent(part['value'].mean())}" for site, part in others.groupby("site")]
-    return f"Mean Dice at sites that took no part: {', '.join(found)}." if found else ""
+        if not {"split", "quantity", "site", "value"} <= set(rows):
+            continue  # another table, such as of losses
+        tested = rows[(rows["split"] == "testing") & (rows["quantity"] == "dice")]
+        others = tested[~tested["site"].isin(file.run.sites)]
+        told = [f"{site} {percent(part['value'].mean())}" for site, part in others.groupby("site")]
+        how = ", with BatchNorm statistics of their own training images" * table.stem.endswith(ESTIMATED)
+        found += [f"{', '.join(told)} ({table.name}{how})"] if told else []
+    return f"Mean test Dice at sites that took no part: {'; '.join(found)}." if found else ""
 
 
 def limits(file: File) -> str:

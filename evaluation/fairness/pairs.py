@@ -13,7 +13,7 @@ from evaluation.results.bootstrap import SiteDice
 from evaluation.results.dice import RUN
 from evaluation.results.views import Results
 from evaluation.truth.ground_truths import Truth
-from evaluation.truth.semivalues import NOBODY, FloatArray, normalised
+from evaluation.truth.semivalues import NOBODY, FloatArray, coalition_of, normalised
 
 Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seeds x sites
 
@@ -139,7 +139,7 @@ def estimates_of(results: Results, methods: Mapping[str, str]) -> dict[str, dict
 def _values(dice: SiteDice, truths: Sequence[Truth]) -> dict[str, FloatArray]:
     """(..., s, n) points of Dice: what each site is worth by the coalitions among the methods; NaN where not known."""
     utilities = {
-        frozenset(text.removeprefix(TRAINED).split("+")): 100 * dice.of(text).mean(axis=-1)
+        coalition_of(text.removeprefix(TRAINED)): 100 * dice.of(text).mean(axis=-1)
         for text in dice.methods
         if text.startswith(TRAINED)
     }

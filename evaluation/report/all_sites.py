@@ -162,7 +162,7 @@ def _drawn(results: Results, everything: Results) -> dict[str, Drawing]:
         text = "Test Dice of each hospital, a colour per method: bars are means, dots cases."
         means = results.dice.comparison[0]["site"]
         drawn["dice"] = Drawing(text, dots_and_bars.dice_bars(results), alt_texts.of_dice(pd.DataFrame(means)))
-    gains = of_sites(results.dice.intervals, "gain")
+    gains = of_sites(results.dice.intervals, "gain").dropna(subset="mean")  # none without a seed in common
     if not gains.empty:
         order = [method for method in results.methods if method in gains.index.unique("method")]
         best = [method for method in by_rank(of_methods(results.dice.intervals, "mean")) if method in order]

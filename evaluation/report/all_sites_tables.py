@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from evaluation.display.table import HEADINGS, MISSING, UNITS, Table, headed
-from evaluation.report import marks
+from evaluation.report import guard_bounds, marks
 from evaluation.report.hospitals import grounds_of
 from evaluation.report.other_models import other_models
 from evaluation.report.parts import averaged, surface_columns, with_intervals
@@ -41,7 +41,7 @@ def report_tables(
             caption = f"Test {HEADINGS[name]} of each site's own final model (row) at every site (column){over_seeds}"
             frame = headed(averaged(matrix) * UNITS.get(name, 1.0))
             found.append(Table("cross_site" if name == "dice" else f"cross_site_{name}", caption, frame, decimals=1))
-        if not of_sites(results.dice.intervals, "gain").empty:
+        if of_sites(results.dice.intervals, "gain")["mean"].notna().any():
             found += [_gains(results), *_surface_changes(results)]
     found += other_models(results)
     if not everything.rounds.contributions.empty:
@@ -49,6 +49,9 @@ def report_tables(
     marked = marks.marked(everyone)
     if not marked.empty:
         found.append(Table("marks", "Flagged, expelled and judged sites, and rejected replies", marked))
+    bounds = guard_bounds.bounded(everyone)
+    if not bounds.frame.empty:
+        found.append(bounds)
     costs = everything.rounds.costs
     if not costs.empty:
         found.append(Table("costs", f"Time and transfer per site and round{over_seeds}", headed(averaged(costs))))

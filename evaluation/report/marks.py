@@ -11,7 +11,8 @@ from evaluation.report.guard_verdicts import DOES, standings
 from evaluation.report.judgements import by_signs, of_planted
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
-from fedmerit.methods.fedce import CLAIM_TOLERANCE
+from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
+from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger
 
 MARKS = ("flagged", "rejected", "removed")
@@ -142,7 +143,10 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
         return reasons.get((number, site), "the ledger gives no reason")
     if what == "removed":
         return _threshold(run)
-    return f"its claimed cosine differs from what the server computed by more than {CLAIM_TOLERANCE:g}"
+    method = run.info["method"]
+    if method in METHODS and issubclass(METHODS[method], FedCE):
+        return f"its claimed cosine differs from what the server computed by more than {CLAIM_TOLERANCE:g}"
+    return "the method's own rule"
 
 
 def _threshold(run: Run) -> str:

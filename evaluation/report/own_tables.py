@@ -9,7 +9,7 @@ import pandas as pd
 from evaluation.display import curves, dots_and_bars
 from evaluation.display.pages import Drawing
 from evaluation.display.table import Table
-from evaluation.report import alt_texts, marks
+from evaluation.report import alt_texts, guard_bounds, marks
 from evaluation.report.agreement import Agreement
 from evaluation.report.contribution_shares import contribution_shares
 from evaluation.report.hospitals import grounds_of
@@ -64,6 +64,11 @@ def _tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
         others = [site for site in own.runs[0].sites if site != own.name]
         marked = marked.assign(Reason=[_unnamed(str(reason), others) for reason in marked["Reason"]])
         yield Table("own-marks", f"Where {own.name} was flagged or expelled, or its reply rejected", marked)
+    bounds = guard_bounds.bounded(own.runs)
+    if not bounds.frame.empty and (rows := bounds.frame[bounds.frame["Site"] == own.name]).size:
+        # how far a number was bounded tells the median of the others
+        kept = rows.drop(columns="Least [%]").reset_index(drop=True)
+        yield Table("own-bounds", f"What the guard bounded of {own.name}", kept)
     suspicions = marks.suspected(own.runs)[0]
     if not suspicions.frame.empty and (rows := suspicions.frame[suspicions.frame["Site"] == own.name]).size:
         # a suspicion relates the own number to all sites': with the own one it would tell the sum of the others'

@@ -21,6 +21,8 @@ from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import evaluate as overlaps_of
 from fedmerit.training.statistics import estimate_statistics, has_statistics
 
+ESTIMATED = "-estimated"  # ends the names of tables of statistics that each site estimated
+
 
 def evaluate(
     run: Path,
@@ -67,7 +69,7 @@ def evaluate(
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})
-    out = out or Path(run) / "evaluation" / f"{split}-{Path(sites).resolve().name}{'-estimated' * estimated}.csv"
+    out = out or Path(run) / "evaluation" / f"{split}-{Path(sites).resolve().name}{ESTIMATED * estimated}.csv"
     write_text(out, table.to_csv(index=False, lineterminator="\n"))
     return table
 

@@ -10,25 +10,27 @@ from evaluation.results.final_models import final_models
 from evaluation.results.run_folders import open_run
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
+from fedmerit.records.ledger import digest_of_texts
 from fedmerit.training.data import Case, open_sites
 from fedmerit.training.networks import patch_of
 from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import image_losses
 
-FILE = "testing-losses.csv"
+FILE = "testing-losses-{}.csv"  # by a digest of the sites
 
 
 def final_losses(run: Path, sites: Path) -> "pd.Series[float]":
     """By site, the mean soft Dice loss of its final model over the test images of all sites, 0 to 1.
 
     Args:
-        run: a finished run folder, which keeps what is computed in ``evaluation/testing-losses.csv``.
+        run: a finished run folder, which keeps what is computed in ``evaluation``.
         sites: the site folders it was trained on.
 
     Raises:
         BadInput: there are no final models, or no site has a test image.
     """
-    path = Path(run) / "evaluation" / FILE
+    whose = digest_of_texts([str(Path(sites).resolve()), *(site.digest for site in open_sites(sites))])
+    path = Path(run) / "evaluation" / FILE.format(whose[:16])
     if not path.exists():
         write_text(path, _computed(run, sites).to_csv(lineterminator="\n"))
     return pd.read_csv(path, index_col="site", dtype={"site": str})["loss"]

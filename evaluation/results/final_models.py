@@ -1,4 +1,4 @@
-"""The final models of a run: one global model, or one per site."""
+"""The final models of a run: one global model, or one per site; a site from which it was withheld has its own."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +55,7 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
     loaded: dict[str, nn.Module] = {}
 
     def model_of(site: SiteFolder) -> nn.Module:
-        shared = "global" in names or len(names) == 1
+        shared = site.name not in names and ("global" in names or len(names) == 1)
         name = ("global" if "global" in names else names[0]) if shared else site.name
         if name not in names:
             raise BadInput(

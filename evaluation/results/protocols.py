@@ -213,11 +213,13 @@ def audit(run: Path, sites: Path, protocols: str = "all", split: str = "testing"
         seed: of the draw of slices.
 
     Raises:
-        BadInput: an unknown protocol; no model, or one that does not fit a site; or no case.
+        BadInput: an unknown protocol, or one named twice; no model, or one that does not fit a site; or no case.
     """
     names = list(PROTOCOLS) if protocols == "all" else [name.strip() for name in protocols.split(",")]
     if unknown := [name for name in names if name not in PROTOCOLS]:
         raise BadInput(f"--protocols {unknown[0]}: expected all, or some of {','.join(PROTOCOLS)}")
+    if len(set(names)) < len(names):
+        raise BadInput(f"--protocols {protocols}: name each once")
     opened, model_of = open_run(run), final_models(run)
     amp = opened.info["training"].get("amp", False)
     scored = [Scored(model_of(site), site, split, amp, seed) for site in open_sites(sites) if site.cases(split)]

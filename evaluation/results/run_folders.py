@@ -90,11 +90,11 @@ def open_run(path: Path) -> Run:
             f"`fedmerit run --resume --out {path}`"
         )
     of_coalitions = (results["coalition"] != "") & ~results["quantity"].isin(PAIRS)
-    lacking = results["quantity"].isin(_lacking(info["method"])) | of_coalitions
+    lacking = results["quantity"].isin(without_meaning(info["method"])) | of_coalitions
     return Run(path, info, Results(results[~lacking]), str(info["method"]))
 
 
-def _lacking(method: str) -> list[str]:
+def without_meaning(method: str) -> list[str]:
     """Quantities that are recorded for every method, but mean nothing for this one."""
     about = METHODS[method].about if method in METHODS else None
     contributions = ["contribution", "reputation"] if about and about.contribution == "none" else []

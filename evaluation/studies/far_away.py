@@ -5,7 +5,6 @@ variable FEDMERIT_SITES (of the server's, FEDMERIT_SERVER_SITES) names one, else
 in either case they must have the digests that they have here.
 """
 
-import hashlib
 import os
 import platform
 from collections.abc import Mapping
@@ -80,13 +79,7 @@ def _find(variable: str, stated: Path, digests: Digests) -> Path:
 
 
 def _digests(root: Path) -> dict[str, str]:
-    """Of every site: one SHA-256 of site.json, which holds those of its arrays, and datalist.json."""
-    return {
-        site.name: hashlib.sha256(
-            (sha256(site.path / "site.json") + sha256(site.path / "datalist.json")).encode()
-        ).hexdigest()
-        for site in open_sites(root)
-    }
+    return {site.name: site.digest for site in open_sites(root)}
 
 
 @cache

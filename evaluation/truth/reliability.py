@@ -19,6 +19,7 @@ from evaluation.truth.semivalues import (
     Coalition,
     FloatArray,
     Weights,
+    coalition_of,
     coefficients,
     combined,
     named,
@@ -232,7 +233,7 @@ def _game(rows: pd.DataFrame, counts: FloatArray, utility: Utility) -> dict[Coal
         of_sites.append((filled[:, own] @ counts[own]) / np.where(amounts > 0, amounts, np.nan))
     utilities = utility.over(np.stack(of_sites))
     nobody = np.zeros(counts.shape[1]) if utility.sign > 0 else np.fmin.reduce(utilities, axis=0)
-    game = {frozenset(str(text).split("+")): utilities[row] for row, text in enumerate(rows.index)}
+    game = {coalition_of(str(text)): utilities[row] for row, text in enumerate(rows.index)}
     return {NOBODY: nobody, **game}
 
 

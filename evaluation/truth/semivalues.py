@@ -34,6 +34,11 @@ def text_of(coalition: Iterable[str]) -> str:
     return "+".join(sorted(coalition))
 
 
+def coalition_of(text: str) -> Coalition:
+    """The sites that `text_of` wrote."""
+    return frozenset(text.split("+")) if text else NOBODY
+
+
 def sites_of(game: Game) -> list[str]:
     """The sites of a game, by name: all that are in any of its coalitions."""
     return sorted(frozenset[str]().union(*game))

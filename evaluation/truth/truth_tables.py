@@ -10,7 +10,14 @@ from evaluation.results.ranks import ranking
 from evaluation.results.views import Results
 from evaluation.truth.power import reliability_table
 from evaluation.truth.reliability import POINTS, UTILITIES, Resampled, Values, by_weights, resample
-from evaluation.truth.semivalues import NOBODY, FloatArray, leave_one_out_weights, shapley_weights
+from evaluation.truth.semivalues import (
+    NOBODY,
+    Coalition,
+    FloatArray,
+    coalition_of,
+    leave_one_out_weights,
+    shapley_weights,
+)
 from fedmerit.errors import BadInput
 
 TRUTHS: Mapping[str, Values] = {
@@ -25,10 +32,11 @@ def tables_of_truth(results: Results, values: Mapping[str, Values] = TRUTHS) -> 
     Args:
         results: of a folder of trained coalitions.
         values: the truths, by name.
+
+    Raises:
+        BadInput: none of the truths is complete; the message says what each lacks.
     """
     found = _complete(results, values)
-    if not found:
-        return []
     tables = [reliability_table(found), *(_ranks(name, one) for name, one in found.items())]
     first = next(iter(found))
     tables.append(_by_utility(results, first, values[first]))
@@ -38,12 +46,14 @@ def tables_of_truth(results: Results, values: Mapping[str, Values] = TRUTHS) -> 
 
 
 def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resampled]:
-    found = {}
+    found, lacking = dict[str, Resampled](), list[str]()
     for name, of in values.items():
         try:
             found[name] = resample(results, of)
-        except BadInput:  # a truth that nobody asked for
-            continue
+        except BadInput as error:  # beside another, a truth that nobody asked for
+            lacking.append(f"{name}: {error}")
+    if not found:
+        raise BadInput("; ".join(lacking))
     return found
 
 
@@ -80,8 +90,8 @@ def _who_gains(results: Results, values: Values) -> Table:
     matrices = []
     for _, rows in dice.groupby(level="seed"):
         of_seed = rows.droplevel("seed")
-        game: dict[frozenset[str], FloatArray] = {NOBODY: np.zeros(of_seed.shape[1])}
-        game |= {frozenset(str(text).split("+")): line.to_numpy(dtype=np.float64) for text, line in of_seed.iterrows()}
+        game: dict[Coalition, FloatArray] = {NOBODY: np.zeros(of_seed.shape[1])}
+        game |= {coalition_of(str(text)): line.to_numpy(dtype=np.float64) for text, line in of_seed.iterrows()}
         if len(game) == 2 ** len(results.sites):
             matrices.append(values(game))
     frame = pd.DataFrame(POINTS * np.mean(matrices, axis=0), index=results.sites, columns=list(dice.columns))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from evaluation.results.views import Results
-from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray
+from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray, coalition_of
 from fedmerit.errors import BadInput
 
 
@@ -27,7 +27,7 @@ def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[in
     tested = set(dice.index.get_level_values("site"))
     for (seed, text), rows in dice.groupby(level=["seed", "method"]):
         there = set(rows.index.get_level_values("site"))
-        members = frozenset(str(text).split("+"))
+        members = coalition_of(str(text))
         if lacking := sorted((tested | members) - there):
             raise BadInput(
                 f"coalition {text}, seed {seed}: not tested on the cases of {', '.join(lacking)}; "

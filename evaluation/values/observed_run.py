@@ -16,7 +16,7 @@ import pandas as pd
 
 from evaluation.results.run_folders import open_run
 from evaluation.results.views import Results
-from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray
+from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray, coalition_of
 from fedmerit.errors import BadInput
 from fedmerit.federation import recorder
 from fedmerit.records.results import read_table
@@ -93,10 +93,7 @@ class ObservedRun:
     @cached_property
     def folders(self) -> list[SiteFolder]:
         """The sites' prepared images, of estimators that look at these; `BadInput` where they are elsewhere."""
-        root = self.info.get("sites_folder")
-        if root is None:
-            raise BadInput(f"{self.path}: its images are at the sites, and this estimator looks at images")
-        return open_sites(Path(str(root)), self.sites)
+        return prepared_sites(self.path, self.info)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -138,8 +135,8 @@ class ObservedRun:
         for place, site in enumerate(self.sites):
             if site in cases.columns.get_level_values("site"):
                 utilities[:, place] = self._drawn(site, cases.xs(site, axis=1, level="site").to_numpy(dtype=np.float64))
-        of = {coalition_of(str(text)): utilities[row] for row, text in enumerate(cases.index)}
-        return RoundGame(number, of, counts)
+        members = [NOBODY if text == recorder.NOBODY else coalition_of(str(text)) for text in cases.index]
+        return RoundGame(number, dict(zip(members, utilities, strict=True)), counts)
 
     def _drawn(self, site: str, cases: FloatArray) -> FloatArray:
         """(k, D) mean Dice of k models over the site's (k, cases), as observed and drawn; NaN where none has any."""
@@ -165,9 +162,12 @@ class ObservedRun:
         return {"training": float(self.results.rounds.of("seconds").sum().sum()), **of}
 
 
-def coalition_of(text: str) -> Coalition:
-    """The sites of a coalition as rows name it."""
-    return NOBODY if text == recorder.NOBODY else frozenset(text.split("+"))
+def prepared_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
+    """The images of a run's sites, by ``info``, its run.json; `BadInput` where they are not on this machine."""
+    root = info.get("sites_folder")
+    if root is None:
+        raise BadInput(f"{run}: its images are at the sites, and what is asked looks at images")
+    return open_sites(Path(str(root)), info["sites"])
 
 
 def mean_known(values: FloatArray, axis: int) -> FloatArray:

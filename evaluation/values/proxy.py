@@ -15,6 +15,7 @@ from evaluation.truth.coalitions import Training
 from evaluation.truth.regression import coalitions_to_train, least_squares_values
 from evaluation.truth.reliability import Resampled, Values, by_weights, resample
 from evaluation.truth.semivalues import Game, required, shapley_weights, sites_of
+from evaluation.values.worlds import make_once
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.parameters import Checked, parameter
 from fedmerit.training.data import open_sites
@@ -75,14 +76,14 @@ def train_proxy(
         on_end: called as `evaluation.truth.coalitions.work_off` does.
 
     Raises:
-        BadInput: something cannot be trained so.
+        BadInput: something cannot be trained so, or ``out`` is of other sites.
         RunFailed: a training failed.
     """
     small = sites
     if proxy.shrink > 1:
         small = out / "sites"
-        if not small.exists():
-            shrink(sites, small, proxy.shrink)
+        asked = {"sites": str(sites.resolve()), "shrink": proxy.shrink}
+        make_once(small, asked, lambda: shrink(sites, small, proxy.shrink))
     names = [site.name for site in open_sites(small)]
     if 2 ** len(names) <= proxy.most:
         chosen = [one for one in required(names, shapley_weights) if one]

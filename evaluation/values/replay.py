@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from evaluation.values.observed_run import prepared_sites
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.observation import ENCRYPTED
 from fedmerit.configuration.options import take_apart
@@ -17,7 +18,7 @@ from fedmerit.federation.observing_rounds import UPDATES, KeptRound, Observers, 
 from fedmerit.federation.recorder import OBSERVED, observed_rows
 from fedmerit.files import write_text
 from fedmerit.records.results import COLUMNS, Row, read_run, read_table
-from fedmerit.training.data import SiteFolder, open_sites
+from fedmerit.training.data import SiteFolder
 from fedmerit.training.networks import build_network
 from fedmerit.training.place import pick_device
 from fedmerit.values.observing import Observation
@@ -58,8 +59,7 @@ def observed_after(
         )
     tables = [there]
     for name, spec in lacking.items():
-        tables.append(_replayed(run, config, name, spec, open_sites(Path(info["sites_folder"]), info["sites"]), device,
-                                on_round))  # fmt: skip
+        tables.append(_replayed(run, config, name, spec, prepared_sites(run, info), device, on_round))
     return pd.concat([table for table in tables if len(table)], ignore_index=True) if any(map(len, tables)) else there
 
 

@@ -13,14 +13,15 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from evaluation.display.table import Table
+from evaluation.display.table import Table, plain_name
 from evaluation.results.ranks import ranking
 from evaluation.results.ranks import resample as resample_seeds
 from evaluation.studies.cluster import Workers
 from evaluation.truth import coalitions
 from evaluation.truth.power import reliability_table
-from evaluation.truth.reliability import POINTS, Resampled, by_weights, correlation, resample
-from evaluation.truth.semivalues import FloatArray, leave_one_out_weights, required, shapley_weights
+from evaluation.truth.reliability import POINTS, Resampled, correlation, resample
+from evaluation.truth.semivalues import FloatArray, required, shapley_weights
+from evaluation.truth.truth_tables import TRUTHS
 from evaluation.values import observed_trainings
 from evaluation.values.estimators import parse
 from evaluation.values.proxy import Proxy, train_proxy
@@ -33,7 +34,6 @@ from fedmerit.errors import BadInput
 from fedmerit.training.data import open_sites
 
 PROXY = "proxy"
-TRUTHS = {"Shapley": by_weights(shapley_weights), "leave-one-out": by_weights(leave_one_out_weights)}
 ESTIMATORS = (*observed_trainings.ESTIMATORS, PROXY)
 
 
@@ -86,7 +86,7 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
         BadInput: something asked for cannot be used.
         RunFailed: a training failed; the same call goes on from what is done.
     """
-    folder = bench.out / "".join(letter if letter.isalnum() else "-" for letter in world)
+    folder = bench.out / plain_name(world)
     if world == AS_IS:
         sites, expected = bench.pool, "not planted"
     else:
@@ -163,9 +163,9 @@ def bench_tables(judged: Sequence[Judged]) -> list[Table]:
     """Estimators by worlds, how good every world's truth is, and what the values are."""
     tables = [_agreements(name, judged) for name in TRUTHS]
     for one in judged:
-        table = reliability_table(one.truths)
-        tables.append(Table(f"reliability-{_plain(one.world)}", f"World {one.world} ({one.expected}): {table.caption}",
-                            table.frame, decimals=table.decimals))  # fmt: skip
+        table, name = reliability_table(one.truths), f"reliability-{plain_name(one.world)}"
+        caption = f"World {one.world} ({one.expected}): {table.caption}"
+        tables.append(Table(name, caption, table.frame, decimals=table.decimals))
         tables.append(_values(one))
     return tables
 
@@ -205,11 +205,7 @@ def _values(one: Judged) -> Table:
     columns |= {spec: said[..., 0].mean(axis=0) for spec, said in one.said.items()}
     frame = pd.DataFrame(columns, index=sites).rename_axis("Site").reset_index()
     caption = f"World {one.world} ({one.expected}): means over seeds, estimators in units of their own"
-    return Table(f"values-{_plain(one.world)}", caption, frame, decimals=3)
-
-
-def _plain(text: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in text)
+    return Table(f"values-{plain_name(one.world)}", caption, frame, decimals=3)
 
 
 def require_worlds(specs: Sequence[str], estimators: Sequence[str]) -> None:

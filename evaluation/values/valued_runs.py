@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from evaluation.display.table import Table
+from evaluation.display.table import Table, plain_name
 from evaluation.results.ranks import Ranking, flips, ranking
+from evaluation.results.run_folders import without_meaning
 from evaluation.truth.semivalues import FloatArray
 from evaluation.values.estimator import Estimator
 from evaluation.values.estimators import estimators, parse_all
@@ -17,6 +18,7 @@ from evaluation.values.observed_run import DRAWS, ObservedRun, require_same_site
 from evaluation.values.replay import observed_after
 from fedmerit.errors import BadInput
 from fedmerit.federation.observing_rounds import UPDATES
+from fedmerit.records.results import read_run
 
 POINTS = 100.0
 UNMEASURED = "counted, not measured: it has no interval, and how far worth differs with it is not known"
@@ -70,7 +72,8 @@ def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[
     seen = set.intersection(*(set(ObservedRun(path).rows["split"]) for path in paths))
     kept = everything and all((path / UPDATES).is_dir() for path in paths)
     observed = [name for name, kind in estimators().items() if kind.observes and (kept or kind.observes in seen)]
-    return [*observed, "contribution", "data_size"]
+    own = [] if any("contribution" in without_meaning(read_run(path)["method"]) for path in paths) else ["contribution"]
+    return [*observed, *own, "data_size"]
 
 
 def _observed(
@@ -112,7 +115,7 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
     told = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds, of one seed alone"
     verdict = "" if one.tells_any else "; NO TWO SITES CAN BE TOLD APART by this"
     caption = f"{spec}: values with 95 % intervals {told}{verdict}" if one.measured else f"{spec}: {UNMEASURED}"
-    return Table(f"values-{_file_name(spec)}", caption, shown.rename(columns=names),
+    return Table(f"values-{plain_name(spec)}", caption, shown.rename(columns=names),
                  low=low.rename(columns=names), high=high.rename(columns=names), decimals=2)  # fmt: skip
 
 
@@ -152,7 +155,3 @@ def units(valued: Valued) -> dict[str, str]:
 
 def _is_dice(spec: str) -> bool:
     return spec.partition(":")[0] in ("in_run", "carried", "others_lose")
-
-
-def _file_name(spec: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in spec)

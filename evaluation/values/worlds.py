@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.dealing import Scheme
+from data_prep.folders import holds_something
 from data_prep.partition import partition
 from data_prep.preparation import Preparation
 from data_prep.prepare import prepare
+from evaluation.studies.study_folders import require_unchanged
 from fedmerit.configuration import options
 from fedmerit.errors import BadInput
+from fedmerit.files import write_json
 from fedmerit.parameters import Checked, parameter
 from fedmerit.training.data import open_sites
 
@@ -98,10 +101,27 @@ def parse(spec: str) -> tuple[str, World]:
     return options.take_apart(spec)[0], world
 
 
+def make_once(folder: Path, asked: Mapping[str, Any], make: Callable[[], object]) -> None:
+    """Make a folder that is not there; ``FOLDER.json`` beside it says what it was made of.
+
+    Raises:
+        BadInput: it is there, and was made of something else than what is ``asked`` for.
+    """
+    record = folder.with_name(f"{folder.name}.json")
+    require_unchanged(record, asked)
+    if not holds_something(folder):
+        make()
+    write_json(record, asked)
+
+
 def generate(out: Path, size: int, patients: int, seed: int = 0) -> Path:
-    """The patients of generated hospitals that worlds are dealt from; what is there is left as it is."""
-    if not (out / "site1" / "site.json").exists():
-        prepare(Preparation(GENERATED, size=size, patients=patients, seed=seed), out)
+    """The patients of generated hospitals that worlds are dealt from; what is there is left as it is.
+
+    Raises:
+        BadInput: what is there is of another size, other patients or another seed.
+    """
+    asked = Preparation(GENERATED, size=size, patients=patients, seed=seed)
+    make_once(out, {"size": size, "patients": patients, "seed": seed}, lambda: prepare(asked, out))
     return out
 
 
@@ -115,7 +135,7 @@ def make(spec: str, pool: Path, out: Path, seed: int = 0) -> str:
         seed: moves who goes where.
 
     Raises:
-        BadInput: there are too few patients.
+        BadInput: there are too few patients, or the world that is there was dealt from another pool.
     """
     kind, world = parse(spec)
     sources = [site.name for site in open_sites(pool)]
@@ -124,6 +144,6 @@ def make(spec: str, pool: Path, out: Path, seed: int = 0) -> str:
         raise BadInput(
             f"--worlds {spec}: {pool} holds {sources[0]} alone; an outlier takes another hospital's patients"
         )
-    if not out.exists():
-        partition(pool, out, planted.scheme, **planted.options)
+    asked = {"pool": str(pool.resolve()), "seed": seed}
+    make_once(out, asked, lambda: partition(pool, out, planted.scheme, **planted.options))
     return planted.expected

@@ -27,6 +27,11 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
         (RunFailed("no reply,\nlogs: here"), 1, "no reply,\nlogs: here"),
         (RunFailed("a\x1b[2J"), 1, r"a\x1b[2J"),
         (FULL, 1, f"the disk is full ({FULL}); make room, then give the same command again"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/out/run.json"),
+            2,
+            "/out/run.json: Permission denied; check the path and who may use it, or name another",
+        ),
     ],
 )
 def test_errors_end_as_a_message_and_an_exit_code(error, code, told):
@@ -45,6 +50,19 @@ def test_errors_end_as_a_message_and_an_exit_code(error, code, told):
     assert (result.exit_code, result.stderr, result.stdout) == (code, f"error: {told}\n", "")
 
 
+def test_an_error_of_no_file_stays_what_it_is():
+    app = typer.Typer(cls=Commands)
+
+    @app.command()
+    def fail() -> None:
+        raise TimeoutError("no answer")
+
+    @app.command()
+    def other() -> None: ...
+
+    assert isinstance(CliRunner().invoke(app, ["fail"]).exception, TimeoutError)
+
+
 def test_options_with_a_value():
     assert given(rounds=0, device=None, only="") == {"rounds": 0, "only": ""}
 
@@ -54,6 +72,8 @@ def test_assignments():
     assert assignments(None) == {}
     with pytest.raises(BadInput, match="--attack zero: expected NAME=VALUE"):
         assignments(["zero"], "--attack")
+    with pytest.raises(BadInput, match="--set lr: given twice, 1 and 2; give it once"):
+        assignments(["lr=1", "depth=3", "lr=2"])
 
 
 def test_a_number_of_runs_at_a_time():

@@ -45,6 +45,8 @@ def test_prepare(fedmerit, tmp_path):
         (("growth", "--sites", "1"), "--sites 1: too few"),
         (("detection", "--attacks", "sleep"), "--attacks sleep: unknown for made-up sites"),
         (("detection", "--rounds", 5), "made-up sites have 15"),
+        (("detection", "--set", "lr=1", "--recipe", "unet"), "--set, --recipe: no network is trained on made-up sites"),
+        (("detection", "--attacker", "site1", "--outlier", "site2"), "--attacker, --outlier: no network"),
         (("detection", "--guard", "maybe"), "expected one of on, off"),
         (("growth", "--width", "many"), "--width many: expected whole numbers"),
     ],

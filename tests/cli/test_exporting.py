@@ -1,13 +1,18 @@
 """`fedmerit methods` and `fedmerit export`; the jobs themselves are tested with `fedmerit.flare`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from made_photographs import write_photographs
 
+from fedmerit.configuration.run import Network, Training
+from fedmerit.guard.settings import Guarding
 from fedmerit.methods.registry import METHODS
 from fedmerit.parameters import rules
+
+FIXED = ("in_channels", "labels")  # by the sites
 
 
 def test_methods_prints_the_table(fedmerit, monkeypatch):
@@ -31,6 +36,12 @@ def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeyp
     for name, rule in rules(METHODS[method]).items():
         row = next(line for line in result.output.splitlines() if f" {name} " in line)
         assert rule.text in row
+    for kind in (Training, Network, Guarding):  # --set takes these too
+        for name, rule in rules(kind).items():
+            assert (f" {name} " in result.output and rule.text in result.output) == (name not in FIXED)
+    assert "(1 - t/T)^0.9" in result.output
+    assert re.search(r" guard +│ on ", result.output)  # as of new runs
+    assert re.search(r" lr +│ 0.001 +│ above 0 ", result.output)
     shown = {"cffl": ("above 0, at most 1", "one of sparse, global", "true or false", "0.166667")}
     assert all(told in result.output for told in shown.get(method, ()))
 

@@ -73,6 +73,7 @@ def test_report_of_several_runs_for_one_hospital(fedmerit, tmp_path):
     assert "Alder" not in page
 
 
+@pytest.mark.slow
 def test_report_into_a_folder(fedmerit, tmp_path):
     run = make_run(tmp_path / "run", rounds=2)
     assert fedmerit("report", run, "--out", tmp_path / "for" / "all", "--no-images").exit_code == 0

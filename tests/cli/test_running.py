@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,18 @@ def test_the_command_line_goes_before_the_config_file(fedmerit, config, sites, t
     assert asked == [(Path("here"), told)]
 
 
+def test_a_config_file_may_hold_every_option_of_settings(fedmerit, config, run, asked):
+    """Beneath --set and the table of it, as on the command line; and a whole number for seconds."""
+    top = "recipe = 'quick'\nfinish = 'own'\nguard = 'off'\non_verdict = 'show'\npreset = 'fedce'\n"
+    config.write_text(f"{top}round_timeout = 60\n{config.read_text()}on_verdict = 'exclude'\n")
+    result = fedmerit("run", "--out", run, "--config", config, "--recipe", "unet")
+    assert result.exit_code == 0, result.output
+    expected = {"recipe": "unet", "finish": "own", "guard": "off", "on_verdict": "exclude", "preset": "fedce"}
+    assert expected.items() <= asked[0][1]["settings"].items()
+    assert not asked[0][1].keys() & expected.keys()
+    assert asked[0][1]["round_timeout"] == 60
+
+
 @pytest.mark.parametrize("name", ["attacks", "behaviours"])
 def test_a_config_file_may_hold_attacks(fedmerit, config, run, asked, name):
     """By their earlier name too."""
@@ -130,11 +143,13 @@ def test_a_config_file_may_hold_attacks(fedmerit, config, run, asked, name):
         ("engine = 'cloud'", ["engine", "cloud"]),
         ("method = 3", ["method", "3"]),
         ("attacks = 'zero'", ["attacks", "zero", "dict"]),
+        ("recipe = 3", ["recipe", "3", "str"]),
+        ("method = 'fédavg'", ["run.toml", "TOML", "utf-8"]),
     ],
 )
 def test_a_config_file_that_cannot_be_used(fedmerit, options, tmp_path, run, text, words):
     config = tmp_path / "run.toml"
-    config.write_text(text)
+    config.write_text(text, encoding="latin-1")
     name = text.split()[0]
     given = options(**({name: None} if name in ("rounds", "engine", "method", "sites") else {}))
     refused(fedmerit("run", "--out", run, "--config", config, *given), *words)
@@ -276,8 +291,9 @@ def test_a_site_whose_images_are_nan_is_rejected_in_every_round(
     own_sites, options, small, fedmerit, tmp_path, assert_same_model, engine
 ):
     spoil_images(own_sites / "site2")
+    tiny = partial(options, *small[1::2], method="fedavg", sites=own_sites, rounds=2)
     run = tmp_path / "spoiled/run"
-    result = fedmerit("run", "--out", run, *options(method="fedavg", sites=own_sites, engine=engine, rounds=2), *small)
+    result = fedmerit("run", "--out", run, *tiny(engine=engine))
     assert result.exit_code == 0, result.output
     records = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
     assert [list(record["rejected"]) for record in records] == [["site2"]] * 2
@@ -286,7 +302,7 @@ def test_a_site_whose_images_are_nan_is_rejected_in_every_round(
 
     shutil.rmtree(own_sites / "site2")
     without = tmp_path / "without/run"
-    fedmerit("run", "--out", without, *options(method="fedavg", sites=own_sites, rounds=2), *small)
+    fedmerit("run", "--out", without, *tiny())
     assert_same_model(run / "models/global.pt", without / "models/global.pt")
     tested = read_results(run).query("split == 'testing' and quantity == 'dice'")
     assert set(tested["site"]) == {"site1", "site2", "site3"}
@@ -390,7 +406,7 @@ def test_only_some_sites_take_part(fedmerit, options, small, sites, tmp_path, as
         ("expected", {"sites": two}, ()),
         ("only", {}, ("--config", tmp_path / "run.toml")),
     ):
-        result = fedmerit("run", "--out", tmp_path / folder, *options(rounds=1, **changes), *small, *more)
+        result = fedmerit("run", "--out", tmp_path / folder, *options(*small[1::2], rounds=1, **changes), *more)
         assert result.exit_code == 0, result.output
     assert_same_run(tmp_path / "expected", tmp_path / "only")
     assert (read_run(tmp_path / "only")["only"], read_run(tmp_path / "only")["sites"]) == (["site1", "site3"],) * 2

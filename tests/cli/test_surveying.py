@@ -56,6 +56,10 @@ def test_what_is_missing_is_said(fedmerit, sites, tmp_path, monkeypatch):
     monkeypatch.delenv("FEDMERIT_KIT", raising=False)
     assert "--sites or --kit" in fedmerit("survey", "--out", tmp_path).stderr
     assert "from 2 on" in fedmerit("survey", "--sites", sites, "--floor", 1, "--out", tmp_path).stderr
+    both = ("survey", "--sites", sites, "--floor", 1, "--out", tmp_path)
+    assert "--sites, --kit: give one of both" in fedmerit(*both, "--kit", tmp_path).stderr
+    monkeypatch.setenv("FEDMERIT_KIT", str(tmp_path))  # stands in the environment for other commands
+    assert "from 2 on" in fedmerit(*both).stderr
 
 
 def test_the_floor_offered_is_the_one_of_the_list():

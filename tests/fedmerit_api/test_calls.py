@@ -8,6 +8,7 @@ from made_photographs import write_photographs
 import fedmerit
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
+from fedmerit.records.results import read_run
 
 SETTINGS = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augment": False}
 
@@ -37,7 +38,11 @@ def test_rounds_one_by_one_until_one_has_seen_enough(sites, tmp_path):
         if record["round"] == 1:
             break
     assert not is_finished(tmp_path / "run", 4)
-    again = [record["round"] for record in fedmerit.rounds(tmp_path / "run", resume=True)]
+    assert read_run(tmp_path / "run")["plan"]["guard"]["guard"] == "on"  # as with the command
+    for changed in ({"rounds": 5}, {"seed": 1}, {"settings": {**SETTINGS, "width": 4}}):
+        with pytest.raises(BadInput, match=f"was started with {next(iter(changed))}"):
+            fedmerit.run(tmp_path / "run", resume=True, **changed)
+    again = [record["round"] for record in fedmerit.rounds(tmp_path / "run", resume=True, settings=SETTINGS)]
     assert again == [0, 1, 2, 3]  # those done before come first
     assert is_finished(tmp_path / "run", 4)
 

@@ -8,9 +8,9 @@ from fedmerit.errors import BadInput
 
 ROUNDS = 100  # of a run, where its recipe does not say otherwise
 
-# beneath every recipe: an organ is in one piece; a site of few photographs takes few steps a round, unless small ones
+# beneath every recipe: an organ is in one piece; a site of few images takes few steps a round, unless small ones
 OF_TASKS: Mapping[str, Mapping[str, Any]] = {
-    "prostate": {"largest": True},
+    "prostate": {"largest": True, "batch_size": 2},
     "fundus": {"largest": True, "batch_size": 2},
     "fundus-disc": {"largest": True, "batch_size": 2},
 }
@@ -73,6 +73,11 @@ PRESETS: Mapping[str, Preset] = {  # by method; of several data sets CIFAR-10's,
         {"alpha": 0.5, "lambda0": 50.0, "tau_opt": 0.25, "tau_max": 0.75, "warmup": 25},
     ),
 }
+
+
+def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a new run, whose guard is on where nothing else is said."""
+    return {"guard": "on", **settings}
 
 
 def with_preset(settings: Mapping[str, Any], method: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 from collections import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, get_origin, get_type_hints
 
@@ -102,7 +102,7 @@ class Training(Checked):
     momentum: float = parameter(0.0, "of sgd", low=0, below=1)
     weight_decay: float = parameter(0.0, "adam, sgd: L2; adamw: decoupled", low=0)
     clip_norm: float = parameter(0.0, "longest gradient of a step; 0: any", low=0)
-    batch_size: int = parameter(8, "slices of a step; 2 by default of photographs (fundus)", low=1, high=4096)
+    batch_size: int = parameter(8, "slices of a step; 2 by default of prostate and fundus", low=1, high=4096)
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
     steps: int = parameter(0, "of the optimiser per round, in the place of epochs; 0: epochs", low=0, high=1_000_000)
     organ_share: float = parameter(
@@ -136,6 +136,8 @@ class Training(Checked):
         False, "also test what a site trained on its validation split: evidence of free riders"
     )
 
+
+OF_EVERY_METHOD: Mapping[str, type[Any]] = {"training": Training, "network": Network, "guard": Guarding}
 
 # what versions did that wrote down no such name
 NETWORK_BEFORE: Mapping[str, Any] = {"architecture": "unet", "mirrored": False, "largest": False}
@@ -201,11 +203,14 @@ class RunConfiguration(Checked):
                 f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(method.optimizers)}; "
                 f"add --set optimizer={method.optimizers[0]}"
             )
-        if isinstance(method, TrainsLocally) and method.optimizers and self.training.momentum:
-            raise BadInput(
-                f"momentum={self.training.momentum:g}: method {self.method} needs steps of the learning rate times the "
-                "gradient; leave momentum out"
-            )
+        plain = isinstance(method, TrainsLocally) and method.optimizers
+        others = {name: getattr(self.training, name) for name in ("momentum", "clip_norm") if plain}
+        for name, value in others.items():
+            if value:
+                raise BadInput(
+                    f"{name}={value:g}: method {self.method} needs steps of the learning rate times the gradient; "
+                    f"leave {name} out"
+                )
         observers = require_observers(self.values, self.keep_updates, self.method, method)
         return RunConfiguration(**vars(self) | {"parameters": asdict(method), "values": observers})
 
@@ -220,16 +225,15 @@ def _with_statistics_of_the_run(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**values, "parameters": rest, "training": {**(values.get("training") or {}), "statistics": rule}}
 
 
+def settable(kind: type[Any]) -> list[Field[Any]]:
+    """The fields of a part of a run that are not fixed by its sites."""
+    return [part for part in fields(kind) if part.name not in ("in_channels", "labels")]
+
+
 def parameter_names(method: str) -> dict[str, list[str]]:
     """What can be set, by group: of the method, the training, the network, the guard."""
-    groups: dict[str, type[Any]] = {
-        "parameters": METHODS[method],
-        "training": Training,
-        "network": Network,
-        "guard": Guarding,
-    }
-    fixed = {"in_channels", "labels"}  # by the sites
-    return {group: [part.name for part in fields(kind) if part.name not in fixed] for group, kind in groups.items()}
+    groups: dict[str, type[Any]] = {"parameters": METHODS[method], **OF_EVERY_METHOD}
+    return {group: [part.name for part in settable(kind)] for group, kind in groups.items()}
 
 
 def make_configuration(

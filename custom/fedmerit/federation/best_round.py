@@ -13,7 +13,8 @@ from fedmerit.files import write_atomically
 from fedmerit.training.overlaps import mean_dice
 from fedmerit.wire.messages import Evaluated
 
-FILE = "best.pt"  # in the run folder, until the run ends
+# In the run folder, until the run ends: the best round's and, until its checkpoint, those of the best before.
+FILES = "best*.pt"
 
 
 class BestRound:
@@ -24,7 +25,7 @@ class BestRound:
     """
 
     def __init__(self, run: Path):
-        self._path = run / FILE
+        self._run = run
         self.round = -1  # whose models these are: those that it sent out; -1: none yet
         self.dice = -math.inf  # mean over sites of their mean validation Dice
 
@@ -32,20 +33,29 @@ class BestRound:
         """The models that ``round`` sent out, by what all sites replied; nothing where one is missing."""
         of_sites = [mean_dice(reply.overlaps) for reply in replies if reply]
         if len(of_sites) == len(replies) and self._better(of_sites):
+            content = {
+                "models": models.parameters,
+                "buffers": models.buffers,
+                "alone": list(models.alone),
+                "round": round,
+            }
+            write_atomically(self._file(round), lambda file: torch.save(content, file))
+            for older in {*self._run.glob(FILES)} - {self._file(self.round), self._file(round)}:
+                older.unlink()
             self.round, self.dice = round, sum(of_sites) / len(of_sites)
-            content = {"models": models.parameters, "buffers": models.buffers, "round": round}
-            write_atomically(self._path, lambda file: torch.save(content, file))
 
     def models(self, final: ModelsInTheClear) -> ModelsInTheClear | None:
         """The best round's, of the run whose ``final`` ones are given; None: they are not here."""
-        if not self._path.exists():
-            return None
-        content = torch.load(self._path, weights_only=True)
-        return final.with_models(content["models"], content["buffers"]) if content["round"] == self.round else None
+        for path in self._run.glob(FILES):
+            content = torch.load(path, weights_only=True)
+            if content["round"] == self.round:
+                return final.with_models(content["models"], content["buffers"], content.get("alone", ()))
+        return None
 
     def forget(self) -> None:
         """They are tested and saved, or not needed."""
-        self._path.unlink(missing_ok=True)
+        for path in self._run.glob(FILES):
+            path.unlink()
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""
@@ -54,6 +64,9 @@ class BestRound:
     def restore(self, content: Mapping[str, Any]) -> None:
         """From the checkpoint; those of earlier versions know of none."""
         self.round, self.dice = content.get("best_round", -1), content.get("best_dice", -math.inf)
+
+    def _file(self, round: int) -> Path:
+        return self._run / f"best-{round}.pt"
 
     def _better(self, of_sites: Sequence[float]) -> bool:
         return sum(of_sites) / len(of_sites) > self.dice

@@ -117,7 +117,13 @@ class Evaluator:
         return usable, Admitted(replies, exchange.faults(), received)
 
     def _fault_of(self, task: Evaluation) -> FaultOf:
-        return lambda site, answer: fault_of_evaluated(answer, task, self.config.network.labels)
+        def fault_of(site: str, answer: object) -> str | None:
+            fault = fault_of_evaluated(answer, task, self.config.network.labels)
+            if fault or not isinstance(answer, Evaluated) or not answer.overlaps:
+                return fault
+            return self.guarding.fault_of_cases(site, task.split, answer.overlaps[0])  # the others' are the same
+
+        return fault_of
 
     def _here(self, task: Evaluation) -> Evaluated:
         estimates = self.config.training.statistics == "recalibrated"

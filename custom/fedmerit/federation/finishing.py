@@ -128,7 +128,7 @@ class Finisher:
             before |= self._dice(given, held_out)
             for epoch, model in self._tuned(given, rest, EPOCHS) if rest else ():
                 after[epoch] |= self._dice(model, held_out)
-        better = {epoch: fmean(dice.values()) for epoch, dice in after.items() if clearly_better(before, dice)}
+        better = {epoch: fmean(dice.values()) for epoch, dice in after.items() if dice and clearly_better(before, dice)}
         return max(better, key=lambda epoch: better[epoch], default=0)
 
     def _tuned(self, given: Model, cases: Sequence[Case], epochs: int) -> list[tuple[int, Model]]:

@@ -1,6 +1,6 @@
 """The guard in a run: what it is told of the sites' answers, what it remembers, what is written down of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from fedmerit.guard.signs import KINDS
 from fedmerit.records.ledger import digest_of_texts
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import SERVER_SPLIT
-from fedmerit.training.overlaps import mean_dice
+from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.wire.messages import Enrolment, Evaluated
 
 FIELDS = ("round", "cases", "slices", "fingerprint", "certificate", "seconds")  # of an `Enrolment`
@@ -95,6 +95,7 @@ class Guarding:
         self.measures = in_the_clear and method.needs.without_each
         self.rises = method.needs.others_lose  # it is not the error that counts, but by how much it rises
         self.enrolments: dict[str, Enrolment] = {}
+        self.not_enrolled: dict[str, str] = {}  # by site, why, where that is known
         self.asked = not self.on  # for enrolments
         self.history = History.empty(len(sites))
         self.guard = self._guard()
@@ -103,10 +104,26 @@ class Guarding:
         """The method, resting on nothing that only a site itself can know."""
         return method.without_claims if self.on else method
 
-    def enrol(self, enrolments: Mapping[str, Enrolment]) -> None:
-        """Take the sites' commitments."""
-        self.enrolments, self.asked = dict(enrolments), True
+    def enrol(self, enrolments: Mapping[str, Enrolment], faults: Mapping[str, str]) -> None:
+        """Take sites' commitments; ``faults`` say why others made none that can be used."""
+        self.enrolments, self.not_enrolled, self.asked = self.enrolments | dict(enrolments), dict(faults), True
         self.guard = self._guard()
+
+    def takes(self, site: str) -> bool:
+        """Whether ``site`` has enrolled, or need not."""
+        return not self.on or site in self.enrolments
+
+    def fault_of_site(self, site: str) -> str | None:
+        """Why nothing counts of what ``site`` sends, or None."""
+        why = self.not_enrolled.get(site)
+        return None if self.takes(site) else f"has not enrolled{f' ({why})' if why else ''}; it is asked to again"
+
+    def fault_of_cases(self, site: str, split: str, overlaps: Collection[Overlap]) -> str | None:
+        """Why ``overlaps`` on a split are not of as many cases as ``site`` enrolled, or None; it may not have."""
+        if site not in self.enrolments:
+            return None
+        found, committed = len({overlap.case for overlap in overlaps}), self.enrolments[site].cases.get(split, 0)
+        return None if found == committed else f"overlaps of {found} {split} cases, it enrolled {committed}"
 
     def _guard(self) -> Guard:
         commitments = enrolled(self.sites, self.enrolments, self.root)
@@ -208,7 +225,7 @@ class Guarding:
         return replace(settled, quantities={**settled.quantities, **admission.quantities, **seen})
 
     def record(self, round: int, admission: Admission) -> dict[str, Any]:
-        """For the ledger: bounds that applied, signs that stand, verdicts; with the first round the enrolments."""
+        """For the ledger: bounds that applied, signs that stand, verdicts; with their round the enrolments."""
         if not admission.ruling:
             return {}
         bounds = {
@@ -230,8 +247,9 @@ class Guarding:
             "signs": standing,
             "verdicts": [site for site, found in zip(self.sites, against, strict=True) if found],
         }
-        if round == 0:
-            record["enrolled"] = {site: self._told(site) for site in self.enrolments}
+        enrolled_now = {site: self._told(site) for site, one in self.enrolments.items() if one.round == round}
+        if round == 0 or enrolled_now:
+            record["enrolled"] = enrolled_now
         return {"guard": record}
 
     def _told(self, site: str) -> dict[str, Any]:

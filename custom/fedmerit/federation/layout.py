@@ -13,8 +13,8 @@ from fedmerit.training.networks import output_modules
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)  # _NormBase: of batch and instance norms
 
 
-def layout_of(network: nn.Module) -> Layout:
-    """Of the network's trainable parameters.
+def layout_of(network: nn.Module, *, with_neurons: bool = False) -> Layout:
+    """Of the network's trainable parameters; ``with_neurons``: an image is sent through to tell the owners.
 
     A norm is any layer that normalises: batch, instance, group or layer norm. Without parameters, as MONAI's instance
     norm has it by default, it leaves nothing in the vector.
@@ -23,7 +23,8 @@ def layout_of(network: nn.Module) -> Layout:
     sizes = tuple(parameter.numel() for parameter in parts.values())
     modules = dict(network.named_modules())
     norms = tuple(isinstance(modules[name.rpartition(".")[0]], NORMS) for name in parts)
-    return Layout(sizes, neurons.owners(network), tuple(parts), norms, _outputs(network))
+    owners = neurons.owners(network) if with_neurons else torch.full((sum(sizes),), -1, dtype=torch.int32)
+    return Layout(sizes, owners, tuple(parts), norms, _outputs(network))
 
 
 def _convolutions(block: nn.Module) -> list[_ConvNd]:

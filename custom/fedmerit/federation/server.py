@@ -109,7 +109,8 @@ class Federation:
         self.best = BestRound(run)
         self.observers = Observers(config.values, self.models.parameters, len(self.sites))
         self.round = 0
-        self.state = self.method.start(self.models.parameters, len(self.sites), layout_of(self.network))
+        layout = layout_of(self.network, with_neurons=isinstance(self.method, AllocatesNeurons))
+        self.state = self.method.start(self.models.parameters, len(self.sites), layout)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
@@ -133,12 +134,14 @@ class Federation:
             RunFailed: too few answers of an exchange can be used, or the method gave what is not finite.
         """
         if not self.guarding.asked:
-            yield from self._enrol()
+            yield from self._enrol(self.sites, self.min_sites)
         while self.round < self.config.rounds:
             if isinstance(self.method, AllocatesNeurons):
                 yield from self._allocate(self.method)
             training = self.now().exchange(self._training_tasks(), self._fault_of_reply, "reply")
             yield training
+            if back := [site for site in self.sites if training.heard(site) and not self.guarding.takes(site)]:
+                yield from self._enrol(back, least=0)
             clock = Clock()
             admitted = self._admit(training)
             if isinstance(self.models, ModelsInTheClear) and not self.models.own_alone:
@@ -156,7 +159,7 @@ class Federation:
             self._require_finite(given)
             with clock.paused():
                 yield from self._observe(updates, given, admission.replies, reports)
-            outcome = self._apart(self.guarding.settled(admission, given, received), sent)
+            outcome = self._apart(self.guarding.settled(admission, given, received), given.models.ndim == 1, sent)
             self._take_over(outcome, admitted.replies, admission)
             if self.config.training.statistics == "recalibrated":
                 with clock.paused():
@@ -172,8 +175,8 @@ class Federation:
         if not self.finished:
             yield from self._end()
 
-    def _enrol(self) -> Iterator[Exchange]:
-        """Before round 0: what every site commits to."""
+    def _enrol(self, sites: Sequence[str], least: int) -> Iterator[Exchange]:
+        """What ``sites`` commit to: all of them before round 0, later who answered without; ``least`` have to."""
 
         def fault_of(site: str, answer: object) -> str | None:
             fault = fault_of_enrolment(answer, self.round)
@@ -181,12 +184,12 @@ class Federation:
                 return fault
             return fault_of_certificate(answer, site, self.guarding.root)
 
-        now = self.now()
-        exchange = now.exchange(dict.fromkeys(self.sites, EnrolmentTask(now.round, now.told)), fault_of, "enrolment")
+        now = replace(self.now(), least=least)
+        exchange = now.exchange(dict.fromkeys(sites, EnrolmentTask(now.round, now.told)), fault_of, "enrolment")
         yield exchange
         told = {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
-        self.guarding.enrol(told)
-        self.num_samples = {site: one.slices["training"] for site, one in told.items()}
+        self.guarding.enrol(told, exchange.faults())
+        self.num_samples |= {site: one.slices["training"] for site, one in told.items()}
         self._checkpoint()
 
     def _allocate(self, method: AllocatesNeurons) -> Iterator[Exchange]:
@@ -205,7 +208,8 @@ class Federation:
             if self.evaluator.cases:
                 importance = self.evaluator.importance(task)
             else:
-                importance = yield from self.submodels.ask(task, self.sites, now.when, now.least)
+                asked = [site for site in self.sites if self.guarding.takes(site)]
+                importance = yield from self.submodels.ask(task, asked, now.when, now.least)
         self.state, submodels, self.submodels.held = method.allocate(self.state, importance)
         models.replace(submodels)
         self._checkpoint()
@@ -236,7 +240,9 @@ class Federation:
         fault = fault_of_reply(answer, self.round, like, models.buffers[0], labels, self.method, others)
         if fault or not isinstance(answer, Reply):
             return fault
-        if fault := models.fault_of(answer):
+        if fault := models.fault_of(answer) or self.guarding.fault_of_site(site):
+            return fault
+        if fault := self.guarding.fault_of_cases(site, "validation", answer.overlaps):
             return fault
         first = self.num_samples.get(site, answer.num_samples)
         return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
@@ -305,10 +311,10 @@ class Federation:
             if reply:
                 self.num_samples.setdefault(site, reply.num_samples)
 
-    def _apart(self, outcome: Outcome, updates: Tensor) -> Outcome:
-        """Of one model for all, each site's own from the last round on, where that is asked for."""
+    def _apart(self, outcome: Outcome, one: bool, updates: Tensor) -> Outcome:
+        """Of ``one`` model for all, each site's own from the last round on, where that is asked for."""
         last = self.round == self.config.rounds - 1 and self.config.training.last_round == "own"
-        if not last or outcome.models.ndim == 2:
+        if not last or not one:
             return outcome
         return replace(outcome, models=self.models.parameters + updates, statistics="models")
 

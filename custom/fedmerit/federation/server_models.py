@@ -183,12 +183,26 @@ class ModelsInTheClear(Models):
         self.vectors: Mapping[str, Tensor] = {name: torch.zeros_like(self.parameters) for name in beside}  # (d,), or
         # (n, d): what the method sends beside the models
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it got last; None: all
+        self.alone: Sequence[int] = ()  # rows of sites that go on from their own model, whatever the others have
         self.sites_test_their_own = isinstance(method, TrainsLocally) and method.keeps_own_model
 
     @property
     def own_statistics(self) -> bool:
         """Whether sites hold BatchNorm statistics of their own."""
         return any(buffers is not self.statistics for buffers in self.buffers)
+
+    @property
+    def together(self) -> list[int]:
+        """The rows that have one model and its statistics, beside those that go on alone; none where each has its own.
+
+        That models of a method which gives each site its own are equal does not make them one.
+        """
+        rows = [row for row in range(len(self.sites)) if row not in self.alone]
+        if not rows:
+            return []
+        models, first = self.parameters, rows[0]
+        one = models.ndim == 1 or (bool(self.alone) and all(torch.equal(models[row], models[first]) for row in rows))
+        return rows if one and all(self.buffers[row] is self.buffers[first] for row in rows) else []
 
     def task_parts(self, row: int) -> dict[str, Any]:
         """The model, whole or what changed, where that is smaller and the site has the rest."""
@@ -224,14 +238,12 @@ class ModelsInTheClear(Models):
         if outcome.models.ndim == 2:
             self.changed = outcome.models != self.parameters
             self.changed[~reports.present] = True  # whatever such a site holds, it gets the whole model
-        self.parameters, self.vectors = outcome.models, outcome.vectors
+        self.parameters, self.vectors, self.alone = outcome.models, outcome.vectors, ()
         asked = self.config.training.statistics
         rule = outcome.statistics if asked == "method" else asked
-        if rule == "frozen" and round >= self.config.training.frozen_from:
-            return
         if rule == "initial":
             self.statistics = flat.get_buffers(initial_network(self.config.network, self.config.seed))
-        else:
+        elif rule != "frozen" or round < self.config.training.frozen_from:
             shares = outcome.weights if rule == "weights" else reports.data_share
             self.statistics = self._mean_statistics(replies, shares, reports.present, held)
         if rule == "own" or (rule == "models" and outcome.models.ndim == 2):
@@ -242,7 +254,8 @@ class ModelsInTheClear(Models):
             self.buffers = [self.statistics] * len(replies)
 
     def keep_own_statistics(self, rows: Sequence[int], replies: Replies) -> None:
-        """From now on those that the sites at ``rows`` trained."""
+        """From now on those that the sites at ``rows`` trained, who go on alone."""
+        self.alone = rows
         own = {row: replies[row] for row in rows}
         self.buffers = [
             dict(reply.buffers) if (reply := own.get(row)) else buffers for row, buffers in enumerate(self.buffers)
@@ -250,14 +263,16 @@ class ModelsInTheClear(Models):
 
     def take_estimated(self, estimated: Sequence[Buffers | None], shares: Tensor) -> None:
         """Statistics that the sites estimated for the models as they are: of one model the mean by ``shares`` (n,)."""
-        if self.parameters.ndim == 2:
-            self.buffers = [new or old for new, old in zip(estimated, self.buffers, strict=True)]
-            return
-        there = [row for row, new in enumerate(estimated) if new]
+        together = self.together
+        there = [row for row in together if estimated[row]]
+        self.buffers = [
+            old if row in together else new or old
+            for row, (new, old) in enumerate(zip(estimated, self.buffers, strict=True))
+        ]
         if there:
             known = [estimated[row] or {} for row in there]
             self.statistics = flat.average_buffers(known, shares[there] / shares[there].sum())
-            self.buffers = [self.statistics] * len(self.buffers)
+            self.buffers = [self.statistics if row in together else own for row, own in enumerate(self.buffers)]
 
     def _mean_statistics(self, replies: Replies, shares: Tensor, present: Tensor, held: Tensor | None) -> Buffers:
         trained, shares = [reply.buffers for reply in replies if reply], shares[present]
@@ -273,8 +288,7 @@ class ModelsInTheClear(Models):
     def _final(self) -> tuple[list[str], Tensor, Tensor, tuple[Buffers, ...]]:
         """Names, vectors (m, d), which of them each final model is (k, m), and the k models' statistics."""
         vectors = self.parameters.reshape(-1, self.parameters.shape[-1])
-        one = self.parameters.ndim == 1 and all(buffers is self.buffers[0] for buffers in self.buffers)
-        names = ["global"] if one else list(self.sites)
+        names = ["global"] if len(self.together) == len(self.sites) else list(self.sites)
         each = torch.eye(len(vectors), dtype=torch.float64).expand(len(names), -1)
         return names, vectors, each, tuple(self.buffers[: len(names)])
 
@@ -294,10 +308,10 @@ class ModelsInTheClear(Models):
         one = torch.eye(1, dtype=torch.float64)
         return Evaluation(round, split, model[None], one, (self.buffers[row],), one, ledger=ledger, purpose=purpose)
 
-    def with_models(self, parameters: Tensor, buffers: list[Buffers]) -> "ModelsInTheClear":
+    def with_models(self, parameters: Tensor, buffers: list[Buffers], alone: Sequence[int]) -> "ModelsInTheClear":
         """Of the same run, others."""
         other = copy(self)
-        other.parameters, other.buffers = parameters, buffers
+        other.parameters, other.buffers, other.alone = parameters, buffers, alone
         return other
 
     @property
@@ -306,22 +320,25 @@ class ModelsInTheClear(Models):
         return self.sites_test_their_own
 
     def save(self, folder: Path) -> None:
-        """One file for all sites, or one for each, where models or statistics differ."""
+        """One file for all sites that have one model, and one for each of the others."""
         names, vectors, each, buffers = self._final()
-        for name, mixture, statistics in zip(names, each, buffers, strict=True):
-            flat.load(self.network, flat.mix(vectors, mixture), statistics)
+        together = self.together
+        for name, row in {"global" if row in together else name: row for row, name in enumerate(names)}.items():
+            flat.load(self.network, flat.mix(vectors, each[row]), buffers[row])
             save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
 
     def content(self) -> dict[str, Any]:
         """What changed as bits."""
         changed = None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1))
-        return super().content() | {"changed": changed, "vectors": dict(self.vectors), "statistics": self.statistics}
+        more = {"vectors": dict(self.vectors), "statistics": self.statistics, "alone": list(self.alone)}
+        return super().content() | {"changed": changed} | more
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """Likewise."""
         super().restore(content)
         self.vectors = content.get("vectors", {})  # checkpoints of earlier versions have none
         self.statistics = content.get("statistics", self.buffers[0])  # likewise
+        self.alone = content.get("alone", ())  # likewise
         if content["changed"] is not None:
             bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.parameters.shape[1])
             self.changed = torch.from_numpy(bits.astype(bool))

@@ -67,7 +67,7 @@ class Site:
         device: "cpu", "cuda", "cuda:1", or "auto": the first GPU where there is one.
         ask_peer: how to get another site's model, of methods whose models stay at the sites.
         key: with which its updates leave encrypted, and models come; None: both are in the clear.
-        participants: names of the sites of the run; (): not known here.
+        participants: names of the sites of the run, none but whom it gives its model; (): not known here.
         signer: of its log; None: it is not signed.
         certificate: PEM, of the site; "": it has none.
         caps: by split, how many models its operator lets it evaluate in a round; others as the run needs.
@@ -211,7 +211,7 @@ class Site:
 
     def give_model(self, receiver: str, round: int) -> PeerModel | None:
         """This site's model for a peer to learn from in a round, where it shares it: never for one of no part in it."""
-        if self.participants and receiver not in self.participants:
+        if receiver not in self.participants:
             log.warning("round %d: %.80s asked for the model and is none of the run's sites", round, receiver)
             return None
         return self.models.give(receiver, round)

@@ -35,8 +35,7 @@ KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the star
 
 def progress(run: Path, rounds: int) -> dict[str, Any]:
     """What an admin is told of a job at work: ``rounds`` to train, and the ``record`` of the last complete one."""
-    records = Ledger(run / "ledger.jsonl").records
-    return {"rounds": rounds, "record": records[-1] if records else None}
+    return {"rounds": rounds, "record": Ledger(run / "ledger.jsonl").last}
 
 
 class MeritController(ModelController):

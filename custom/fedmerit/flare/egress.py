@@ -20,7 +20,7 @@ class EgressFilter(Filter):
     The job installs it; a site that wants it whatever a job says names it in its own ``local/privacy.json``.
 
     Args:
-        decimals: to which reported numbers are rounded. Below 4, FedCE's check of claims begins to flag honest sites.
+        decimals: to which reported numbers are rounded. Below 3, FedCE's check of claims begins to flag honest sites.
         encrypted: nothing a site trained passes in the clear: it takes part in encrypted runs alone.
         least: patients behind every number of a survey; one with a lower floor does not pass.
     """

@@ -11,7 +11,7 @@ EXACT = 0.999  # cosine of two updates of one round
 NEAR = 0.4  # of near copies: mean over rounds, what all have in common taken out; honest ones stay below 0
 TWICE = 0.5  # and at most this part of the distance of either from any third
 FEWEST = 4  # sites, to tell near ones from others
-SHARED_CASES = 0.5  # of the smaller site's training cases
+SHARED_CASES = 0.5  # of the training cases of either site
 
 ORGANISATIONS = Rule(
     "organisations",
@@ -26,7 +26,7 @@ COPIES = Rule(
     f"contribution as long as that lasts. Near: without what all have in common, the mean cosine over rounds is over "
     f"{NEAR:g}, and each is half as far from the other as from any third.",
     "the same images under two names, slightly changed copies of one update",
-    "two hospitals whose updates are as near as that would be paid as one",
+    "two hospitals whose updates are as near as that, or that hold the same images, would be paid as one",
 )
 
 
@@ -73,13 +73,16 @@ def earners_of(present: Tensor, counts: Tensor, copied: Tensor, organisations: T
 
 
 def sharing_cases(fingerprints: list[frozenset[str]]) -> Tensor:
-    """(n, n) bool: which sites enrolled at least `SHARED_CASES` of the smaller one's cases both."""
+    """(n, n) bool: which sites enrolled at least `SHARED_CASES` of each other's cases.
+
+    Of the larger one too: copies divide equally, and one case of a hospital's must not earn half of its pay.
+    """
     n = len(fingerprints)
     shared = torch.zeros(n, n, dtype=torch.bool)
     for i, one in enumerate(fingerprints):
         for j, other in enumerate(fingerprints):
-            least = min(len(one), len(other))
-            shared[i, j] = i != j and least > 0 and len(one & other) >= SHARED_CASES * least
+            larger = max(len(one), len(other))
+            shared[i, j] = i != j and larger > 0 and len(one & other) >= SHARED_CASES * larger
     return shared
 
 

@@ -93,7 +93,10 @@ class Ruling:
         if not self.earners.grouped and not self.withheld.any():
             return outcome
         first, parts, nothing = self.earners.first, self.earners.parts, self.withheld
-        models = outcome.models if outcome.models.ndim == 1 else outcome.models[first]
+        one, statistics = outcome.models.ndim == 1, outcome.statistics
+        models = outcome.models if one else outcome.models[first]
+        if one and statistics == "models":
+            statistics = "shared"  # the others still have one model, and with it the mean
         if nothing.any():
             models = models.expand(len(first), -1).clone()
             models[nothing] = (received.expand(len(first), -1) + self.own)[nothing]
@@ -112,6 +115,7 @@ class Ruling:
             weights=divided(outcome.weights),
             models=models,
             quantities=quantities,
+            statistics=statistics,
             vectors=vectors,
         )
 

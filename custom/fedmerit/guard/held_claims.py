@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from fedmerit.guard.rule import Rule, median_of_others
@@ -11,8 +12,8 @@ RULE = Rule(
     "Of what a site says of itself, FedCE's error is replaced by what others measured, q-FedAvg's loss counts at most "
     "the median of the others, and FedAVE's histogram of losses counts for nothing.",
     "a claimed error of 1 with the cosine left out, an invented loss or histogram",
-    "FedCE's error is no longer that on the site's own images; q-FedAvg lowers those below the median alone; FedAVE "
-    "pays for Dice alone",
+    "FedCE's error is no longer that on the site's own images, so that `error=relative` is as `absolute`; q-FedAvg "
+    "lowers those below the median alone; FedAVE pays for Dice alone",
 )
 
 
@@ -27,6 +28,7 @@ def held_claims(values: Mapping[str, Tensor], present: Tensor, measured: Tensor 
     held = dict(values)
     if measured is not None and "minus_error" in held:
         held["minus_error"] = measured
+        held |= {"error": torch.ones_like(measured)} if "error" in held else {}  # of the others, the same for all
     if "loss" in held:
         bound = median_of_others(held["loss"], present & held["loss"].isfinite())
         held["loss"] = held["loss"].minimum(bound).where(bound.isfinite(), held["loss"])

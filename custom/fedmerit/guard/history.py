@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -63,12 +64,17 @@ class History:
 def sketch(updates: Tensor, seed: int) -> Tensor:
     """(n, m) of ``updates`` (n, d): entries with random signs, added up m apart; keeps cosines (count sketch)."""
     n, d = updates.shape
-    signs = torch.randint(0, 2, (d,), generator=torch.Generator().manual_seed(seed), dtype=torch.int8) * 2 - 1
     whole = d // WIDTH * WIDTH
-    signed = updates * signs
+    signed = updates * _signs(d, seed)
     result = signed[:, :whole].view(n, -1, WIDTH).sum(dim=1)
     result[:, : d - whole] += signed[:, whole:]
     return result
+
+
+@lru_cache(maxsize=1)
+def _signs(size: int, seed: int) -> Tensor:
+    """(size,) int8, -1 or 1; a run's are the same every round."""
+    return torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(seed), dtype=torch.int8) * 2 - 1
 
 
 def remembered(memory: Tensor, now: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Signs of a site that earns without work, of kinds that are independent of each other; each is a rule.
 
+A zero update alone shows two kinds of one fact, length and direction: else none that starts with the run would be told.
+
 All compare a site with the others of the round, and none stands where these show too little to compare with.
 """
 
@@ -39,8 +41,9 @@ DIRECTION = Rule(
 )
 CLAIM = Rule(
     "sign: claim",
-    "A claim that the server can compute (FedCE's cosine) is wrong, or left out where it was due.",
-    "claims that are invented, or left out so that nobody can compare",
+    "A claim that the server can compute (FedCE's cosine) is wrong. What it computed counts, also where a claim is "
+    "left out.",
+    "claims that are invented",
     "a sign alone does nothing",
 )
 KINDS = ("length", "staleness", "direction", "claim")

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedmerit.capabilities.candidates import Candidates
 from fedmerit.core import CandidateResults
-from fedmerit.games import shapley
+from fedmerit.games import values_of
 
 
 def models_without(
@@ -52,7 +52,7 @@ def scores_of(candidates: Candidates, ratings: Tensor, present: Tensor) -> Tenso
     raters = ratings.isfinite().all(dim=1).nonzero().flatten().tolist()
     if candidates.coalitions:
         for rater in raters:
-            scores[rater, present] = shapley(ratings[rater])
+            scores[rater, present] = values_of(ratings[rater], int(present.sum()))
         return scores
     for place, site in enumerate(owners(candidates).tolist()):
         if site >= 0:

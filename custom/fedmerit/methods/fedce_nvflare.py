@@ -17,6 +17,7 @@ class FedCENVFlare(FedCE):
     """Weights by the running means of both terms, the cosine being that of this round's updates."""
 
     estimate: str = parameter("server", "NVFlare 2.9's rule", choices=("server",))
+    error: str = parameter("absolute", "of the model without the site", choices=("absolute", "relative"))
 
     read_by_variant: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[Needs] = Needs()

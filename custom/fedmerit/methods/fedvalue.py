@@ -13,9 +13,15 @@ from torch import Tensor
 
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
-from fedmerit.games import coalition_candidates, coalition_values, require_coalitions
+from fedmerit.games import (
+    all_but_one,
+    coalition_candidates,
+    coalition_values,
+    leave_one_out_values,
+    require_coalitions,
+)
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, remember, share, to_sites
+from fedmerit.vectors import aggregate, remember, share
 
 SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
 
@@ -54,21 +60,17 @@ class FedValue(Method, EvaluatesCandidates):
 
     def candidates(self, state: FedValueState, updates: Tensor, reports: Reports) -> Candidates:
         """The aggregates of all coalitions of the present sites, or of each all but one, and of all."""
-        if self.kind == SHAPLEY:
-            return coalition_candidates(state.model, updates, reports)
-        count = int(reports.present.sum())
-        members = torch.cat([1 - torch.eye(count, dtype=torch.int64), torch.ones(1, count, dtype=torch.int64)])
+        members = None if self.kind == SHAPLEY else all_but_one(int(reports.present.sum()))
         return coalition_candidates(state.model, updates, reports, members)
+
+    def most_candidates(self, sites: int) -> int:
+        """One of each coalition, or of each all but one, and of all."""
+        return 1 << sites if self.kind == SHAPLEY else sites + 1
 
     def round(self, state: FedValueState, updates: Tensor, reports: Reports) -> tuple[FedValueState, Outcome]:
         """``updates`` (n, d): this round's values, remembered, weigh the aggregate."""
         present = reports.present
-        if self.kind == SHAPLEY:
-            values = coalition_values(reports, truncation=0.0)
-        else:
-            assert reports.candidates is not None
-            dice = reports.candidates.dice
-            values = to_sites(dice[-1] - dice[:-1], present)
+        values = coalition_values(reports, truncation=0.0) if self.kind == SHAPLEY else leave_one_out_values(reports)
         memory = remember(state.memory, values, self.alpha, present)
         earned = memory.clamp(min=0)
         weights = share(earned, present) if earned[present].any() else reports.data_share

@@ -5,6 +5,7 @@ Per case two ``.npy`` files: image ``(slices, channels, height, width)`` float32
 a case of one slice.
 """
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json
+from fedmerit.files import read_json, sha256
 
 SPLITS = ("training", "validation", "testing")
 LONGEST_NAME = 100  # characters of a site's
@@ -99,6 +100,12 @@ class SiteFolder:
             raise BadInput(
                 f"{self.path}: site.json or datalist.json lacks {error}; run `fedmerit prepare` again"
             ) from error
+
+    @property
+    def digest(self) -> str:
+        """One SHA-256 of site.json, which holds those of its arrays, and datalist.json."""
+        files = (self.path / "site.json", self.path / "datalist.json")
+        return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
 
     def _case(self, entry: Mapping[str, Any]) -> Case:
         slices = entry.get("slices")

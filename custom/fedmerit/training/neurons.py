@@ -70,6 +70,8 @@ def _layers(network: nn.Module) -> list[Layer]:
 def _norms_after(network: nn.Module) -> dict[nn.Module, nn.Module]:
     """By convolution, the norm that its output goes into: seen on an image of zeros."""
     convolutions = [module for module in network.modules() if isinstance(module, CONVOLUTIONS)]
+    if not convolutions:  # a network of others may have none
+        return {}
     norms = [module for module in network.modules() if isinstance(module, NORMS)]
     source: dict[int, nn.Module] = {}
     outputs: list[Tensor] = []  # kept, so that no other tensor takes an id

@@ -32,6 +32,7 @@ from fedmerit.wire.messages import (
 )
 
 REPEATS = 3  # what a crash cut short is asked again, of models that may differ where noise or a GPU has a part in them
+RATED_ON = {SERVER_SPLIT, "validation"}  # on the one where all sites set images aside, else the other: one alone
 FINISH = 3  # models that a site compares at the end, all but one its own
 
 
@@ -39,9 +40,7 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
     """How many models the run needs evaluated on a split in a round; ``sites`` is how many take part."""
     if not 0 <= round <= config.rounds:
         return 0
-    method, over = config.build_method(), round == config.rounds
-    rated = sites if config.guard.guard == "on" and method.needs.without_each and not over else 0
-    rated += int(method.needs.others_lose and not over)  # the model with all of them
+    method, over, rated = config.build_method(), round == config.rounds, _rated(config, round, sites)
     finish = FINISH if over and config.training.finish == "own" else 0
     if split == SERVER_SPLIT:
         candidates = method.most_candidates(sites) if isinstance(method, EvaluatesCandidates) and not over else 0
@@ -53,6 +52,14 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
     if split == "testing":
         return 2 * sites + finish if over else 0  # the final models, and those of the best round
     return 0
+
+
+def _rated(config: RunConfiguration, round: int, sites: int) -> int:
+    """How many models without a site, and with all beside them, the round rates: on either split of `RATED_ON`."""
+    needs, guard = config.build_method().needs, config.guard
+    if guard.guard != "on" or not needs.without_each or round % guard.rate_every or round + 1 >= config.rounds:
+        return 0
+    return sites + int(needs.others_lose)
 
 
 def require_within(
@@ -84,10 +91,8 @@ def require_within(
         models = task.count if isinstance(task, Evaluation) else 1
     if not needed:
         raise Refused(NOT_FOR_OTHERS, f"{models} models on the {split} split in round {task.round}")
-    asked: dict[str, int] = {}
-    for record in done:
-        if of := _question(record, split):
-            asked[of] = int(record.get("models", 1)) or 1
+    done = list(done)
+    asked = _asked(done, split)
     if question in asked:
         return
     cap = (caps or {}).get(split)
@@ -97,7 +102,12 @@ def require_within(
             f"{models} models on the {split} split in round {task.round}, after {sum(asked.values())}; "
             f"this site allows {cap}, {config.method} with {sites} sites needs {needed}",
         )
-    if sum(asked.values()) + models > REPEATS * needed:
+    rated = _rated(config, task.round, sites) if split in RATED_ON else 0
+    over = sum(asked.values()) + models - REPEATS * (needed - rated)  # by how much, without the ratings
+    for other in RATED_ON - {split} if rated else ():
+        without = allowance(config, other, task.round, sites) - rated
+        over = max(0, over) + max(0, sum(_asked(done, other).values()) - REPEATS * without)
+    if over > REPEATS * rated:
         raise Refused(
             OVER_BUDGET,
             f"{models} models on the {split} split in round {task.round}, after {sum(asked.values())}; "
@@ -119,6 +129,11 @@ def question_of(task: WithModels, models: Tensor | Ciphertexts) -> str:
     for tensor in tensors:
         whole.update(f"{tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
     return whole.hexdigest()
+
+
+def _asked(done: Iterable[Mapping[str, Any]], split: str) -> dict[str, int]:
+    """By question, how many models were evaluated on ``split``."""
+    return {of: int(record.get("models", 1)) or 1 for record in done if (of := _question(record, split))}
 
 
 def _question(record: Mapping[str, Any], split: str) -> str | None:

@@ -58,7 +58,7 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("copy", one_in(2, COPIES))
+@pytest.mark.parametrize("copy", one_in(3, COPIES))
 @pytest.mark.parametrize("sites", TASKS, indirect=True)
 def test_copies_are_found(sites, copy):
     change, how = COPIES[copy]

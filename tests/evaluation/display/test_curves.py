@@ -22,7 +22,8 @@ def _results(root: Path, **changes: int) -> Results:
     return together(open_runs(runs))
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [1, 4])
 def test_every_figure_is_drawn_however_few_the_rounds(tmp_path: Path, rounds: int) -> None:
     results = _results(tmp_path, rounds=rounds)
     drawn = [

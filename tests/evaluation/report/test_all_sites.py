@@ -357,6 +357,17 @@ def test_settings_hold_no_folder_of_this_machine_and_nothing_empty(tmp_path: Pat
     assert str(tmp_path) not in page.text
 
 
+def test_gains_are_drawn_of_methods_with_a_seed_in_common_with_training_alone(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / method, method=method, seed=seed, rounds=2)
+            for method, seed in (("standalone", 0), ("fedavg", 1), ("fedce", 0))]  # fmt: skip
+    assert "Gains: fedce from" in (page := write_report(runs, images=False).read_text())
+    assert "Gains: fedavg" not in page
+    page = write_report(runs[:2], images=False).read_text()
+    assert "A row per hospital, a line at 0" not in page
+    assert "Gain not known: no seed in common" in page
+    assert "no finished run of the method standalone with a seed of another" in page
+
+
 def test_every_picture_says_what_is_to_be_seen(compared: Path) -> None:
     page = _Page(compared.read_text())
     seen = [value for tag, name, value in page.attributes if (tag, name) == ("img", "alt")]

@@ -36,6 +36,7 @@ def test_the_slice_is_the_one_with_the_largest_reference() -> None:
     assert largest_slice(reference, prediction) == 1
 
 
+@pytest.mark.slow
 def test_overlays_of_two_methods(tmp_path: Path) -> None:
     labels = ("disc", "cup")
     sites = make_sites(tmp_path / "sites", labels=labels, channels=1)

@@ -1,4 +1,4 @@
-"""The test loss of final models: what it is a mean of, and that it is computed once."""
+"""The test loss of final models: what it is a mean of, and that it is computed once for the same sites."""
 
 from pathlib import Path
 
@@ -24,5 +24,7 @@ def test_it_is_the_mean_over_the_test_images_of_all_sites(tmp_path: Path, monkey
     expected = [float(image_losses(final_models(run)(folder), images).mean()) for folder in folders]
     assert found.index.to_list() == ["A", "B"]
     assert found.to_list() == pytest.approx(expected)
+    others = make_sites(tmp_path / "others", ("A", "C"), size=32)
+    assert final_losses(run, others).index.to_list() == ["A", "C"]
     monkeypatch.setattr(room, "_computed", lambda run, sites: pytest.fail("computed again"))
     assert final_losses(run, sites).to_list() == found.to_list()

@@ -71,6 +71,8 @@ def test_the_audit_of_a_run(run, tmp_path):
     pd.testing.assert_frame_equal(audit(run, sites).set_index("Protocol"), table)  # the same draw, nothing moved
     with pytest.raises(BadInput, match="--protocols voxels: expected all, or some of as-used,volumes,"):
         audit(run, sites, "slices,voxels")
+    with pytest.raises(BadInput, match="--protocols slices, slices: name each once"):
+        audit(run, sites, "slices, slices")
 
 
 def test_batches_are_normalised_by_their_own_statistics(tmp_path):

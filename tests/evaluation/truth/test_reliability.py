@@ -7,6 +7,7 @@ from games_reference import subsets
 
 from evaluation.results.views import Results
 from evaluation.truth.power import Variances, pilot_variances, power_table, smallest_difference, variances_of
+from evaluation.truth.regression import least_squares_values
 from evaluation.truth.reliability import UTILITIES, by_weights, correlation, resample, stepped_up
 from evaluation.truth.semivalues import leave_one_out_weights, shapley_weights, text_of
 from evaluation.truth.truth_tables import tables_of_truth
@@ -105,6 +106,9 @@ def test_what_is_missing_is_told():
     assert resample(lacking, LOO, 2).seeds == [0, 1, 2]
     with pytest.raises(BadInput, match="no hd95 of trained coalitions"):
         resample(lacking, LOO, 2, UTILITIES["mean HD95"])
+    few = trained(dict(list(WORTH.items())[:3]), seeds=1, patients=2, leave_out=[*map(frozenset, ("A", "B", "AB"))])
+    with pytest.raises(BadInput, match=r"regression: no seed has all .* 3 coalitions .* do not tell the sites apart"):
+        tables_of_truth(few, {"regression": least_squares_values})
 
 
 def test_the_worst_hospital_and_distances_are_utilities_too():
@@ -167,5 +171,8 @@ def test_the_command(fedmerit):
     told = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1")
     assert told.exit_code == 0
     assert "14.0" in told.output  # 2.8 times the root of 9 + 16
+    for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
+        refused = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
+        assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
     refused = fedmerit("power", "--seed-sd", 3)
     assert (refused.exit_code, "give --pilot DIR, or state --seed-sd and --patient-sd" in refused.output) == (2, True)

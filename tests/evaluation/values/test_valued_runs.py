@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from run_factory import make_sites
+from run_factory import make_run, make_sites
 
 from evaluation.display.drawing import png
 from evaluation.display.value_ranges import value_ranges
@@ -17,6 +17,7 @@ from evaluation.values.valued_runs import default_estimators, units, value_runs,
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import OBSERVED
+from fedmerit.files import read_json, write_json
 from fedmerit.records.results import read_table
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -44,6 +45,12 @@ def observed(sites, tmp_path_factory):
 def own(observed, tmp_path):
     """A copy of the first that a test may spoil."""
     return shutil.copytree(observed[0], tmp_path / "run")
+
+
+def _without(run, field):
+    info = read_json(run / "run.json")
+    del info[field]
+    write_json(run / "run.json", info)
 
 
 def test_kept_updates_give_afterwards_what_was_observed(observed, own):
@@ -80,6 +87,7 @@ def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
         (lambda run: shutil.rmtree(run / "updates"), "was run without --values in_run and kept no updates"),
         (lambda run: (run / "updates" / "round_00001.pt").unlink(), "round_00001.pt: file not found"),
         (lambda run: (run / "updates" / "round_00001.pt").write_bytes(b"?"), "round_00001.pt: not readable"),
+        (lambda run: _without(run, "sites_folder"), "its images are at the sites"),
     ],
 )
 def test_without_what_it_takes_nothing_is_told(own, spoil, told):
@@ -138,11 +146,12 @@ def test_runs_valued_together_differ_in_their_seeds_alone(observed, own):
         value_runs(observed, ["data_size", "data_size"])
 
 
-def test_by_default_what_was_observed_is_valued(observed, own):
+def test_by_default_what_was_observed_is_valued(observed, own, tmp_path):
     assert default_estimators(observed) == [*OBSERVERS, "contribution", "data_size"]
     (own / OBSERVED).unlink()
     assert default_estimators([own]) == ["contribution", "data_size"]
     assert default_estimators([own], everything=True) == [*OBSERVERS, "contribution", "data_size"]
+    assert default_estimators([make_run(tmp_path / "median", method="median", rounds=1)]) == ["data_size"]
 
 
 @pytest.mark.slow

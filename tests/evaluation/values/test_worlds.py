@@ -5,11 +5,13 @@ import pytest
 from run_factory import make_sites
 
 from data_prep.shrinking import block_means, shrink
+from evaluation.studies.cluster import Workers
 from evaluation.values.from_images import knn_shapley
+from evaluation.values.proxy import Proxy, train_proxy
 from evaluation.values.value_benchmark import agreement
-from evaluation.values.worlds import KINDS, make, parse
+from evaluation.values.worlds import KINDS, generate, make, parse
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, sha256
+from fedmerit.files import read_json, sha256, write_json
 from fedmerit.training.data import open_sites
 
 SOURCES = [f"site{place}" for place in range(1, 7)]
@@ -30,6 +32,24 @@ def test_planted_masks_lie_elsewhere_and_nobody_elses_do(sites, tmp_path):
     folders = {site.name: site for site in open_sites(tmp_path / "world")}
     assert [folders[name].info["partition"]["label_noise"] is not None for name in sorted(folders)] == [0, 0, 1]
     assert make("noise:sites=3", sites, tmp_path / "world") == expected  # what is there is left
+    with pytest.raises(BadInput, match=f"holds trainings with pool {sites}"):  # of another pool it is no answer
+        make("noise:sites=3", make_sites(tmp_path / "others", ("Alder", "Birch")), tmp_path / "world")
+
+
+def test_a_pool_and_a_proxy_stand_for_what_they_were_made_of(tmp_path, monkeypatch):
+    monkeypatch.setattr("evaluation.values.worlds.prepare", lambda asked, out: (out / "site1").mkdir(parents=True))
+    for _ in range(2):
+        assert generate(tmp_path / "pool", 64, 20) == tmp_path / "pool"
+    for size, patients, told in ((32, 20, "size 64"), (64, 30, "patients 20")):
+        with pytest.raises(BadInput, match=f"holds trainings with {told}"):
+            generate(tmp_path / "pool", size, patients)
+
+    monkeypatch.setattr("evaluation.truth.coalitions.prepare", lambda *_: pytest.fail("trained on other sites"))
+    first, other = (make_sites(tmp_path / name, ("Alder", "Birch"), size=16) for name in ("first", "other"))
+    write_json(tmp_path / "proxy" / "sites.json", {"sites": str(first), "shrink": 2})
+    shrink(first, tmp_path / "proxy" / "sites", 2)
+    with pytest.raises(BadInput, match=f"holds trainings with sites {first}"):
+        train_proxy(Proxy(shrink=2), other, tmp_path / "proxy", [0], {}, Workers(1))
 
 
 @pytest.mark.parametrize("spec", ["noisy:sites=4", "noise:sites=1", "noise:sides=3"])

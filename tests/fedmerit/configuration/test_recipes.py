@@ -23,7 +23,7 @@ def test_what_is_set_goes_before_the_recipe():
 @pytest.mark.parametrize(
     ("task", "settings", "expected"),
     [
-        ("prostate", {}, (8, True)),
+        ("prostate", {}, (2, True)),
         ("fundus", {}, (2, True)),
         ("fundus", {"batch_size": 16, "largest": "false"}, (16, False)),
         ("fundus", {"recipe": "unet"}, (8, False)),

@@ -193,8 +193,15 @@ def test_statistics_of_cffl_are_read_as_earlier_versions_wrote_them(before, now)
     assert RunConfiguration.from_dict(stored).training.statistics == now
 
 
-def test_a_method_that_needs_plain_steps_takes_no_momentum():
-    settings = {"optimizer": "sgd", "momentum": "0.9"}
-    with pytest.raises(BadInput, match=r"momentum=0\.9: method scaffold"):
+@pytest.mark.parametrize("name", ["momentum", "clip_norm"])
+def test_a_method_that_needs_plain_steps_takes_no_others(name):
+    settings = {"optimizer": "sgd", name: "0.9"}
+    with pytest.raises(BadInput, match=rf"{name}=0\.9: method scaffold"):
         make_configuration("scaffold", "fundus", 4, 0, NETWORK, settings)
-    assert make_configuration("fedavg", "fundus", 4, 0, NETWORK, settings).training.momentum == 0.9
+    assert getattr(make_configuration("fedavg", "fundus", 4, 0, NETWORK, settings).training, name) == 0.9
+
+
+def test_nvflares_rule_has_no_error_of_the_others():
+    settings = {"estimate": "server", "error": "others"}
+    with pytest.raises(BadInput, match=r"error.*absolute, relative"):
+        make_configuration("fedce", "fundus", 4, 0, NETWORK, settings)

@@ -16,7 +16,9 @@ SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "augment": "fals
 
 def create(run, sites, method, engine="local"):
     own = {"optimizer": "sgd", "lr": "0.05"} if method == "scaffold" else {}
-    runs.create(run, method, sites, rounds=ROUNDS, engine=engine, threads=3, settings=SETTINGS | own)
+    runs.create(
+        run, method, sites, rounds=ROUNDS, engine=engine, threads=1 if engine == "sim" else 3, settings=SETTINGS | own
+    )
     return run
 
 

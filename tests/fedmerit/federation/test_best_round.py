@@ -1,12 +1,17 @@
 """The best round by validation Dice, beside the last."""
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from fedmerit.engines import runs
 from fedmerit.federation import best_round
+from fedmerit.federation.best_round import BestRound
 from fedmerit.federation.site import Site
 from fedmerit.records.results import read_results
+from fedmerit.training.overlaps import Overlap
 
 ROUNDS = 3
 
@@ -62,7 +67,7 @@ def test_where_models_get_worse_the_best_round_is_tested_too(falling, run, metho
         torch.load(place / first, weights_only=True) for place in (folder / "models", folder / "models/best")
     )
     assert any(not torch.equal(last[name], chosen[name]) for name in last)
-    assert not (folder / best_round.FILE).exists()
+    assert not list(folder.glob(best_round.FILES))
 
 
 def test_where_the_last_models_are_the_best_they_are_tested_once(run):
@@ -74,3 +79,36 @@ def test_where_the_last_models_are_the_best_they_are_tested_once(run):
         assert not (folder / "models" / "best").exists()
     else:
         pytest.fail(f"these sites were to learn to the end: {validation.to_dict()}")
+
+
+@dataclass
+class Models:
+    """In the place of the server's."""
+
+    parameters: int
+    buffers: tuple[()] = ()
+    alone: tuple[()] = ()
+
+    def with_models(self, parameters, buffers, alone):
+        return Models(parameters)
+
+
+def test_the_best_before_is_kept_until_the_checkpoint_knows_of_a_better_one(tmp_path):
+    def reply(dice):
+        return SimpleNamespace(overlaps=(Overlap("000", "prostate", dice, 1 - dice, 1 - dice),))
+
+    best = BestRound(tmp_path)
+    best.consider(0, [reply(0.5)], Models(0))
+    checkpoint = best.content()
+    best.consider(1, [reply(0.8)], Models(1))  # and the server is killed before its next checkpoint
+
+    again = BestRound(tmp_path)
+    again.restore(checkpoint)
+    again.consider(1, [None], Models(1))  # a site is missing this time
+    assert again.models(Models(9)).parameters == 0
+    for round in (2, 3, 4):
+        again.consider(round, [reply(0.6 + round / 100)], Models(round))
+        assert again.models(Models(9)).parameters == round
+        assert len(list(tmp_path.glob(best_round.FILES))) <= 2
+    again.forget()
+    assert not list(tmp_path.iterdir())

@@ -10,17 +10,29 @@ import torch
 from pretending import SITES, evaluated, replies, tiny_plan
 from stepping import Stepped as Federation
 
+from fedmerit import flat
+from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import Recorder
 from fedmerit.records.results import read_results
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.inspection import fault_of_enrolment
-from fedmerit.wire.messages import TRAIN, Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Reply
+from fedmerit.wire.messages import (
+    TRAIN,
+    Answer,
+    Enrolment,
+    EnrolmentTask,
+    Evaluated,
+    Evaluation,
+    Failure,
+    ImportanceTask,
+    Reply,
+)
 
 
 def enrolment(images: int = 10, place: int = 0, server: int = 0) -> Enrolment:
-    cases = dict.fromkeys(SPLITS, 2) | {SERVER_SPLIT: server}
+    cases = dict.fromkeys(SPLITS, 1) | {"training": 2, SERVER_SPLIT: server}
     digests = tuple(f"{place:016x}{number:016x}" for number in range(2))
     return Enrolment(0, cases, cases | {"training": images}, digests)
 
@@ -29,7 +41,9 @@ def answers(federation: Federation, change: Callable[[str, Reply], Answer] = lam
     """What the made-up sites of `pretending` say to whatever is asked."""
     tasks = federation.tasks()
     if all(isinstance(task, EnrolmentTask) for task in tasks.values()):
-        return {site: enrolment(2 if site == "Cedar" else 10, SITES.index(site)) for site in tasks}
+        server = int(isinstance(federation.method, EvaluatesCandidates))
+        told = {site: enrolment(2 if site == "Cedar" else 10, SITES.index(site), server) for site in tasks}
+        return {site: replace(one, round=federation.round) for site, one in told.items()}
     if federation.work == TRAIN:
         return {site: change(site, reply) for site, reply in replies(federation).items()}
     return {site: evaluated(federation, site) for site in tasks}
@@ -56,6 +70,67 @@ def test_sites_commit_before_round_0_and_are_held_to_it(tmp_path):
     assert first["guard"]["enrolled"]["Cedar"]["slices"]["training"] == 2
     assert first["rejected"]["Birch"] == "num_samples 99, at first it was 10"
     assert "enrolled" not in second["guard"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedsac"])
+def test_a_site_that_has_not_enrolled_counts_for_nothing_until_it_has(tmp_path, method):
+    run, config = tmp_path / "run", plan(method, 4)
+    federation = Federation(config, SITES, run, min_sites=2)
+    federation.take(answers(federation) | {"Birch": Failure("asleep")})
+    asked = []
+    while federation.round < 3:
+        asked.append((federation.round, type(next(iter(federation.tasks().values()))), set(federation.tasks())))
+        fault = {"Birch": enrolment()} if asked[-1][:2] == (1, EnrolmentTask) else {}  # of round 0, in round 1
+        if federation.round == 0 and asked[-1][1] is EnrolmentTask:
+            fault = {"Birch": Failure("still asleep")}
+        federation.take(answers(federation) | fault)
+    if method == "fedsac":
+        assert {frozenset(sites) for _, kind, sites in asked if kind is ImportanceTask} == {
+            frozenset(("Alder", "Cedar"))
+        }
+    enrolling = [(round, sites) for round, kind, sites in asked if kind is EnrolmentTask]
+    assert enrolling == [(0, {"Birch"}), (1, {"Birch"}), (2, {"Birch"})]
+    federation = Federation(config, SITES, run, min_sites=2)  # another process
+    while federation.round < 4:
+        federation.take(answers(federation))
+    records = ledger(run)
+    assert [record["rejected"].get("Birch", "").removeprefix("reply: ") for record in records] == [
+        "has not enrolled (asleep); it is asked to again",
+        "has not enrolled (still asleep); it is asked to again",
+        "has not enrolled (enrolment of round 0 in round 1); it is asked to again",
+        "",
+    ]
+    assert [sorted(record["guard"].get("enrolled", {})) for record in records] == [
+        ["Alder", "Cedar"], [], ["Birch"], [],
+    ]  # fmt: skip
+
+
+def test_a_site_that_stays_away_is_not_waited_for_to_enrol(tmp_path):
+    federation = Federation(plan("fedavg", 2), SITES, tmp_path / "run", min_sites=2)
+    federation.take({site: answer for site, answer in answers(federation).items() if site != "Birch"})
+    assert federation.work == TRAIN
+    federation.take({site: answer for site, answer in answers(federation).items() if site != "Birch"})
+    assert (federation.round, federation.work) == (1, TRAIN)  # it was not heard: no enrolment is waited for
+    federation.take(answers(federation))
+    assert (federation.tasks().keys(), federation.exchange.enough()) == ({"Birch"}, True)
+
+
+@pytest.mark.parametrize("split", ["validation", "testing"])
+def test_evaluations_are_of_the_cases_that_were_enrolled(tmp_path, split):
+    federation = Federation(plan("fedavg", 1), SITES, tmp_path / "run", min_sites=2)
+    more = (Overlap("000", "prostate", 5, 2, 1), Overlap("001", "prostate", 5, 2, 1))
+    change = {"change": lambda site, reply: replace(reply, overlaps=more) if site == "Birch" else reply}
+    refused = "overlaps of 2 validation cases, it enrolled 1"
+    if split == "validation":
+        federation.take(answers(federation))
+        federation.take(answers(federation, **change))
+        assert ledger(tmp_path / "run")[0]["rejected"] == {"Birch": refused}
+        return
+    while federation.training or next(iter(federation.tasks().values())).split != split:
+        federation.take(answers(federation))
+    exchange = federation.exchange
+    federation.take(answers(federation) | {"Birch": evaluated(federation, "Birch", cases=2)})
+    assert exchange.faults() == {"Birch": refused.replace("validation", split)}
 
 
 @pytest.mark.parametrize(
@@ -171,6 +246,40 @@ def test_a_verdict_withholds_weight_and_model_and_is_recorded(tmp_path):
     assert models.shape[0] == 3
     assert torch.equal(models[0], models[2])
     assert not torch.equal(models[0], models[1])
+
+
+def test_a_verdict_leaves_the_others_one_model_with_the_mean_of_their_statistics(tmp_path):
+    sent = {}
+
+    def change(site: str, reply: Reply) -> Reply:
+        buffers = {name: value + SITES.index(site) for name, value in reply.buffers.items()}
+        sent[site] = replace(idle(site, reply), buffers=buffers)
+        return sent[site]
+
+    federation = Federation(plan("fedavg", 6), SITES, tmp_path / "run")
+    play(federation, change=change)
+    assert ledger(tmp_path / "run")[-1]["guard"]["verdicts"] == ["Birch"]
+    models = federation.models
+    shares = torch.tensor([10, 2]) / 12
+    mean = flat.average_buffers([sent["Alder"].buffers, sent["Cedar"].buffers], shares)
+    assert mean
+    for buffers, expected in zip(models.buffers, (mean, sent["Birch"].buffers, mean), strict=True):
+        for name, value in buffers.items():
+            torch.testing.assert_close(value, expected[name])
+    saved = {path.stem: torch.load(path, weights_only=True) for path in (tmp_path / "run" / "models").glob("*.pt")}
+    assert set(saved) == {"global", "Birch"}
+    for name, value in mean.items():
+        torch.testing.assert_close(saved["global"][name], value)
+    models.take_estimated([{"mean": torch.full((1,), value)} for value in (1.0, 50.0, 7.0)], torch.tensor([10, 0, 2]))
+    assert [float(buffers["mean"]) for buffers in models.buffers] == pytest.approx([2, 50, 2])
+
+
+def test_after_a_verdict_sites_still_take_their_own_last_model(tmp_path):
+    federation = Federation(plan("fedavg", 6, last_round="own"), SITES, tmp_path / "run")
+    play(federation, change=idle)
+    models = federation.models.parameters
+    assert not torch.equal(models[0], models[2])
+    assert {path.stem for path in (tmp_path / "run" / "models").glob("*.pt")} == set(SITES)
 
 
 def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):

@@ -360,7 +360,7 @@ def test_models_from_site_to_site_give_what_the_server_would_have_passed_on(trai
     def told(run):
         table = read_results(run)
         rows = table[table["quantity"].isin(["dice", "train_loss", "reputation", "contribution", *PAIRS])]
-        rows = rows[rows["split"] != "union"]
+        rows = rows[~rows["split"].isin(["union", "testing_best"])]  # of models that the server sees
         return rows.drop(columns="run").astype(str).values.tolist()
 
     assert told(relayed) == told(direct)
@@ -421,7 +421,9 @@ def asking(sites, tmp_path):
             return answers[peer]
 
         memory = tmp_path / f"{len(list(tmp_path.iterdir()))}" / "sites" / "site1"
-        site = Site(SiteFolder(sites / "site1"), plan_of(exchange="peer"), memory, "cpu", ask)
+        site = Site(
+            SiteFolder(sites / "site1"), plan_of(exchange="peer"), memory, "cpu", ask, participants=(*NAMES, "site4")
+        )
         site.train(Task(0, torch.empty(0), {}))
         reply = site.train(Task(1, torch.empty(0), {}, others=dict.fromkeys(answers, NAN)))
         assert (reply.update.numel(), reply.buffers) == (0, {})
@@ -449,7 +451,10 @@ def test_site_decides_by_its_own_memory_with_whom_it_shares(asking):
         assert site.give_model(peer, 3) is None  # it did no round 2, of which it could share what it trained
         assert site.give_model(peer, 1) is not None  # scoring is due
         assert torch.equal(site.give_model(peer, 0).parameters, MODEL)
-    assert site.give_model("Dogwood", 2) is not None  # never scored: shared with until it is
+    assert site.give_model("site4", 2) is not None  # never scored: shared with until it is
+    assert site.give_model("Dogwood", 2) is None  # no site of the run
+    site.participants = ()
+    assert site.give_model("site2", 2) is None  # nobody is known to be one
 
 
 def spoiled_memory(site, round, change):

@@ -156,12 +156,14 @@ def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
     assert_same_run(finished(method), finished(method, again=1, threads=1))
 
 
-@pytest.mark.slow  # pooled has no simulator
-@pytest.mark.parametrize(
-    "method", [name for name in METHODS if name not in ("standalone", "fedavg", "fedce", "pooled")]
-)
+ELSEWHERE = ("standalone", "fedavg", "fedce", "fedbn", "silobn", "fedprox", "scaffold", "ditto", "cycle", "vpdl")
+SIMULATED = [name for name in METHODS if name not in (*ELSEWHERE, "pooled")]  # pooled has no simulator
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", SIMULATED)
 def test_simulator_gives_what_the_local_engine_gives(finished, assert_same_run, processes_of, method):
-    run = finished(method, engine="sim", threads=3)
+    run = finished(method, engine="sim", threads=1)
     assert_same_run(finished(method), run)
     assert processes_of(run) == []
 
@@ -284,7 +286,7 @@ def test_site_that_earned_little_receives_what_changed(finished, contrary_sites)
     whole = len(remembered(run, "site1", 1)["received"]) * 4 + buffer_bytes(run)
     assert by_site(run, "bytes_received", 0) == dict.fromkeys(NAMES, whole)
     quota, received = by_site(run, "quota", 0), by_site(run, "bytes_received", 1)
-    assert quota["site3"] < 0.1
+    assert quota["site3"] < 0.25  # an entry that changed takes twice the bytes: half of the model's
     assert max(quota.values()) == 1
     for name in NAMES:
         changed = int((remembered(run, name, 1)["received"] != remembered(run, name, 0)["received"]).sum())

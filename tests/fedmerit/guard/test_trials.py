@@ -5,7 +5,7 @@ import torch
 
 from fedmerit.capabilities.candidates import Candidates
 from fedmerit.core import Reports
-from fedmerit.games import coalition_candidates, coalition_values, shapley
+from fedmerit.games import all_but_one, coalition_candidates, coalition_values, leave_one_out_values, shapley
 from fedmerit.guard import trials
 from fedmerit.guard.raters import judged_by, voices
 
@@ -35,19 +35,22 @@ def test_ratings_of_candidates_become_scores_of_the_sites_that_made_them():
     assert scores[1].isnan().all()
 
 
-def test_shapley_values_as_the_others_judge_are_those_of_the_games_method():
+@pytest.mark.parametrize("members", [None, all_but_one(4)], ids=["Shapley values", "leave-one-out"])
+def test_values_as_the_others_judge_are_those_of_the_games_method(members):
     random = torch.Generator().manual_seed(0)
     present = torch.tensor([True, True, False, True, True])
     reports = Reports(torch.full((5,), 10.0).double() * present, present)
-    candidates = coalition_candidates(torch.zeros(3), torch.randn(5, 3, generator=random), reports)
-    ratings = torch.rand(5, 16, generator=random).double()
+    candidates = coalition_candidates(torch.zeros(3), torch.randn(5, 3, generator=random), reports, members)
+    ratings = torch.rand(5, len(candidates.shares), generator=random).double()
     ratings[2] = torch.nan
     scores = trials.scores_of(candidates, ratings, present)
-    assert torch.allclose(scores[0, present], shapley(ratings[0]))
+    of_one = shapley(ratings[0]) if members is None else ratings[0, -1] - ratings[0, :-1]
+    assert torch.allclose(scores[0, present], of_one)
     scores.fill_diagonal_(torch.nan)
     voice, offsets = voices(scores, present)
     judged = judged_by(voice, offsets, scores)
-    results = trials.results_of(candidates, ratings, torch.zeros(16, 0), judged, voice, offsets)
-    values = coalition_values(Reports(reports.num_samples, present, candidates=results), 0.0)
+    results = trials.results_of(candidates, ratings, torch.zeros(len(candidates.shares), 0), judged, voice, offsets)
+    judged_reports = Reports(reports.num_samples, present, candidates=results)
+    values = coalition_values(judged_reports, 0.0) if members is None else leave_one_out_values(judged_reports)
     assert torch.allclose(values[present], judged[present], atol=1e-9)
     assert values[2].isnan()

@@ -28,7 +28,7 @@ CASES = {  # parameters, and how the reference calls them where that differs
 }
 
 
-@pytest.mark.parametrize("case", one_in(2, CASES))
+@pytest.mark.parametrize("case", one_in(3, CASES))
 @given(rounds=random_rounds)
 @few
 def test_cffl_is_the_reference(case, rounds):

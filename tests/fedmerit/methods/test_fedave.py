@@ -25,7 +25,7 @@ CASES = {  # parameters, and how the reference calls them where that differs
 }
 
 
-@pytest.mark.parametrize("case", one_in(2, CASES))
+@pytest.mark.parametrize("case", one_in(3, CASES))
 @given(rounds=random_rounds)
 @few
 def test_fedave_is_the_reference(case, rounds):

@@ -93,7 +93,7 @@ def our_rounds(case, combine):
 
 @pytest.mark.parametrize("combine", ["times", "plus"])
 @given(case=cases())
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=30)
 def test_weights_and_update_are_nvflares(combine, case):
     for (weights, update), (expected, expected_update) in zip(
         our_rounds(case, combine), nvflare_rounds(case, combine), strict=True

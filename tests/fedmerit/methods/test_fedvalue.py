@@ -6,7 +6,7 @@ import pytest
 import torch
 from rounds import make_rounds, play
 
-from fedmerit.core import Layout
+from fedmerit.core import Layout, Reports
 from fedmerit.methods.fedvalue import FedValue
 
 
@@ -62,3 +62,11 @@ def test_leaving_out_bears_more_than_twelve_sites():
     FedValue(kind="leave_one_out").start(torch.zeros(2), 13, Layout.of(2))
     with pytest.raises(ValueError, match="13 sites"):
         FedValue().start(torch.zeros(2), 13, Layout.of(2))
+
+
+@pytest.mark.parametrize("kind", ["shapley", "leave_one_out"])
+def test_sites_let_as_many_candidates_be_evaluated_as_there_are(kind):
+    method = FedValue(kind=kind)
+    reports = Reports(torch.full((5,), 10.0).double(), torch.ones(5, dtype=torch.bool))
+    state = method.start(torch.zeros(2), 5, Layout.of(2))
+    assert len(method.candidates(state, torch.zeros(5, 2), reports).shares) == method.most_candidates(5)

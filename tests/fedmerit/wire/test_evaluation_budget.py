@@ -41,6 +41,7 @@ ROUNDS = 2
         ("fedave", SERVER_SPLIT, 1, 6),
         ("fedci", SERVER_SPLIT, 1, 8),
         ("eci", SERVER_SPLIT, 1, 8),
+        ("fedvalue", SERVER_SPLIT, 1, 8),
         ("fedavg", "validation", 0, 1),
         ("fedavg", "testing", 0, 0),
         ("fedavg", "testing", ROUNDS, 6),
@@ -51,6 +52,28 @@ ROUNDS = 2
 )
 def test_what_a_method_needs(method, split, round, needed):
     assert allowance(tiny_plan(method, ROUNDS), split, round, 3) == needed
+
+
+@pytest.mark.parametrize(("round", "rated"), [(0, 3), (1, 0), (2, 3), (3, 0), (4, 0)])
+@pytest.mark.parametrize("error", ["absolute", "others"])
+def test_models_without_each_site_are_rated_in_some_rounds_alone(round, rated, error):
+    plan = tiny_plan("fedce", 5, guard="on", rate_every=2, error=error)  # round 4 is the last
+    rated += error == "others" and rated > 0  # the model with all
+    assert allowance(plan, SERVER_SPLIT, round, 3) == rated
+    assert allowance(plan, "validation", round, 3) == 1 + rated
+
+
+def test_models_without_each_site_are_rated_on_one_split_or_the_other():
+    plan = tiny_plan("fedce", 5, guard="on", rate_every=2)
+    done = [{"round": 0, "work": "train", "question": f"t{number}"} for number in range(REPEATS)]
+    task = {split: models(plan, 3, split=split, round=0) for split in ("validation", SERVER_SPLIT)}
+    for number in range(REPEATS):
+        split = "validation" if number else SERVER_SPLIT
+        require_within(task[split], f"new {number}", plan, 3, done)
+        done.append({"round": 0, "work": "evaluate", "split": split, "models": 3, "question": f"new {number}"})
+    for split in task:
+        with pytest.raises(Refused):
+            require_within(task[split], "one more", plan, 3, done)
 
 
 @pytest.fixture

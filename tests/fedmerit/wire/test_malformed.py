@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from one_in import one_in
 from pretending import SITES, evaluations, over_the_wire, replies, tiny_plan
 from stepping import Stepped
 
@@ -145,9 +146,6 @@ def malformed() -> Iterator[tuple[str, Change]]:
 
 
 MALFORMED = dict(malformed())
-EVERY_FIFTH = [
-    name if place % 5 == 0 else pytest.param(name, marks=pytest.mark.slow) for place, name in enumerate(MALFORMED)
-]
 
 
 def play(run: Path, spoil: Change | None = None, then_honest: bool = True) -> MeritAggregator:
@@ -202,7 +200,7 @@ def test_there_are_more_than_a_hundred():
     assert len(MALFORMED) > 100
 
 
-@pytest.mark.parametrize("name", EVERY_FIFTH)
+@pytest.mark.parametrize("name", one_in(10, MALFORMED))
 def test_malformed_message_before_the_honest_one_is_recorded_and_changes_nothing(tmp_path, undisturbed, name):
     aggregator = play(tmp_path / "run", MALFORMED[name])
     good = undisturbed(True)
@@ -220,7 +218,7 @@ def test_malformed_message_before_the_honest_one_is_recorded_and_changes_nothing
     assert verify(tmp_path / "run/ledger.jsonl") == 2
 
 
-@pytest.mark.parametrize("name", EVERY_FIFTH)
+@pytest.mark.parametrize("name", one_in(10, MALFORMED))
 def test_site_that_sends_nothing_else_is_absent(tmp_path, undisturbed, name):
     aggregator = play(tmp_path / "run", MALFORMED[name], then_honest=False)
     silent = undisturbed(False)

@@ -133,7 +133,7 @@ def test_site_that_stays_away_is_waited_for_and_rejoins(hospitals, job, tmp_path
         return lambda records: bool(records) and records[-1]["participants"] == list(participants)
 
     hospitals.gate.close(11)
-    run = Run(hospitals, job(12, "--min-sites", 2, "--round-timeout", 30))
+    run = Run(hospitals, job(15, "--min-sites", 2, "--round-timeout", 30))  # three rounds to come back in
     run.wait_for(last(*hospitals.names))
     hospitals.stop("site1")
     alone = run.wait_for(last("site2", "site3"))[-1]
