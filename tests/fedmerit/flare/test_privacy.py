@@ -56,9 +56,15 @@ def test_percentile_drops_what_is_small_and_clips_what_is_large(network, reply):
 
 
 def test_svt_sends_a_fraction_with_noise(network, reply):
+    """Of the accepted entries, no fewer than the fraction, as many are drawn with replacement.
+
+    Where no more are accepted than drawn, 1 - 1/e of them are drawn at all, with a variance of (1 - 2/e)/e each.
+    """
     update = sent("svt:fraction=0.3,noise_var=1000,gamma=0.01", reply, network)
     sent_part = update != 0
-    assert 0.2 < float(sent_part.double().mean()) <= 0.3  # drawn with replacement
+    drawn = 0.3 * len(update)
+    fewest = drawn * (1 - 1 / np.e) - 6 * np.sqrt(drawn * (1 - 2 / np.e) / np.e)
+    assert fewest < int(sent_part.sum()) <= np.ceil(drawn)
     assert float((update - reply.update.clamp(-0.01, 0.01))[sent_part].abs().max()) < 1e-3
 
 
