@@ -31,8 +31,9 @@ ROUNDS = 3
 # processes (test_session, test_local) beside others that compute.
 LONGEST = (
     "flare/deploy/test_session.py",
-    "federation/test_server_candidates.py",
+    "engines/test_every_method_simulated.py",
     "federation/test_peers.py",
+    "federation/test_server_candidates.py",
     "engines/test_local.py",
     "engines/test_runs.py",
     "report/test_all_sites.py",

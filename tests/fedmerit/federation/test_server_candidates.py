@@ -1,4 +1,4 @@
-"""Whole runs of every method: candidates on images set aside for the server, sparse updates, the final test."""
+"""Whole runs: candidates on images set aside for the server, sparse updates, a folder of the server's own."""
 
 import json
 import shutil
@@ -7,9 +7,9 @@ from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from finished_runs import buffer_bytes, by_site, remembered
 from rounds import SETTINGS
 from stopping import Stop, stop_at
 
@@ -24,7 +24,7 @@ from fedmerit.federation.site import Site
 from fedmerit.files import read_json, write_json
 from fedmerit.flare import simulation
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
 from fedmerit.training.networks import initial_network, load_network
@@ -41,46 +41,6 @@ def test_methods_with_candidates_are_those_that_validate_at_the_server():
     assert WITH_CANDIDATES == ["cffl", "fedave", "fedsac", "fedci", "eci", "fedvalue"]
 
 
-@pytest.fixture(scope="module")
-def finished(trained, server_sites_data):
-    """A whole run of two rounds on sites that set images aside: never change it."""
-
-    def build(method: str, **changes: Any) -> Path:
-        settings = (f"{key}={value}" for key, value in SETTINGS.get(method, {}).items())
-        return trained(*settings, **{"method": method, "sites": server_sites_data, "rounds": 2, **changes})
-
-    return build
-
-
-@pytest.fixture(scope="module")
-def own_server(server_sites_data) -> Path:
-    """A folder with a site folder of the server's own."""
-    return server_sites_data.parent / "server"
-
-
-@pytest.fixture(scope="module")
-def contrary_sites(server_sites_data, tmp_path_factory) -> Path:
-    """`server_sites_data`, but site3 takes for organ what is none: its updates go another way."""
-    root = Path(shutil.copytree(server_sites_data, tmp_path_factory.mktemp("contrary") / "sites"))
-    for file in {case.label_file for case in SiteFolder(root / "site3").cases("training")}:
-        np.save(file, 1 - np.load(file))
-    return root
-
-
-def by_site(run: Path, quantity: str, round: int) -> dict[str, float]:
-    rows = read_results(run).query(f"quantity == '{quantity}' and split == '' and round == {round}")
-    return dict(zip(rows["site"], rows["value"], strict=True))
-
-
-def remembered(run: Path, site: str, round: int) -> dict[str, Any]:
-    memory: dict[str, Any] = torch.load(run / "sites" / site / f"round_{round:05d}.pt", weights_only=True)
-    return memory
-
-
-def buffer_bytes(run: Path) -> int:
-    return sum(value.numel() * value.element_size() for value in remembered(run, "site1", 1)["buffers"].values())
-
-
 def dice(run: Path, parameters: torch.Tensor, buffers: Mapping[str, torch.Tensor], cases: Sequence[Case]) -> float:
     """Of any model on any cases."""
     config = RunConfiguration.from_dict(read_run(run)["plan"])
@@ -93,96 +53,12 @@ def set_aside(root: Path) -> list[Case]:
     return [case for site in open_sites(root) for case in site.cases(SERVER_SPLIT)]
 
 
-# Every method: in `make test` one of each kind, beside the runs without images at the server of tests/fedmerit/engines
-
-OF_EACH_KIND = ("cffl", "fedsac", "cycle")
-EVERY = [pytest.param(name, marks=() if name in OF_EACH_KIND else pytest.mark.slow) for name in METHODS]
-
-
-@pytest.mark.parametrize("method", EVERY)
-def test_run_ends_with_models_that_trained(finished, model, method):
-    run = finished(method)
-    assert verify(run / "ledger.jsonl") == 2
-    names = sorted(path.stem for path in (run / "models").glob("*.pt"))
-    assert names in (["global"], NAMES, ["global", *NAMES])
-    config = RunConfiguration.from_dict(read_run(run)["plan"])
-    start = flat.get_parameters(initial_network(config.network, config.seed))
-    moved = [int((flat.get_parameters(load_network(run / "models", name)) != start).sum()) for name in names]
-    assert min(moved) > 0  # a site that earned little has received little
-    assert max(moved) == len(start) or method == "scaffold"  # a bias before a norm has no gradient: Adam alone moves it
-    for name in names:
-        state = model(run, name)
-        assert all(value.isfinite().all() for value in state.values())
-        means = [value for key, value in state.items() if key.endswith("running_mean")]
-        variances = [value for key, value in state.items() if key.endswith("running_var")]
-        counters = [int(value) for key, value in state.items() if key.endswith("num_batches_tracked")]
-        assert means
-        assert all(value.abs().max() > 0 for value in means)
-        assert all((value > 0).all() and (value != 1).any() for value in variances)
-        assert min(counters) == max(counters) >= 2  # of a round: FedSAC starts anew after those alone
-    for record in Ledger(run / "ledger.jsonl").records:
-        assert (record["participants"], record["rejected"]) == (NAMES, {})
-        assert sum(record["weights"].values()) == pytest.approx(1, abs=1e-12)
-        assert min(record["weights"].values()) >= 0
-
-
-@pytest.mark.parametrize("method", [one for one in EVERY if one.values != ("ditto",)])  # whose models stay at the sites
-def test_every_final_model_is_tested_on_every_case(finished, server_sites_data, method):
-    run, sites = finished(method), open_sites(server_sites_data)
-    results = read_results(run)
-    union, testing = (results.query(f"split == '{split}' and quantity == 'dice'") for split in ("union", "testing"))
-    expected = [f"{site.name}/{case:03d}" for site in sites for case in range(len(site.cases("testing")))]
-    assert set(union["round"]) == {1}
-    assert set(union["label"]) == {"prostate"}
-    single = (run / "models/global.pt").exists()
-    config = RunConfiguration.from_dict(read_run(run)["plan"])
-    for name in NAMES:
-        found = dict(zip(*(union[union["site"] == name][column] for column in ("case", "value")), strict=True))
-        assert list(found) == expected
-        own = testing[testing["site"] == name]
-        assert {f"{name}/{case}": value for case, value in zip(own["case"], own["value"], strict=True)} == {
-            case: value for case, value in found.items() if case.startswith(f"{name}/")
-        }
-        network = load_network(run / "models", "global" if single else name).to(memory_format=torch.channels_last)
-        overlaps = [
-            o for site in sites for o in evaluate(network, site.cases("testing"), config.network.labels, final=True)
-        ]
-        assert list(found.values()) == [overlap.dice for overlap in overlaps]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedave", "cgsv", "cffl", "fedci"])
-def test_run_repeats_bit_for_bit(finished, assert_same_run, method):
-    assert_same_run(finished(method), finished(method, again=1, threads=1))
-
-
-ELSEWHERE = ("standalone", "fedavg", "fedce", "fedbn", "silobn", "fedprox", "scaffold", "ditto", "cycle", "vpdl")
-SIMULATED = [name for name in METHODS if name not in (*ELSEWHERE, "pooled")]  # pooled has no simulator
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", SIMULATED)
-def test_simulator_gives_what_the_local_engine_gives(finished, assert_same_run, processes_of, method):
-    run = finished(method, engine="sim", threads=1)
-    assert_same_run(finished(method), run)
-    assert processes_of(run) == []
-
-
-@pytest.mark.slow
-def test_sparse_updates_find_their_memory_in_whatever_process_a_site_works(finished, assert_same_run, contrary_sites):
-    options = {"sites": contrary_sites, "rounds": 3}
-    run = finished("cgsv", engine="sim", threads=2, **options)
-    assert_same_run(finished("cgsv", **options), run)
-    received = by_site(run, "bytes_received", 2)
-    assert received["site3"] < received["site1"]
-
-
 # What the server is told
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["what sites set aside", "a folder of its own"])
-def test_utility_is_the_dice_on_the_server_set(finished, server_sites_data, own_server, own):
-    run = finished("cffl", **({"server-sites": own_server} if own else {}))
+def test_utility_is_the_dice_on_the_server_set(two_rounds, server_sites_data, own_server, own):
+    run = two_rounds("cffl", **({"server-sites": own_server} if own else {}))
     if own:
         cases = [case for split in SiteFolder(own_server / "site4").splits.values() for case in split]
         assert len(cases) > 3
@@ -198,8 +74,8 @@ def test_utility_is_the_dice_on_the_server_set(finished, server_sites_data, own_
     assert len({*by_site(run, "utility", 0).values(), *by_site(run, "utility", 1).values()}) > 1
 
 
-def test_bytes_of_candidates_count_as_received(finished, own_server):
-    asked, spared = finished("cffl"), finished("cffl", **{"server-sites": own_server})
+def test_bytes_of_candidates_count_as_received(two_rounds, own_server):
+    asked, spared = two_rounds("cffl"), two_rounds("cffl", **{"server-sites": own_server})
     model = len(remembered(asked, "site1", 1)["received"]) * 4 + buffer_bytes(asked)
     assert by_site(asked, "bytes_received", 0) == dict.fromkeys(NAMES, 4 * model)  # its task, then three to evaluate
     assert by_site(spared, "bytes_received", 0) == dict.fromkeys(NAMES, model)
@@ -207,8 +83,10 @@ def test_bytes_of_candidates_count_as_received(finished, own_server):
 
 
 @pytest.mark.parametrize("round", [0, 1])
-def test_fedci_contributions_are_shapley_values_of_coalitions_evaluated_one_by_one(finished, server_sites_data, round):
-    run, cases = finished("fedci"), set_aside(server_sites_data)
+def test_fedci_contributions_are_shapley_values_of_coalitions_evaluated_one_by_one(
+    two_rounds, server_sites_data, round
+):
+    run, cases = two_rounds("fedci"), set_aside(server_sites_data)
     images = by_site(run, "num_samples", round)
     memories = {name: remembered(run, name, round) for name in NAMES}
     sent = flat.get_buffers(initial_network(RunConfiguration.from_dict(read_run(run)["plan"]).network, 0))
@@ -281,8 +159,8 @@ def test_sites_of_one_model_may_keep_what_they_train_in_the_last_round(trained, 
 # Sparse updates
 
 
-def test_site_that_earned_little_receives_what_changed(finished, contrary_sites):
-    run = finished("cgsv", sites=contrary_sites)
+def test_site_that_earned_little_receives_what_changed(two_rounds, contrary_sites):
+    run = two_rounds("cgsv", sites=contrary_sites)
     whole = len(remembered(run, "site1", 1)["received"]) * 4 + buffer_bytes(run)
     assert by_site(run, "bytes_received", 0) == dict.fromkeys(NAMES, whole)
     quota, received = by_site(run, "quota", 0), by_site(run, "bytes_received", 1)
@@ -351,19 +229,19 @@ OFTEN = ("when the first candidates are in",)
     "stop", [pytest.param(stop, marks=() if stop in OFTEN else pytest.mark.slow) for stop in STOPS]
 )
 def test_run_stopped_in_its_candidates_ends_the_same(
-    stopped, finished, fedmerit, server_sites_data, assert_same_run, stop
+    stopped, two_rounds, fedmerit, server_sites_data, assert_same_run, stop
 ):
     run = stopped(*STOPS[stop], method="cffl", sites=server_sites_data, rounds=2)
     result = fedmerit("run", "--resume", "--out", run)
     assert result.exit_code == 0, result.output
-    assert_same_run(finished("cffl"), run)
+    assert_same_run(two_rounds("cffl"), run)
 
 
 # A folder of the server's own
 
 
 def test_sites_are_not_asked_where_the_server_has_its_own_images(
-    finished, own_server, sites, tmp_path, monkeypatch, assert_same_run
+    two_rounds, own_server, sites, tmp_path, monkeypatch, assert_same_run
 ):
     asked = []
     original = Site.evaluate
@@ -385,27 +263,19 @@ def test_sites_are_not_asked_where_the_server_has_its_own_images(
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedave", pytest.param("cffl", marks=pytest.mark.slow)])
 def test_stopped_run_goes_on_with_the_servers_own_images(
-    stopped, finished, fedmerit, server_sites_data, own_server, assert_same_run, method
+    stopped, two_rounds, fedmerit, server_sites_data, own_server, assert_same_run, method
 ):
     options = {"method": method, "sites": server_sites_data, "rounds": 2, "server_sites": own_server}
     run = stopped(Site, "train", 5, **options)
     result = fedmerit("run", "--resume", "--out", run, "--server-sites", own_server)
     assert result.exit_code == 0, result.output
-    assert_same_run(finished(method, **{"server-sites": own_server}), run)
+    assert_same_run(two_rounds(method, **{"server-sites": own_server}), run)
 
 
 def test_other_server_images_are_another_run(stopped, fedmerit, server_sites_data, own_server):
     run = stopped(Site, "train", 1, method="cffl", sites=server_sites_data, rounds=2, server_sites=own_server)
     result = fedmerit("run", "--resume", "--out", run, "--server-sites", server_sites_data)
     refused(result, "server_sites", str(own_server), str(server_sites_data))
-
-
-@pytest.mark.slow
-def test_server_on_the_simulator_evaluates_its_own_images(finished, own_server, assert_same_run):
-    run = finished("fedave", engine="sim", threads=3, **{"server-sites": own_server})
-    assert_same_run(finished("fedave", **{"server-sites": own_server}), run)
-    model = 4 * len(remembered(run, "site1", 1)["received"]) + buffer_bytes(run)
-    assert by_site(run, "bytes_received", 0) == dict.fromkeys(NAMES, model)
 
 
 def test_simulator_is_told_where_the_servers_images_are_by_the_run_alone(monkeypatch, tmp_path):
