@@ -129,6 +129,7 @@ def compare(
     *,
     settings: Mapping[str, Any] | None = None,
     jobs: int | None = None,
+    cluster: str | None = None,
     engine: str = "local",
     **options: Any,
 ) -> Results:
@@ -141,7 +142,8 @@ def compare(
         seeds: of the runs of each method.
         rounds: to train.
         settings: of all of them, by name.
-        jobs: runs at a time; None: by free cores and memory.
+        jobs: runs at a time; None: by free cores and memory, or as many as the cluster has room for.
+        cluster: address of a dask scheduler, or "slurm"; None: processes on this machine.
         engine: "local", "sim" or "poc".
         **options: further ones of `fedmerit.engines.runs.create`.
 
@@ -153,7 +155,7 @@ def compare(
     given = {"sites": Path(sites), "rounds": rounds, "engine": engine, **options}
     texts = {name: str(value) for name, value in (settings or {}).items()}
     planned = comparison.prepare(Path(out), asked, list(seeds), texts, given)
-    with Workers(jobs) as workers:
+    with Workers(jobs, cluster) as workers:
         failed = comparison.work_off(planned, workers, lambda folder, error: None)
     comparison.write_tables(Path(out), planned)
     if failed:
@@ -161,11 +163,36 @@ def compare(
     return comparison.results_of(planned)
 
 
-def report(runs: Folder | Sequence[Folder], out: Folder | None = None, *, site: str | None = None) -> Path:
-    """Write the HTML report of one or several runs; for the hospital ``site`` alone where it is named."""
+def report(
+    runs: Folder | Sequence[Folder],
+    out: Folder | None = None,
+    *,
+    site: str | None = None,
+    sites: Folder | None = None,
+    images: bool = True,
+    truth: Folder | None = None,
+) -> Path:
+    """Write the HTML report of one or several runs; for the hospital ``site`` alone where it is named.
+
+    Args:
+        runs: run folders, on the same task and sites.
+        out: the HTML file; default ``report.html`` in the run, or in the runs' common parent.
+        site: the hospital it is for; None: for all of them together.
+        sites: folder of site folders to draw overlays from; None: the runs' own.
+        images: whether to show test images with outlines. Such a report must not leave the hospital.
+        truth: what `fedmerit loo` or `fedmerit shapley` wrote, on the same sites.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        BadInput: a run cannot be used, the runs do not belong together, or the truth is not of their sites.
+    """
     folders = [Path(one) for one in ([runs] if isinstance(runs, (str, Path)) else runs)]
-    target = None if out is None else Path(out)
-    return write_report(folders, target) if site is None else write_site_report(folders, site, target)
+    target, drawn, held = (None if one is None else Path(one) for one in (out, sites, truth))
+    if site is None:
+        return write_report(folders, target, sites=drawn, images=images, truth=held)
+    return write_site_report(folders, site, target, sites=drawn, images=images, truth=held)
 
 
 def load_run(folder: Folder) -> Run:

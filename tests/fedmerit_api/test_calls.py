@@ -29,7 +29,12 @@ def test_from_sites_to_tables_and_report(sites, tmp_path):
     assert list(table["site"]) == done.sites
     assert table["dice"].between(0, 1).all()
     assert fedmerit.load_run(tmp_path / "run").results.rows.equals(done.results.rows)
-    assert fedmerit.report(tmp_path / "run", tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    page = fedmerit.report(tmp_path / "run", tmp_path / "report.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    plain = fedmerit.report(tmp_path / "run", tmp_path / "plain.html", sites=sites, images=False).read_text()
+    assert len(plain) < len(page)  # test images with outlines are most of it
+    with pytest.raises(BadInput, match="no-truth"):
+        fedmerit.report(tmp_path / "run", tmp_path / "held.html", truth=tmp_path / "no-truth")
 
 
 def test_rounds_one_by_one_until_one_has_seen_enough(sites, tmp_path):
@@ -52,6 +57,11 @@ def test_an_error_reaches_who_asks_for_rounds(sites, tmp_path):
         list(fedmerit.rounds(tmp_path / "run", "no-such", sites))
     with pytest.raises(TypeError, match="method and sites"):
         fedmerit.run(tmp_path / "run")
+
+
+def test_a_cluster_needs_a_number_of_jobs(sites, tmp_path):
+    with pytest.raises(BadInput, match="--jobs"):
+        fedmerit.compare(tmp_path, sites, "fedavg", rounds=1, settings=SETTINGS, cluster="slurm")
 
 
 @pytest.mark.slow
