@@ -58,6 +58,14 @@ def prepare(
         int | None, typer.Option(help="Kind generic: 1 (grey), 3 (colours), numbers per voxel.", show_default="3")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Kind generic: name of the task.", show_default="generic")] = None,
+    modality: Annotated[
+        str | None,
+        typer.Option(
+            help="Kind generic: mri, mri_by_channel, xray, ct_soft_tissue, ct_lung, ct_bone or photo: how intensities "
+            "are made alike.",
+            show_default="photo with 3 channels, mri with 1, else mri_by_channel",
+        ),
+    ] = None,
     server_share: Annotated[
         float, typer.Option(help="Share of each site's training patients to set aside for the server to validate on.")
     ] = 0.0,
@@ -112,6 +120,7 @@ def prepare(
         labels=None if labels is None else parse_labels(labels),
         channels=channels,
         task=task,
+        modality=modality,
         server_share=server_share,
         patient_table=patient_table,
         skip_unreadable=skip_unreadable,

@@ -40,6 +40,8 @@ class Preparation:
             given. Values under ``ignore`` are background.
         channels: For the generic kind alone, of an image, 1 to 64; 3 where not given.
         task: For the generic kind alone, its name in site.json; ``generic`` where not given.
+        modality: For the generic kind alone, how intensities are made alike, as site.json's ``normalisation`` says it;
+            where not given, photo with 3 channels, mri with 1, mri_by_channel with others.
         server_share: Share of each site's training patients, 0 to 0.5, set aside as the split that the server
             evaluates models on; where it is positive, at least one patient per site.
         patient_table: CSV file with the columns site, case, patient: whose images they are, where names do not tell.
@@ -63,6 +65,7 @@ class Preparation:
     labels: LabelMap | None = None
     channels: int | None = None
     task: str | None = None
+    modality: str | None = None
     server_share: float = 0.0
     patient_table: Path | None = None
     skip_unreadable: bool = False
@@ -82,7 +85,7 @@ class Preparation:
         """What is wrong with the fields, one after the other; each check may rely on those before it."""
         if self.kind not in KINDS:
             yield f"kind {self.kind!r}: expected one of {', '.join(KINDS)}"
-        own = {"labels": self.labels, "channels": self.channels, "task": self.task}
+        own = self._own
         if self.kind != GENERIC and (unfit := [name for name, value in own.items() if value is not None]):
             yield f"{', '.join(unfit)}: kind {self.kind} has its own; only kind {GENERIC} takes them"
         if KINDS[self.kind].needs_source and self.source is None:
@@ -120,8 +123,12 @@ class Preparation:
         """The kind itself, the generic one with what was asked of it."""
         if self.kind != GENERIC:
             return KINDS[self.kind]
-        own: dict[str, Any] = {"labels": self.labels, "channels": self.channels, "task": self.task}
-        return generic_kind(**{name: value for name, value in own.items() if value is not None})
+        return generic_kind(**{name: value for name, value in self._own.items() if value is not None})
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        """What the generic kind alone is told."""
+        return {"labels": self.labels, "channels": self.channels, "task": self.task, "modality": self.modality}
 
     def raw_folder(self, out: Path) -> Path:
         """Where the raw files of a preparation of ``out`` are, or will be generated."""
@@ -155,6 +162,8 @@ class Preparation:
         of_lists = ("ratios", "seed", "slices", "server_share", "patient_table", "normalisation")
         options = {name: value for name, value in self.record().items() if name not in of_lists}
         options |= {"size": self.size} | self.meaning()
+        if self.kind == GENERIC:
+            options["normalisation"] = self.layout.normalisation
         if self.layout.generate is not None:
             options |= {"seed": self.seed, "patients": self.patients, "raw": str(raw.resolve())}
         return options | {"fedmerit_version": version("fedmerit")}

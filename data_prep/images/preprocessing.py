@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,34 @@ def normalise_mri(image: NDArray[np.float32] | Tensor) -> Tensor:
 
 # Photographs: [0, 1], then mean 0 and deviation 1 for each colour of each image.
 normalise_photo: Normalise = Compose([ScaleIntensityRange(0, 255, 0, 1), NormalizeIntensity(channel_wise=True)])
-NORMALISE: Mapping[str, Normalise] = {"mri": normalise_mri, "photo": normalise_photo}  # as site.json names them
+
+# CT has a unit, which is kept: Hounsfield units of a window (its level, less and plus half its width) to [-1, 1].
+WINDOWS: Mapping[str, tuple[float, float]] = {
+    "ct_soft_tissue": (-150.0, 250.0),
+    "ct_lung": (-1350.0, 150.0),
+    "ct_bone": (-500.0, 1300.0),
+}
+
+
+def normalise_of(modality: str, channels: int) -> Normalise:
+    """What makes intensities of a modality alike, of slices and channels as one axis.
+
+    Args:
+        modality: one of `fedmerit.configuration.network_input.NORMALISATIONS`.
+        channels: of each slice; those of ``mri_by_channel`` have no common unit, so that each is taken by itself.
+    """
+    if modality in WINDOWS:
+        windowed: Normalise = ScaleIntensityRange(*WINDOWS[modality], -1, 1, clip=True)
+        return windowed
+    if modality == "mri_by_channel":
+        return partial(_each_channel, channels)
+    return normalise_photo if modality == "photo" else normalise_mri
+
+
+def _each_channel(channels: int, image: NDArray[np.float32] | Tensor) -> Tensor:
+    planes = torch.as_tensor(image)
+    stack = planes.reshape(-1, channels, *planes.shape[1:])
+    return torch.stack([normalise_mri(stack[:, channel]) for channel in range(channels)], dim=1).reshape(planes.shape)
 
 
 @dataclass(frozen=True)

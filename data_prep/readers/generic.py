@@ -32,6 +32,7 @@ from data_prep.raw import (
 )
 from data_prep.readers.kind import Kind
 from data_prep.readers.label_map import ANY, IGNORE, LabelMap, ignored_in, masks_of, require_labels
+from fedmerit.configuration.network_input import NORMALISATIONS
 from fedmerit.errors import BadInput
 
 EXPECTED = (
@@ -323,19 +324,24 @@ def _shape(path: Path) -> tuple[int, ...]:
         return ()
 
 
-def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic") -> Kind:
+def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic", modality: str | None = None) -> Kind:
     """The kind of anyone's own images, with a label map: name and mask values of each label.
 
-    Photographs have 1 (grey) or 3 channels, volumes the numbers of each voxel.
+    Photographs have 1 (grey) or 3 channels, volumes the numbers of each voxel. Without a ``modality``, images of three
+    channels are photographs, others MRI, each channel of several by itself.
 
     Raises:
-        BadInput: the map, the number of channels or the name of the task is none that can be used.
+        BadInput: the map, the number of channels, the name of the task or the modality is none that can be used.
     """
     require_labels(labels)
     if not 1 <= channels <= 64:
         raise BadInput(f"channels {channels}: expected 1 (grey), 3 (colours) or the numbers of each voxel, up to 64")
     if not re.fullmatch(r"[A-Za-z][\w-]*", task):
         raise BadInput(f"task {task!r}: expected a letter, then letters, digits, _ or -")
+    if modality is None:
+        modality = {1: "mri", 3: "photo"}.get(channels, "mri_by_channel")
+    if modality not in NORMALISATIONS:
+        raise BadInput(f"modality {modality!r}: expected one of {', '.join(NORMALISATIONS)}")
     return Kind(
         description="your own images: <site>/{images,masks}, a dataset.json, or pairs.csv",
         task=task,
@@ -343,7 +349,7 @@ def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic
         channels=channels,
         find_sites=find_sites,
         decode=partial(decode, labels=labels, channels=channels),
-        normalisation="photo" if channels == 3 else "mri",
+        normalisation=modality,
         field_of_view=None,
         licence="as the data's owner states",
         crops=("whole", "disc") if "disc" in labels else ("whole",),

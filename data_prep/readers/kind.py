@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from data_prep.images.preprocessing import NORMALISE, Normalise
+from data_prep.images.preprocessing import Normalise, normalise_of
 from data_prep.raw import Decoded, RawCase, RawSite
 
 
@@ -24,7 +24,7 @@ class Kind:
     channels: int
     find_sites: Callable[[Path], list[RawSite]]
     decode: Callable[[RawCase], Decoded]
-    normalisation: str  # a key of `NORMALISE`
+    normalisation: str  # one of `fedmerit.configuration.network_input.NORMALISATIONS`
     field_of_view: float | None
     licence: str
     citation: str | None = None
@@ -34,7 +34,7 @@ class Kind:
     @property
     def normalise(self) -> Normalise:
         """What makes intensities alike."""
-        return NORMALISE[self.normalisation]
+        return normalise_of(self.normalisation, self.channels)
 
     @property
     def needs_source(self) -> bool:

@@ -14,6 +14,7 @@ import numpy
 import torch
 from monai.bundle import verify_net_in_out
 
+from data_prep.images.preprocessing import WINDOWS
 from evaluation.models.exported import sides
 from evaluation.models.raw_images import Predictor, open_bundle, predict_files
 from fedmerit.errors import BadInput
@@ -21,6 +22,13 @@ from fedmerit.files import write_atomically, write_json, write_text
 from fedmerit.training.networks import constructor
 
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
+MODALITIES = {  # by how intensities were made alike: modality and format, as MONAI calls them
+    "mri": ("MR", "magnitude"),
+    "mri_by_channel": ("MR", "magnitude"),
+    "xray": ("DX", "magnitude"),
+    **dict.fromkeys(WINDOWS, ("CT", "hounsfield")),
+    "photo": ("n/a", "RGB"),
+}
 INFERENCE, METADATA = Path("configs/inference.json"), Path("configs/metadata.json")
 
 
@@ -107,8 +115,8 @@ def _metadata(predictor: Predictor, run: str) -> Mapping[str, Any]:
             "inputs": {
                 "image": {
                     "type": "image",
-                    "format": "magnitude" if fed.normalisation == "mri" else "RGB",
-                    "modality": "MR" if fed.normalisation == "mri" else "n/a",
+                    "format": MODALITIES[fed.normalisation][1],
+                    "modality": MODALITIES[fed.normalisation][0],
                     "num_channels": description.in_channels,
                     "value_range": [-10, 10],
                     "channel_def": {str(channel): f"channel {channel}" for channel in range(description.in_channels)},
@@ -145,9 +153,7 @@ From the run {run}. For research; not a medical device. How well it does, and fo
     }`, `configs/inference.json` holds its arguments, `models/model.pt` its weights.
 - Input: {seen}axial slices or photographs of {fed.size[0]} x {fed.size[1]} pixels, {
         predictor.description.in_channels
-    } channel(s), of {"squares about the disc" if fed.crop == "disc" else field}; intensities `{
-        fed.normalisation
-    }`: mean 0, deviation 1.
+    } channel(s), of {"squares about the disc" if fed.crop == "disc" else field}; intensities `{fed.normalisation}`.
 - Output: logits, one channel each for {
         ", ".join(predictor.description.labels)
     }; a pixel belongs to a label where the sigmoid is above {fed.threshold:g}.{mirror}{parts}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from data_prep.images.preprocessing import NORMALISE, Box, central_box, preprocess
+from data_prep.images.preprocessing import Box, central_box, normalise_of, preprocess
 from data_prep.raw import Decoded
 from data_prep.readers.one_image import image_name, read_image
 from evaluation.results.final_models import final_model
@@ -50,7 +50,8 @@ class Predictor:
                 "give --box TOP,LEFT,HEIGHT,WIDTH in pixels, or --box whole for images that are such squares"
             )
         box = box or central_box(image, wanted.field_of_view)
-        return preprocess(image, wanted.size[0], box, NORMALISE[wanted.normalisation])[0], box
+        normalise = normalise_of(wanted.normalisation, image.image.shape[1])
+        return preprocess(image, wanted.size[0], box, normalise)[0], box
 
     def masks(self, image: Decoded, box: Box | None = None) -> NDArray[np.bool_]:
         """(slices, labels, height, width) on the pixels of the image; False outside of what the network saw.

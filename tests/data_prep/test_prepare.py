@@ -428,10 +428,10 @@ def test_images_of_ones_own_with_a_label_map(own, tmp_path):
     assert check(tmp_path / "sites") == []
     prepare("generic", tmp_path / "called", source=own, size=32, labels=MAP, task="fundus")
     assert snapshot(tmp_path / "called") == snapshot(tmp_path / "sites")
-    prepare("generic", tmp_path / "grey", source=own, size=32, channels=1)
+    prepare("generic", tmp_path / "grey", source=own, size=32, channels=1, modality="xray")
     (site,) = open_sites(tmp_path / "grey")
     assert (site.task, site.labels, site.channels) == ("generic", ("mask",), 1)
-    assert site.info["label_values"] == {"mask": []}
+    assert (site.info["label_values"], site.info["normalisation"]) == ({"mask": []}, "xray")
 
 
 def test_a_label_map_that_does_not_fit(own, tmp_path):
@@ -443,6 +443,7 @@ def test_a_label_map_that_does_not_fit(own, tmp_path):
         (("--labels", "disc"), "labels disc: 'disc' is not NAME=VALUE; expected such as disc=1+2,cup=2"),
         (("--channels", "0"), "channels 0: expected 1"),
         (("--task", "../x"), "task '../x': expected a letter"),
+        (("--modality", "ct"), "modality 'ct': expected one of mri,"),
     ):
         result = generic_command(own, tmp_path / "sites", *options)
         assert result.exit_code == 2
@@ -471,6 +472,7 @@ def test_another_label_map_does_not_go_on_where_one_stopped(own, tmp_path):
         ({"disc": (1,), "cup": (2,)}, {}, r"label values .*'disc': \[1, 2\].* then, .*'disc': \[1\].* now"),
         (MAP, {"channels": 1}, "channels 3 then, 1 now"),
         (MAP, {"task": "fundus"}, "task generic then, fundus now"),
+        (MAP, {"modality": "xray"}, "normalisation photo then, xray now"),
     ):
         with pytest.raises(BadInput, match=f"2 finished cases .*{message}"):
             asked(labels, **options)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedmerit.parameters import Checked, parameter
 
-NORMALISATIONS = ("mri", "photo")
+NORMALISATIONS = ("mri", "mri_by_channel", "xray", "ct_soft_tissue", "ct_lung", "ct_bone", "photo")
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,9 @@ class Preprocessing(Checked):
     crop_multiple: float | None = None  # side of the disc's square, in larger extents of the disc
     normalisation: str = parameter(
         "mri",
-        "mri: a volume's brightest and darkest half percent clipped, then mean 0 and deviation 1; photo: likewise for "
-        "each colour, without clipping",
+        "mri, xray: the brightest and darkest half percent of a volume or image clipped, then mean 0 and deviation 1; "
+        "mri_by_channel: likewise for each channel; photo: for each colour, without clipping; ct_soft_tissue, ct_lung, "
+        "ct_bone: Hounsfield units of a window, from -1 to 1",
         choices=NORMALISATIONS,
     )
     threshold: float = parameter(0.5, "probability above which a pixel belongs to a label", above=0, below=1)

@@ -10,7 +10,16 @@ from monai.transforms import (
     SpatialCrop,
 )
 
-from data_prep.images.preprocessing import Box, box_about, central_box, normalise_mri, normalise_photo, preprocess
+from data_prep.images.preprocessing import (
+    WINDOWS,
+    Box,
+    box_about,
+    central_box,
+    normalise_mri,
+    normalise_of,
+    normalise_photo,
+    preprocess,
+)
 from data_prep.raw import Decoded
 from fedmerit.errors import BadInput
 
@@ -157,3 +166,26 @@ def test_bits_are_those_of_monai(normalise, shape, box, size):
         ours = preprocess(Decoded(image, label), size, box, normalise)
         for array, theirs in zip(ours, (seen, drawn), strict=True):
             assert array.tobytes() == theirs.numpy().astype(array.dtype).tobytes()
+
+
+@pytest.mark.parametrize("modality", WINDOWS)
+def test_hounsfield_units_mean_the_same_in_every_volume(modality):
+    low, high = WINDOWS[modality]
+    middle = (low + high) / 2
+    normalise = normalise_of(modality, 1)
+    for others in (-1024.0, 3000.0):  # whatever else is in the volume
+        units = np.array([[[low - 500, low, middle, high, high + 500, others]]], np.float32)
+        np.testing.assert_allclose(normalise(units)[0, 0, :5], [-1, -1, 0, 1, 1], atol=1e-6)
+
+
+def test_channels_without_a_common_unit_are_taken_one_by_one():
+    rng = np.random.default_rng(0)
+    stack = rng.gamma(2, 50, (4, 2, 12, 12)).astype(np.float32)
+    stack[:, 1] = 0.001 * stack[:, 1] + 7  # such as a map of diffusion beside T2
+    seen = normalise_of("mri_by_channel", 2)(stack.reshape(8, 12, 12)).reshape(4, 2, 12, 12)
+    for channel in (0, 1):
+        expected = normalise_mri(stack[:, channel])
+        np.testing.assert_array_equal(seen[:, channel], expected)
+        assert float(seen[:, channel].std()) == pytest.approx(1, abs=0.01)
+    together = normalise_of("mri", 2)(stack.reshape(8, 12, 12)).reshape(4, 2, 12, 12)
+    assert float(together[:, 1].std()) < 0.01  # as one volume, the second channel would be flat

@@ -255,6 +255,14 @@ def test_a_kind_of_ones_own(tmp_path):
         ({"labels": {}}, "labels: none"),
         ({"channels": 0}, "channels 0: expected 1"),
         ({"task": "my task"}, "task 'my task': expected a letter"),
+        ({"modality": "pet"}, "modality 'pet': expected one of mri,"),
     ):
         with pytest.raises(BadInput, match=message):
             generic_kind(**options)
+
+
+def test_how_intensities_are_made_alike_follows_from_the_channels_unless_it_is_said():
+    found = [generic_kind(channels=channels).normalisation for channels in (1, 2, 3, 4)]
+    assert found == ["mri", "mri_by_channel", "photo", "mri_by_channel"]
+    assert generic_kind(channels=1, modality="ct_lung").normalisation == "ct_lung"
+    assert generic_kind(channels=3, modality="mri_by_channel").normalisation == "mri_by_channel"
