@@ -20,6 +20,8 @@ from evaluation.truth.semivalues import (
 from fedmerit.errors import BadInput
 from fedmerit.games import coalitions_to_evaluate
 
+ROUNDING = 1e-9  # of the largest eigenvalue: below, nothing that tells sites apart
+
 
 def least_squares_values(game: Game, sites: Sequence[str] | None = None) -> FloatArray:
     """(n, ...) by site name: the additive game nearest to ``game``, which agrees with it on nobody and on all.
@@ -52,12 +54,13 @@ def least_squares_values(game: Game, sites: Sequence[str] | None = None) -> Floa
     sizes = members.sum(axis=1)
     apart, beyond = _without_size(members, sizes), _without_size(utilities, sizes)
     normal = apart.T @ (weights[:, None] * apart)
-    if np.linalg.matrix_rank(normal) < n - 1:
+    # what is the same for all sites is 0 to rounding, in which it may be above the libraries' own tolerances
+    if np.linalg.matrix_rank(normal, rtol=ROUNDING, hermitian=True) < n - 1:
         raise BadInput(
             f"{len(chosen)} coalitions between nobody and all {n} sites do not tell the sites apart; evaluate more"
         )
     right = np.tensordot(apart.T * weights, beyond, axes=1)  # (n, ...), of sum 0 over sites
-    own = (np.linalg.pinv(normal, hermitian=True) @ right.reshape(n, -1)).reshape(right.shape)
+    own = (np.linalg.pinv(normal, rtol=ROUNDING, hermitian=True) @ right.reshape(n, -1)).reshape(right.shape)
     return np.asarray(own + gain / n)
 
 

@@ -5,7 +5,7 @@ import pytest
 from games_reference import airport, gloves, random_game, shapley_by_permutations, table, voting
 
 from evaluation.truth.regression import coalitions_to_train, least_squares_values
-from evaluation.truth.semivalues import NOBODY
+from evaluation.truth.semivalues import NOBODY, coefficients, combined, shapley_weights
 from fedmerit.errors import BadInput
 
 GAMES = {
@@ -23,6 +23,18 @@ def test_with_all_coalitions_they_are_the_shapley_values(name):
     game = GAMES[name]
     players = sorted(frozenset().union(*game))
     np.testing.assert_allclose(least_squares_values(game), shapley_by_permutations(game, players), atol=1e-12)
+
+
+def test_ten_sites_have_no_rounding_in_their_values():
+    """What all have in common is no direction of the regression: rounding would be blown up there."""
+    sites = "ABCDEFGHIJ"
+    worth = dict(zip(sites, np.linspace(1, 4, 10), strict=True))
+    game = table(worth, lambda one: float(np.sqrt(sum(worth[name] for name in sorted(one)))))
+    exact = combined(game, coefficients(list(sites), shapley_weights))
+    np.testing.assert_allclose(least_squares_values(game), exact, atol=1e-12)
+    for most in (40, 200, 800):
+        found = least_squares_values(some(game, list(sites), most, 0))
+        assert found.sum() == pytest.approx(game[frozenset(sites)], abs=1e-12)
 
 
 def some(game, sites, most, seed):
