@@ -74,7 +74,8 @@ def measure(
         [{**key._asdict(), **numbers, "note": why.get(key, "")} for key, numbers in summary.items()],
         columns=[*Key._fields, "mean", "std", "low", "high", "seeds", "note"],
     )
-    captions = _captions(alone, split, len(seen.seeds), resampling.level, truths)
+    ceilings = {} if truth is None else {one.name: truth.ceiling(one) for one in truths}
+    captions = _captions(alone, split, len(seen.seeds), resampling.level, truths, ceilings)
     runs = results.rows[["method", "seed"]].drop_duplicates()
     ran = {label: int((runs["method"] == label).sum()) for label in methods}
     tables = [
@@ -105,7 +106,14 @@ def _reasons(pair: Pair, seen: SiteDice) -> Iterator[tuple[Key, str]]:
             yield key, "; ".join(f"seed {number}: {reason}" for number, reason in reasons.items())
 
 
-def _captions(alone: str | None, split: str, seeds: int, level: float, truths: Sequence[Truth]) -> dict[str, str]:
+def _captions(
+    alone: str | None,
+    split: str,
+    seeds: int,
+    level: float,
+    truths: Sequence[Truth],
+    ceilings: Mapping[str, float],
+) -> dict[str, str]:
     """What stands above each table."""
     where = "on each site's test split" if split == "testing" else f"on the {split} of the test splits"
     over = "seeds and cases" if seeds > 1 else "cases"
@@ -122,7 +130,10 @@ def _captions(alone: str | None, split: str, seeds: int, level: float, truths: S
     for truth in truths:
         about = f"Collaboration fairness, {truth.name} values and what the method says of contributions"
         sampled = f"; {truth.sampled}, which no interval holds" if truth.sampled else ""
-        captions[truth.name.lower()] = f"{about} (as Table 3 of {PAPER}): 100 x Pearson, distance of shares{sampled}"
+        ceiling = ceilings[truth.name]
+        beside = "" if np.isnan(ceiling) else f", of which a perfect estimate would reach {100 * ceiling:.0f}"
+        shown = f"100 x Pearson{beside}, distance of shares{sampled}"
+        captions[truth.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}"
         captions[f"{truth.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"
     return {name: f"{caption}{end}" for name, caption in captions.items()}
 

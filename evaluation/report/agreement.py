@@ -17,12 +17,13 @@ from evaluation.results.bootstrap import USUAL, Resampling
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
 from evaluation.truth import values
-from evaluation.truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, Truth, open_truths
+from evaluation.truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, GroundTruth, Truth, open_truths
 from evaluation.truth.semivalues import FloatArray
 from evaluation.truth.utilities import coalition_utilities
 
 MOST_EXACT = 7  # sites whose permutations are all tried
 SAMPLED = 9999  # permutations of more sites
+LOW_CEILING = 0.7  # below, less than half of the variance of the values is the sites' own
 FEW_SITES = 10  # fewer points make any correlation shaky
 
 
@@ -59,7 +60,7 @@ def agreements(
     methods = {run.label: str(run.info["method"]) for run in runs}
     found = measure(results, methods, truth=ground, resampling=resampling)
     said = _said(found.estimates)
-    return [_agreement(truth, ground.trained, found.measured, said) for truth in ground.truths], ground.notes
+    return [_agreement(truth, ground, found.measured, said) for truth in ground.truths], ground.notes
 
 
 def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:
@@ -99,13 +100,14 @@ def _said(estimates: Estimates) -> dict[tuple[str, str], pd.DataFrame]:
 
 
 def _agreement(
-    truth: Truth, trained: Results, measured: pd.DataFrame, said: Mapping[tuple[str, str], pd.DataFrame]
+    truth: Truth, ground: GroundTruth, measured: pd.DataFrame, said: Mapping[tuple[str, str], pd.DataFrame]
 ) -> Agreement:
+    trained = ground.trained
     coalitions, sites = coalition_utilities(trained), trained.sites
     valued = pd.DataFrame({seed: 100 * truth.values(seed, coalitions[seed]) for seed in truth.parts}, index=sites).T
     of_values = {LEAVE_ONE_OUT: values.leave_one_out_tables, SHAPLEY: values.shapley_tables}[truth.name]
     shown = values.sampled_tables(sites, truth.estimates) if truth.estimates else of_values(trained)
-    table, caveats = _compared(truth.name, valued, measured, said)
+    table, caveats = _compared(truth.name, valued, measured, said, ground.ceiling(truth))
     if truth.sampled:
         caveats.append(
             f"{truth.sampled}: sites whose values differ by less than twice that are not distinguishable, and no "
@@ -119,9 +121,13 @@ def _agreement(
 
 
 def _compared(
-    truth: str, valued: pd.DataFrame, measured: pd.DataFrame, said: Mapping[tuple[str, str], pd.DataFrame]
+    truth: str,
+    valued: pd.DataFrame,
+    measured: pd.DataFrame,
+    said: Mapping[tuple[str, str], pd.DataFrame],
+    ceiling: float,
 ) -> tuple[Table, list[str]]:
-    """A row per method and estimate: correlations with their intervals, p and n."""
+    """A row per method and estimate: correlations with their intervals, beside their ceiling, p and n."""
     known = {tuple(row[name] for name in Key._fields): row for row in measured.to_dict("records")}
     rows, lows, highs, undefined = [], [], [], dict[str, list[str]]()
     sites = list(valued.columns)
@@ -140,6 +146,8 @@ def _compared(
             high[heading] = math.nan if numbers is None else scale * float(numbers["high"])
             row[f"p, {heading}"] = permutation_p(x, y, name) if len(seeds) else math.nan
             low[f"p, {heading}"] = high[f"p, {heading}"] = math.nan
+            if name == "pearson":
+                row["Ceiling"], low["Ceiling"], high["Ceiling"] = ceiling, math.nan, math.nan
             if numbers is not None and numbers["note"] and math.isnan(float(numbers["mean"])):
                 told = undefined.setdefault(str(numbers["note"]), [])
                 told += [f"{method} ({estimate})"] if f"{method} ({estimate})" not in told else []
@@ -148,12 +156,18 @@ def _compared(
         highs.append(high)
     caption = (
         f"Agreement with {truth} values: correlation over sites, mean over seeds, with its 95 % interval over cases "
-        "and seeds; p by permuting the sites"
+        "and seeds; the ceiling is what a perfect estimate would reach with values as uncertain as these; p by "
+        "permuting the sites"
     )
     frame, low_frame, high_frame = pd.DataFrame(rows), pd.DataFrame(lows), pd.DataFrame(highs)
     table = Table(f"agreement-{truth.lower()}", caption, frame, decimals=2, low=low_frame, high=high_frame)
     caveats = [f"The correlation with {truth} values is undefined for {', '.join(who)}: {why}."
                for why, who in undefined.items()]  # fmt: skip
+    if ceiling < LOW_CEILING:
+        caveats.append(
+            f"The {truth} values of these sites hardly stand out of their own uncertainty over test patients and "
+            f"seeds: a perfect estimate would correlate with them by {ceiling:.2f}, so that no agreement can be judged."
+        )
     if len(sites) < FEW_SITES:
         least = 1 / math.factorial(len(sites))
         caveats.append(

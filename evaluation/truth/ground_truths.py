@@ -4,6 +4,7 @@ A value is a sum over coalitions of their utilities, each times a coefficient: o
 the same for all seeds, of Shapley values from sampled permutations those of the permutations drawn.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from evaluation.results.views import Results
+from evaluation.truth.reliability import by_weights, resample
 from evaluation.truth.sampling import Estimate, Sampling
 from evaluation.truth.semivalues import (
     NOBODY,
@@ -72,6 +74,17 @@ class GroundTruth:
     trained: Results
     truths: list[Truth]
     notes: list[str]  # on what those lack that are not complete
+
+    def ceiling(self, truth: Truth) -> float:
+        """What a perfect estimate's correlation with the values of a seed would be, mean over the seeds; 0 to 1.
+
+        NaN of values from sampled permutations, whose own error no draw of patients tells.
+        """
+        if truth.estimates:
+            return math.nan
+        rows = self.trained.rows
+        of_seeds = Results(rows[rows["seed"].isin(truth.parts)])
+        return resample(of_seeds, by_weights(EXACT[truth.name])).ceiling_of_a_seed
 
 
 def write_sampling(folder: Path, rule: Sampling) -> None:

@@ -90,6 +90,14 @@ class Resampled:
         return float(np.sqrt(self.reliability))
 
     @property
+    def ceiling_of_a_seed(self) -> float:
+        """Likewise with the values of one seed, as the mean over seeds of its correlations: of one seed, `ceiling`."""
+        observed = self.values[..., 0]
+        of_a_seed = float(observed.var(axis=1, ddof=1).mean()) if len(self.sites) > 1 else 0.0
+        own = self.reliability * float(observed.mean(axis=0).var(ddof=1)) if of_a_seed > 0 else 0.0
+        return float(np.sqrt(min(own / of_a_seed, 1.0))) if of_a_seed > 0 else 0.0
+
+    @property
     def between_seeds(self) -> float:
         """Mean correlation of the values of two halves of the seeds, stepped up to all (Spearman-Brown)."""
         number = len(self.seeds)

@@ -61,6 +61,20 @@ def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> N
     assert row["Spearman"] == pytest.approx(np.mean([spearmanr(worth, said.loc[seed]).statistic for seed in (0, 1)]))
     assert ("any", "sample share") in table.index
     assert any("rests on 4 sites" in caveat for caveat in found.caveats)
+    assert table["Ceiling"].to_list() == pytest.approx([1] * len(table))  # every case says the same
+    assert not any("no agreement can be judged" in caveat for caveat in found.caveats)
+
+
+def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None:
+    truth = _truth(tmp_path / "truth")
+    rows = pd.read_csv(truth / "results.csv", dtype={"case": str}, keep_default_na=False)
+    dice = rows["quantity"] == "dice"
+    rows.loc[dice, "value"] = np.random.default_rng(0).uniform(0.3, 0.9, int(dice.sum()))
+    rows.to_csv(truth / "results.csv", index=False)
+    runs = open_runs(_runs(tmp_path))
+    (found,), _ = agreements(runs, together(runs), truth, Resampling(50))
+    assert found.of_methods.frame["Ceiling"].max() < 0.7
+    assert any("no agreement can be judged" in caveat for caveat in found.caveats)
 
 
 def test_p_is_the_share_of_permutations_as_far_from_0() -> None:

@@ -50,7 +50,7 @@ def test_values_without_noise_are_the_worth_and_wholly_reliable():
     one = resample(trained(WORTH), SHAPLEY, draws=50)
     np.testing.assert_allclose(one.mean, list(WORTH.values()))
     assert one.values.shape == (3, 5, 51)
-    assert (one.reliability, one.ceiling) == pytest.approx((1, 1))
+    assert (one.reliability, one.ceiling, one.ceiling_of_a_seed) == pytest.approx((1, 1, 1))
     assert (one.between_seeds, one.between_patients) == pytest.approx((1, 1))
     np.testing.assert_allclose(one.standard_errors, 0, atol=1e-12)
 
@@ -58,14 +58,26 @@ def test_values_without_noise_are_the_worth_and_wholly_reliable():
 @pytest.mark.slow
 def test_reliability_is_the_share_of_variance_that_is_the_sites_own():
     """Var of worth 0.00625 (ddof 1), of seeds' means 0.1² / 4; the ceiling is its root, and what truth reaches."""
-    found, reached = [], []
+    found, reached, of_a_seed, reached_by_seed = [], [], [], []
+    worth = np.array(list(WORTH.values()))
     for draw in range(40):
         one = resample(trained(WORTH, seed_sd=0.1, seeds=4, patients=1, draw=draw), LOO, 2)
         found.append(one.reliability)
-        reached.append(correlation(one.mean, np.array(list(WORTH.values()))))
+        reached.append(correlation(one.mean, worth))
+        of_a_seed.append(one.ceiling_of_a_seed)
+        reached_by_seed.append(np.mean([correlation(values, worth) for values in one.values[..., 0]]))
     expected = 0.00625 / (0.00625 + 0.1**2 / 4)
     assert np.mean(found) == pytest.approx(expected, abs=0.12)
     assert np.mean(reached) == pytest.approx(np.sqrt(expected), abs=0.06)
+    expected = 0.00625 / (0.00625 + 0.1**2)
+    assert np.mean(np.square(of_a_seed)) == pytest.approx(expected, abs=0.06)  # its root would be biased by noise
+    assert np.mean(reached_by_seed) == pytest.approx(np.sqrt(expected), abs=0.06)
+
+
+def test_of_one_seed_both_ceilings_are_one():
+    one = resample(trained(WORTH, patient_sd=0.3, seeds=1), SHAPLEY, draws=50)
+    assert 0 < one.ceiling < 1
+    assert one.ceiling_of_a_seed == pytest.approx(one.ceiling)
 
 
 def test_standard_errors_add_seeds_and_patients():
