@@ -2,7 +2,8 @@
 
 A part has a name in one of `GROUPS`. It comes from an installed distribution, by a Python entry point of the group
 ``fedmerit.GROUP``; or from a script that calls `register`, which every process of a run imports again (`SCRIPTS`); or
-it is named outright, as ``package.module:name``. Ours go first: nobody can put another in their place.
+it is named outright, as ``package.module:name``, but for attacks and observers, in whose specs a colon begins the
+options. Ours go first: nobody can put another in their place.
 
 On a machine of a deployed federation nothing is imported that is not approved there: the manifest in its kit names
 each part with the SHA-256 of the distribution, or of the script, that holds it.

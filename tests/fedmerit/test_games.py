@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rounds import few
 
 from fedmerit.core import Reports
-from fedmerit.games import coalition_candidates, cosine_game, sampled_shapley, shapley
+from fedmerit.games import coalition_candidates, coalitions_to_evaluate, cosine_game, sampled_shapley, shapley
 from fedmerit.vectors import gram
 
 
@@ -122,3 +122,17 @@ def test_coalitions_are_means_by_images_and_so_are_their_statistics():
     assert (candidates.mixtures @ candidates.models.double()).tolist() == [[1, 1], [2, 1], [1, 5], [1.25, 4]]
     assert candidates.shares.tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 1], [0.25, 0, 0.75]]
     assert candidates.mixtures.sum(dim=1).tolist() == [1, 1, 1, 1]
+
+
+def test_of_many_sites_as_many_coalitions_are_drawn_in_pairs():
+    drawn = coalitions_to_evaluate(12, 60, 3)
+    rows = {tuple(row) for row in drawn.tolist()}
+    assert len(rows) == len(drawn) == 60
+    assert {tuple(1 - value for value in row) for row in rows} == rows  # with each, its complement
+    assert torch.equal(drawn, coalitions_to_evaluate(12, 60, 3))
+    assert not torch.equal(drawn, coalitions_to_evaluate(12, 60, 4))
+    sizes = torch.bincount(drawn.sum(dim=1), minlength=13)
+    assert sizes[1] == sizes[11] == 12  # all of them, before any other is drawn
+    many = torch.cat([coalitions_to_evaluate(12, 60, seed) for seed in range(40)]).sum(dim=1)
+    counts = torch.bincount(many, minlength=13).double()
+    assert float(counts[2] / counts[6]) == pytest.approx(36 / 20, rel=0.3)  # by the kernel, 1 / (s (n - s))

@@ -7,6 +7,8 @@ from evaluation.values.observed_run import RoundGame
 from fedmerit.core import Reports
 from fedmerit.values.observing import RoundView
 
+SAMPLES = (30.0, 50.0, 20.0, 40.0)  # of `some_rounds`
+
 
 def view_of(began, updates, samples, *, round=0, rounds=1, present=None, weights=None):
     """A round aggregated by images, unless ``weights`` say otherwise; everyone is there, unless ``present`` says."""
@@ -16,6 +18,23 @@ def view_of(began, updates, samples, *, round=0, rounds=1, present=None, weights
     weights = reports.data_share if weights is None else torch.as_tensor(weights, dtype=torch.float64)
     ended = began + weights @ updates
     return RoundView(round, rounds, began, ended, updates, weights, reports)
+
+
+def some_rounds(count, absent=(), seed=0, n=4, d=7):
+    """Views of rounds that follow from each other; ``absent`` names (round, site)."""
+    generator = torch.Generator().manual_seed(seed)
+    began = torch.randn(d, generator=generator, dtype=torch.float64)
+    for number in range(count):
+        present = [(number, site) not in absent for site in range(n)]
+        updates = torch.randn(n, d, generator=generator, dtype=torch.float64) * torch.tensor(present)[:, None]
+        view = view_of(began, updates, SAMPLES[:n], round=number, rounds=count, present=present)
+        yield view
+        began = view.ended
+
+
+def models_of(observation):
+    """(k, d) the models to evaluate."""
+    return observation.candidates.mixtures @ observation.candidates.models
 
 
 def evaluated(observation, utility_of):

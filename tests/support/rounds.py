@@ -203,3 +203,11 @@ def as_numbers(rounds):
         [update.tolist() if here else None for update, here in zip(updates, present, strict=True)]
         for updates, present in zip(rounds.updates, rounds.present, strict=True)
     ]
+
+
+def with_dice(method, state, dice, updates, samples=None):
+    """A round at which all sites are, and the server found these Dice."""
+    count = len(dice)
+    images = torch.ones(count, dtype=torch.float64) if samples is None else torch.tensor(samples)
+    candidates = CandidateResults(torch.tensor(dice, dtype=torch.float64), torch.zeros(count, 0))
+    return method.round(state, updates, Reports(images, torch.ones(count, dtype=torch.bool), {}, candidates))

@@ -29,5 +29,5 @@ def bounded_counts(counts: Tensor, earner: Tensor, parts: Tensor, copies: Tensor
     largest = torch.zeros_like(counts).scatter_reduce_(0, earner, counts, "amax")
     of_earner = torch.where(copies[earner], largest[earner], total[earner])
     first = earner == torch.arange(len(counts))
-    bounded = of_earner * shrinking(of_earner, first & (counts > 0), TIMES)[earner]
+    bounded = of_earner * shrinking(of_earner, first & (total > 0), TIMES)[earner]
     return (bounded * parts).where(counts > 0, 0.0)

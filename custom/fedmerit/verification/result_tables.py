@@ -64,6 +64,11 @@ def overlaps_of(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
     for (round, split, site, case, label), values in cases.items():
         if not set(COUNTS) <= set(values):
             continue  # such as those on the union of all test images
+        if not all(value >= 0 and float(value).is_integer() for value in map(values.__getitem__, COUNTS)):
+            told = ", ".join(f"{name} {values[name]:g}" for name in COUNTS)
+            raise BadInput(
+                f"{path}: {site} in round {round}, {split} case {case}, {label}: {told}; expected whole numbers"
+            )
         true_positives, false_positives, false_negatives = (int(values[name]) for name in COUNTS)
         overlap = Overlap(case, label, true_positives, false_positives, false_negatives)
         dice, said = overlap.dice, values.get("dice", math.nan)

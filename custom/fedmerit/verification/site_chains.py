@@ -12,8 +12,10 @@ from fedmerit.federation.site_log import GAVE, GOT
 from fedmerit.records.certificates import Trust, read_certificate, require_owner
 from fedmerit.records.ledger import verified_records
 from fedmerit.records.signing import CERTIFICATE
+from fedmerit.wire.messages import TRAIN
 
 Record = Mapping[str, Any]
+PARTS = {TRAIN: ("received", "update"), GAVE: ("peer", "model"), GOT: ("peer", "model")}  # of a record, by its work
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,16 @@ def read_log(path: Path, trust: Trust | None = None) -> Log:
             require_owner(certificate, site, str(path))
         verified_records(path, certificate, site)
     for line, entry in enumerate(entries, start=1):
-        if not {"round", "work"} <= set(entry) or (
-            entry["work"] in (GAVE, GOT) and not {"peer", "model"} <= set(entry)
-        ):
+        if not _is_of_a_log(entry):
             raise BadInput(f"{path}, line {line}: not a record of a site's log")
     return Log(path, site, entries, certificate)
+
+
+def _is_of_a_log(entry: Record) -> bool:
+    """Whether it has what those who read it rely on: a round, and of its work what was got, given or said."""
+    work, round, overlaps = entry.get("work"), entry.get("round"), entry.get("overlaps", [])
+    if type(round) is not int or round < 0 or not isinstance(work, str):
+        return False
+    if not isinstance(overlaps, list) or not all(isinstance(one, str) for one in overlaps):
+        return False
+    return set(PARTS.get(work, ())) <= set(entry)

@@ -37,11 +37,10 @@ def require_told(ledger: Path, records: Sequence[Record], log: Log, server: Cert
     """`BadInput` where the ledger is not the one that the server told the site of, or did not sign what it told."""
     complete = [GENESIS, *(record["hash"] for record in records)]
     for line, entry in _told(log):
-        try:
-            told, before = entry["ledger"], entry["round"]
-            stands = complete[before] if before < len(complete) else None
-        except (KeyError, TypeError, IndexError):
-            raise BadInput(f"{log.path}, line {line}: not a record of a site's log") from None
+        if "ledger" not in entry:
+            raise BadInput(f"{log.path}, line {line}: not a record of a site's log")
+        told, before = entry["ledger"], entry["round"]
+        stands = complete[before] if before < len(complete) else None
         if told != stands:
             raise BadInput(
                 f"{log.path}, line {line}: the server said its ledger ended with {told}; "

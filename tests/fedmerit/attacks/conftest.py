@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 
 import pytest
 from playing import LABELS, config_of, play, write_site
@@ -31,3 +32,10 @@ def played(
         return play(attacking(site, spec))
 
     return make
+
+
+@pytest.fixture
+def open_site(folders: Mapping[str, SiteFolder], tmp_path: Path) -> Callable[..., Site]:
+    """The site of a spec, always the same one."""
+    folder = folders["prostate"]
+    return lambda spec=None: attacking(Site(folder, config_of(folder), tmp_path / str(spec), "cpu"), spec)

@@ -1,6 +1,7 @@
 """A site that plays a few rounds of FedCE, as if others took part beside it."""
 
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -84,3 +85,8 @@ def steps(tasks: list[Task]) -> list[torch.Tensor]:
 def same_statistics(one: Reply | Task, other: Reply | Task) -> bool:
     """Whether the BatchNorm statistics of two messages agree bit for bit."""
     return all(torch.equal(one.buffers[name], value) for name, value in other.buffers.items())
+
+
+def without_update(reply: Reply) -> Reply:
+    """What a site says beside its update."""
+    return replace(reply, update=None, buffers=None, seconds=0)

@@ -1,14 +1,12 @@
 """A site under an attack: when it begins, what it remembers, what it leaves alone."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
-from playing import LAST, config_of, play
+from playing import LAST, play, without_update
 
 from fedmerit import flat
-from fedmerit.attacks.attack import Attack
-from fedmerit.attacks.attacking_site import AttackingSite, attacking
 from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.federation.site import Site
 from fedmerit.methods.fedavg import FedAvg
@@ -16,26 +14,8 @@ from fedmerit.training.networks import initial_network
 from fedmerit.wire.messages import Evaluation, Task
 
 
-@pytest.fixture
-def open_site(folders, tmp_path):
-    """The site of a spec, always the same one."""
-    folder = folders["prostate"]
-    return lambda spec=None: attacking(Site(folder, config_of(folder), tmp_path / str(spec), "cpu"), spec)
-
-
-def without_update(reply):
-    return replace(reply, update=None, buffers=None, seconds=0)
-
-
 def test_a_site_without_an_attack_is_left_as_it_is(open_site):
     assert type(open_site()) is Site
-
-
-def test_an_attack_that_changes_nothing_is_an_honest_round(played, open_site):
-    replies = play(AttackingSite(open_site(), Attack()))[1]
-    for honest, other in zip(played()[1], replies, strict=True):
-        assert torch.equal(honest.update, other.update)
-        assert without_update(honest) == without_update(other)
 
 
 @pytest.mark.parametrize("kind", ["repeat", "zero", "delta-noise", "sign-flip", "inverted", "inflated"])

@@ -3,14 +3,9 @@
 import json
 
 import pytest
-from federation_factory import federation
 
-from fedmerit.federation.site_survey import local_survey
-from fedmerit.flare.deploy.kits import prepare_site
-from fedmerit.flare.deploy.survey_session import await_survey
 from fedmerit.flare.recipe import site_policy, survey_classes
-from fedmerit.flare.survey_job import NO_ANSWER, answer_of, export_survey
-from fedmerit.training.data import open_sites
+from fedmerit.flare.survey_job import answer_of, export_survey
 from fedmerit.wire.survey import Question, Surveyed
 
 QUESTION = Question(5)
@@ -48,26 +43,3 @@ def test_an_answer_that_cannot_be_used_is_said_to_be_none(told, why):
     assert isinstance(found, str)
     assert why in found
     assert "\n" not in found
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_hospitals_answer_as_their_folders_do_and_who_refuses_is_named(sites, tmp_path):
-    """site2 allows no surveys; site3's own gate wants more patients than the question."""
-    with federation(tmp_path / "kits", sites, started=False) as made:
-        prepare_site(made.kits["site2"], sites / "site2", surveys=False)
-        path = made.kits["site3"] / "local/privacy.json"
-        policy = json.loads(path.read_text())
-        policy["scopes"][0]["task_result_filters"][0]["args"]["least"] = 1000
-        path.write_text(json.dumps(policy))
-        made.start()
-        made.wait_for_sites()
-        export_survey(QUESTION, tmp_path / "job")
-        job = made.submit(tmp_path / "job")
-        with made.session() as opened:
-            survey = await_survey(opened, job, 600)
-    assert survey.sites == {"site1": local_survey(open_sites(sites, ["site1"]), QUESTION).sites["site1"]}
-    assert set(survey.refused) == {"site2", "site3"}, made.log()
-    assert "SurveyExecutor" in survey.refused["site2"]
-    assert "not in allow_list" in survey.refused["site2"]
-    assert survey.refused["site3"] == NO_ANSWER

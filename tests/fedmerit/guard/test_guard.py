@@ -10,7 +10,6 @@ from fedmerit.core import Outcome, Reports
 from fedmerit.guard.guard import RULES, Answers, Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import Guarding
-from fedmerit.guard.verdicts import ROUNDS, Verdicts
 from fedmerit.vectors import gram
 
 PAGE = Path(__file__).parents[3] / "docs" / "trust.md"
@@ -82,27 +81,6 @@ def test_a_site_that_stops_is_paid_again_unless_it_was_excluded(play):
     assert play(for_a_while, 12, "exclude")[-1][1].verdicts.against[5]
 
 
-def test_a_sign_that_cannot_be_looked_for_any_more_stays_as_it_was():
-    """Else a verdict would end with training, when honest updates have nothing in common any more."""
-
-    def after(verdicts, rounds, short, elsewhere, known):
-        seen = torch.tensor([[short], [False], [elsewhere], [False]])
-        all_known = torch.ones(4, 1, dtype=torch.bool)
-        all_known[2] = known
-        for _ in range(rounds):
-            verdicts = verdicts.after(seen, all_known, torch.tensor([True]), False)
-        return verdicts
-
-    found = after(Verdicts.none(4, 1), ROUNDS, True, True, True)
-    assert found.against.all()
-    later = after(found, 20, True, False, False)
-    assert later.against.all()
-    assert later.lasted[2] == found.lasted[2]
-    assert not after(later, ROUNDS, False, False, False).against.any()  # it works again: one kind alone is left
-    assert not after(found, ROUNDS, True, False, True).against.any()
-    assert not after(Verdicts.none(4, 1), 20, True, True, False).against.any()  # nothing begins so
-
-
 def test_a_verdict_that_is_only_shown_changes_nothing(play):
     ruling, history = play(replaced(5, zeros), 8, "show")[-1]
     assert history.verdicts.against[5]
@@ -157,16 +135,6 @@ def test_without_updates_counts_are_bounded_all_the_same():
     reports = Reports(counts, torch.ones(4).bool(), products=gram(torch.zeros(4, 0)))
     _, ruling = guard.rule(History.empty(4), Answers(torch.zeros(4, 0), reports))
     assert ruling.reports.num_samples.tolist() == pytest.approx([50, 60, 70, 180])
-
-
-def test_history_survives_a_checkpoint(play, tmp_path):
-    _, history = play(honest, 3)[-1]
-    torch.save(history.content(), tmp_path / "history.pt")
-    again = History.of(torch.load(tmp_path / "history.pt", weights_only=True))
-    for name, value in vars(history).items():
-        if name != "verdicts":
-            assert torch.equal(value.nan_to_num(9.0), getattr(again, name).nan_to_num(9.0)), name
-    assert torch.equal(again.verdicts.lasted, history.verdicts.lasted)
 
 
 def test_the_page_has_every_rule_in_the_words_of_its_declaration():

@@ -6,11 +6,10 @@ import torch
 from comparing import assert_at_sites, assert_models, dice_of, given_to
 from hypothesis import given
 from one_in import one_in
-from rounds import few, make_rounds, play, random_rounds
+from rounds import few, make_rounds, play, random_rounds, with_dice
 
 from fedmerit.core import CandidateResults, Layout, Reports
 from fedmerit.methods.cffl import CFFL
-from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.registry import build_method
 
 RELEASED = {"theta": 0.5, "clip": 0.4, "alpha": 5.0, "reputation": "released", "aggregation": "sum", "keep_own": True}
@@ -45,14 +44,6 @@ def test_cffl_is_the_reference(case, rounds):
         assert_models(outcome.models.expand(len(round["models"]), -1), round["models"])
 
 
-def with_dice(method, state, dice, updates, samples=None):
-    """A round at which all sites are, and the server found these Dice."""
-    count = len(dice)
-    images = torch.ones(count, dtype=torch.float64) if samples is None else torch.tensor(samples)
-    candidates = CandidateResults(torch.tensor(dice, dtype=torch.float64), torch.zeros(count, 0))
-    return method.round(state, updates, Reports(images, torch.ones(count, dtype=torch.bool), {}, candidates))
-
-
 def test_a_site_that_cffl_removed_trains_alone():
     method, updates = CFFL(coef=0.5), torch.ones(3, 4).double()
     state = method.start(torch.zeros(4).double(), 3, Layout.of(4))
@@ -82,22 +73,6 @@ def test_cffl_takes_removed_sites_back_where_only_they_come():
     state, outcome = method.round(state, torch.tensor([[0.0] * 4, [1.0] * 4]), reports)
     assert outcome.weights.tolist() == [0, 1]
     assert not state.removed.any()
-
-
-def test_released_cffl_expels_all_but_the_best_of_six_near_equal_sites_and_the_resolved_form_does_not():
-    """Standalone Dice of six prostate sites as constant scores: the released loop has two stable ends."""
-    dice, updates = [0.867, 0.855, 0.862, 0.899, 0.798, 0.910], torch.ones(6, 5)
-    remaining = {}
-    for name, method in (
-        ("released", CFFLReleased(alpha=5.0, reputation="released")),
-        ("tamed", CFFLReleased(alpha=4.0, reputation="released")),
-        ("resolved", CFFL()),
-    ):
-        state = method.start(torch.zeros(5), 6, Layout.of(5))
-        for _ in range(60):
-            state, outcome = with_dice(method, state, dice, updates)
-        remaining[name] = int(6 - outcome.quantities["removed"].sum())
-    assert remaining == {"released": 1, "tamed": 6, "resolved": 6}
 
 
 def test_cffl_evaluates_what_every_present_site_trained_with_its_own_statistics():

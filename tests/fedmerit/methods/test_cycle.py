@@ -1,20 +1,16 @@
-"""CYCle and VPDL: the server's half against Algorithm 1 in plain Python, the site's half on networks of few weights."""
+"""CYCle: the server's half against Algorithm 1 in plain Python, the site's half on networks of few weights."""
 
 import math
 import random
 
 import pytest
 import torch
-from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from tiny_peers import GOOD, data, view
 
-from fedmerit.capabilities.peer_learning import PeerView
 from fedmerit.core import Reports
 from fedmerit.distillation import divergence
 from fedmerit.methods.cycle import CYCle
-from fedmerit.methods.peer_scores import agreement, misalignments
-from fedmerit.methods.vpdl import VPDL
-from fedmerit.training.learning import build_loss
+from fedmerit.methods.peer_scores import agreement
 
 NAN = math.nan
 
@@ -88,75 +84,6 @@ def test_what_is_said_out_of_turn_changes_no_reputation():
 # The site's half
 
 
-class Tiny(nn.Module):
-    """Three weights and a bias for each pixel of three channels."""
-
-    def __init__(self, weights):
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor(weights))
-        self.bias = nn.Parameter(torch.tensor(0.1))
-
-    def forward(self, images):
-        return (images * self.weight[:, None, None]).sum(dim=1, keepdim=True) + self.bias
-
-
-def data(seed=0, batches=3):
-    draw = torch.Generator().manual_seed(seed)
-    images = torch.randn(batches, 4, 3, 5, 5, generator=draw)
-    return [(batch, (batch.sum(dim=1, keepdim=True) > 0).float()) for batch in images]
-
-
-GOOD, BAD = (Tiny([weight] * 3).requires_grad_(False) for weight in (1.0, -1.0))
-
-
-DICE = {None: 0.5, "good": 0.8, "bad": 0.1}  # on the site's validation images
-
-
-def view(weights, round=0, batches=None, lost=()):
-    """A site that has learnt a little, a peer that knows the masks and one that knows their opposite."""
-    networks = {"good": GOOD, "bad": BAD}
-    given = data() if batches is None else batches
-
-    def predict(peer, images):
-        return None if peer in lost else networks[peer](images).detach()
-
-    def dice(peer):
-        return None if peer in lost else DICE[peer]
-
-    network = Tiny([0.2, -0.1, 0.3])
-    return PeerView(round, weights, predict, network, lambda count: given[:count], build_loss("dice"), dice)
-
-
-def test_scoring_may_be_by_the_loss_of_training():
-    given = data(batches=1)  # soft Dice is of a batch, not of an image
-    held = view({"good": torch.nan, "bad": torch.nan}, batches=given)
-    found = CYCle(warmup=0, score_loss="training").learn_from(held).values["misalignment"]
-    (images, masks), weights = given[0], list(held.network.parameters())
-    own = torch.cat(
-        [part.reshape(-1) for part in torch.autograd.grad(build_loss("dice")(held.network(images), masks), weights)]
-    )
-    for peer, network in (("good", GOOD), ("bad", BAD)):
-        loss = divergence(held.network(images), network(images).detach(), CYCle().T, CYCle().kl)
-        other = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, weights)])
-        assert found[peer] == pytest.approx((1 - float(torch.cosine_similarity(own, other, dim=0))) / 2, abs=1e-5)
-    assert found != CYCle(warmup=0).learn_from(held).values["misalignment"]
-
-
-def test_scoring_may_be_at_the_temperature_of_distillation():
-    given = data(batches=1)
-    held = view({"good": torch.nan}, batches=given)
-    found = CYCle(warmup=0, score_loss="ce_T", T=4.0, kl="peer_own").learn_from(held).values["misalignment"]
-    (images, masks), weights = given[0], list(held.network.parameters())
-    logits, peer = held.network(images), GOOD(images)
-    residual = [(logits / 4).sigmoid() - masks, (logits / 4).sigmoid() - (peer / 4).sigmoid()]  # of KL(peer || own)
-    gradients = [
-        torch.cat([part.reshape(-1) for part in torch.autograd.grad(logits, weights, one, retain_graph=True)])
-        for one in residual
-    ]
-    expected = (1 - float(torch.cosine_similarity(*gradients, dim=0))) / 2
-    assert found["good"] == pytest.approx(expected, abs=1e-5)
-
-
 def test_agreement_is_the_peers_dice_by_the_sites_own():
     method = CYCle(warmup=0, score="agreement", lambda0=1.0)
     assert method.asks_of_peers == ("available", "agreement")
@@ -183,25 +110,6 @@ def test_fedavg_may_be_the_warm_up_and_a_round_alone_its_end():
     assert method.sharing(state) is not None
     with pytest.raises(ValueError, match="needs exchange='relay'"):
         CYCle(warmup_by="fedavg", exchange="peer")
-
-
-@pytest.mark.parametrize("kl", ["own_peer", "peer_own"])
-def test_misalignment_is_that_of_the_gradients_over_all_images(kl):
-    given = [*data()[:2], tuple(part[:1] for part in data()[2])]  # a last batch of one image counts as one image
-    held = view({}, batches=given)
-    found = misalignments(held, ["good", "bad"], 3, 5.0, kl)
-    images, masks = (torch.cat(parts) for parts in zip(*given, strict=True))
-    weights = list(held.network.parameters())
-
-    def gradient(loss):
-        return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, weights)]).double()
-
-    own = gradient(binary_cross_entropy_with_logits(held.network(images), masks))
-    for peer, network in (("good", GOOD), ("bad", BAD)):
-        other = gradient(divergence(held.network(images), network(images).detach(), 5.0, kl))
-        expected = (1 - float(own @ other / (own.norm() * other.norm()))) / 2
-        assert found[peer] == pytest.approx(expected, abs=1e-6)
-    assert found["good"] < 0.1 < 0.9 < found["bad"]
 
 
 def test_site_learns_from_whom_it_has_scored_well():
@@ -234,26 +142,3 @@ def test_peer_that_is_not_available_counts_as_nothing():
     assert term.values["misalignment"] == {}
     images = data()[0][0]
     assert float(term.loss(images, torch.zeros(4, 1, 5, 5))) == 0.0
-
-
-def test_identical_networks_are_neither_aligned_nor_not():
-    held = view({"good": NAN})
-    held.network.load_state_dict(GOOD.state_dict())
-    for kl in ("own_peer", "peer_own"):
-        assert misalignments(held, ["good"], 3, 5.0, kl) == {"good": 0.5}
-
-
-def test_vpdl_takes_all_peers_alike():
-    method = VPDL(warmup=1, lambda0=2.0)
-    assert method.sharing(method.start(torch.zeros(1), 3, [1])) is None
-    state, _ = method.round(
-        method.start(torch.zeros(1), 3, [1]), torch.zeros(3, 1), Reports(torch.ones(3), torch.ones(3).bool())
-    )
-    sharing = method.sharing(state)
-    assert (sharing.probability == 1).all()
-    assert (sharing.weights == 0.5).all()
-    held = view({"good": 0.5, "bad": 0.5}, round=1)
-    images = data()[0][0]
-    own = held.network(images).detach()
-    both = sum(float(divergence(own, network(images), method.T, "own_peer")) for network in (GOOD, BAD))
-    assert float(method.learn_from(held).loss(images, own)) == pytest.approx(both, rel=1e-6)

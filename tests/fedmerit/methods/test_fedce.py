@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit import flat
 from fedmerit.core import Layout, OwnPart, Reports, SiteView
 from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
-from fedmerit.methods.minus_model import cosine_to_mean_of_others, minus_model
+from fedmerit.methods.minus_model import cosine_to_mean_of_others
 from fedmerit.methods.registry import build_method
 
 NAN = math.nan
@@ -228,48 +227,6 @@ def test_a_site_that_comes_back_keeps_what_it_accumulated():
     claiming = method.round(state, updates_of(3), reports([0.5, NAN, NAN, NAN], [NAN, 0.3, 0.4, 0.5]))[1]
     assert claiming.quantities["flagged"].tolist() == [1, 0, 0, 0]  # it has no update in this model to know one from
     assert torch.equal(claiming.weights, third.weights)
-
-
-@pytest.mark.parametrize("weights", [[0.5, 0.3, 0.2], [0.0, 0.5, 0.5], [0.999, 0.0005, 0.0005], [0.0, 1e-9, 1 - 1e-9]])
-def test_the_minus_model_is_the_weighted_mean_of_the_others_models(weights):
-    """Models (3, 100), also BatchNorm's buffers, by the same shares."""
-    random = torch.Generator().manual_seed(0)
-    shares = torch.tensor(weights, dtype=torch.float64)
-    models = torch.randn(3, 100, generator=random, dtype=torch.float64)
-    buffers = [{"running_var": torch.rand(8, generator=random, dtype=torch.float64)} for _ in models]
-    received, mean = shares @ models, flat.average_buffers(buffers, shares)
-    for i in range(3):
-        others = [j for j in range(3) if j != i]
-        renormalised = shares[others] / shares[others].sum()
-        tolerance = 1e-14 / (1 - weights[i])
-        assert torch.allclose(
-            minus_model(received, models[i], weights[i]), renormalised @ models[others], rtol=0, atol=tolerance
-        )
-        without = flat.buffers_without(mean, buffers[i], weights[i])
-        expected = flat.average_buffers([buffers[j] for j in others], renormalised)
-        assert torch.allclose(without["running_var"], expected["running_var"], rtol=0, atol=tolerance)
-        assert (without["running_var"] >= 0).all()
-
-
-def test_the_minus_model_has_the_type_of_the_received_one():
-    assert minus_model(torch.ones(3), torch.zeros(3), 0.5).dtype == torch.float32
-    assert minus_model(torch.ones(3), torch.zeros(3), 0.5).tolist() == [2, 2, 2]
-
-
-@pytest.mark.parametrize("weight", [0.0, 0.3, 0.9])
-def test_the_sites_cosine_is_that_of_its_update_and_the_others_mean(weight):
-    random = torch.Generator().manual_seed(0)
-    before, own, others = torch.randn(3, 40, generator=random, dtype=torch.float64)  # (40,) each
-    received = before + weight * own + (1 - weight) * others
-    expected = own @ others / (own.norm() * others.norm())
-    assert cosine_to_mean_of_others(received, before, before + own, weight) == pytest.approx(float(expected), abs=1e-12)
-
-
-def test_the_sites_cosine_is_zero_where_nobody_moved():
-    still, moved = torch.ones(3), torch.tensor([1.0, 2.0, 1.0])
-    assert cosine_to_mean_of_others(still, still, still, 0.5) == 0
-    assert cosine_to_mean_of_others(moved, still, still, 0.5) == 0  # it did not move itself
-    assert cosine_to_mean_of_others(still, still, moved, 0.0) == 0  # the others did not
 
 
 @pytest.mark.parametrize(

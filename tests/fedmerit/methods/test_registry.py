@@ -214,12 +214,6 @@ def test_parameters_out_of_range_are_named_with_what_was_expected(method):
         assert all(choice in str(error.value) for choice in choices)
 
 
-@pytest.mark.parametrize("other", [{"keep_own": True}, {"aggregation": "sum"}])
-def test_one_model_for_all_has_no_readings_of_sparse_rewards(other):
-    with pytest.raises(ValueError, match="reward='global': keep_own and aggregation belong to reward='sparse'"):
-        build_method("cffl", {"reward": "global"} | other)
-
-
 def test_the_run_is_asked_for_what_a_method_needs():
     assert build_method("standalone", {}).needs.sites == 1
     assert build_method("fedavg", {}).needs.sites == 2

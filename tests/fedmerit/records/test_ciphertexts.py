@@ -123,11 +123,6 @@ def test_the_server_has_no_key_that_opens_anything(made, key):
         ciphertexts.SiteKey(b"no context")
 
 
-def test_contexts_are_kept_and_the_sites_own_is_private(tmp_path):
-    assert contexts(tmp_path) == contexts(tmp_path)
-    assert (tmp_path / "client_context.tenseal").stat().st_mode & 0o077 == 0
-
-
 # the federation
 
 
@@ -338,15 +333,6 @@ def test_the_gate_lets_ciphertexts_of_an_update_pass(reply):
 def test_the_gate_lets_nothing_else_pass_as_ciphertexts(reply, planted):
     with pytest.raises(Withheld):
         through_the_gate(reply, ciphertexts=planted)
-
-
-def test_a_site_can_insist_on_encryption(tmp_path):
-    one = federation("fedavg", tmp_path / "run", None)
-    plain = plain_replies(one)["Alder"]
-    assert isinstance(through_the_gate(plain), Reply)
-    with pytest.raises(Withheld, match="encrypted alone"):
-        through_the_gate(plain, encrypted=True)
-    assert isinstance(through_the_gate(Failure("no reply"), encrypted=True), Failure)
 
 
 # what is refused

@@ -12,12 +12,11 @@ from torch import nn
 from fedmerit import flat
 from fedmerit.configuration.run import OPTIMIZERS, Network, Training
 from fedmerit.errors import BadInput
-from fedmerit.seeds import random_seed
 from fedmerit.training import learning
 from fedmerit.training.data import Case, Slices
 from fedmerit.training.learning import build_loss, learning_rate, steps_of, train
 from fedmerit.training.networks import build_network, check_image_size, initial_network, load_network, save_network
-from fedmerit.training.overlaps import Overlap, mean_dice
+from fedmerit.training.overlaps import mean_dice
 from fedmerit.training.prediction import EVALUATION_BATCH, evaluate, predict
 
 NETWORK = Network(in_channels=1, labels=("disc", "cup"), architecture="unet", width=2, depth=3)
@@ -103,11 +102,6 @@ def test_dice_of_empty_references():
     assert mean_dice(overlaps[:1]) == 0
     assert mean_dice([]) == 0
     assert evaluate(Threshold(0.5), [], ("prostate",)) == []
-
-
-def test_dice_from_counts():
-    assert Overlap("000", "cup", 3, 1, 2).dice == 6 / 9
-    assert mean_dice([Overlap("000", "cup", 3, 1, 2), Overlap("001", "cup", 0, 0, 0)]) == 6 / 9
 
 
 def test_evaluation_leaves_weights_and_statistics_alone():
@@ -206,14 +200,6 @@ def test_the_initial_network_depends_on_its_seed_alone():
     torch.manual_seed(1)
     assert torch.equal(flat.get_parameters(initial_network(NETWORK, 3)), first)
     assert not torch.equal(flat.get_parameters(initial_network(NETWORK, 4)), first)
-
-
-def test_seeds_are_the_same_on_every_machine_and_differ_by_part():
-    assert random_seed(0, "site1", 2) == random_seed(0, "site1", 2)
-    seeds = {random_seed(*parts) for parts in ((0, "a", 1), (0, "a", 2), (0, "b", 1), (1, "a", 1), (0, 1), ("0", "a1"))}
-    assert len(seeds) == 6
-    assert all(0 <= seed < 2**63 for seed in seeds)
-    assert random_seed(0, "initial model") == 8076977981672800817  # of SHA-256's first 63 bits
 
 
 def test_training_reduces_the_loss(slices):

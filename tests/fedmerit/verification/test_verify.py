@@ -18,9 +18,9 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.memory import Memory
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import digest_of_peer
-from fedmerit.records.certificates import Trust, read_certificate
+from fedmerit.records.certificates import Trust
 from fedmerit.records.closing import CLOSING
-from fedmerit.records.ledger import GENESIS, Ledger, verified_records
+from fedmerit.records.ledger import GENESIS
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.data import open_sites
 from fedmerit.verification.verify import verify_run
@@ -232,20 +232,6 @@ def test_certificate_is_needed_and_has_to_be_one(run, keys):
     shutil.copy(keys / "stranger.crt", run / CERTIFICATE)
     with pytest.raises(BadInput, match="line 1: its signature is not the server's"):
         verify_run(run)
-
-
-@pytest.mark.parametrize(("key", "certificate"), [("stranger", "server"), ("nobody", "server"), ("server", "nobody")])
-def test_key_and_certificate_belong_together(keys, key, certificate):
-    with pytest.raises(BadInput, match=f"{key if key != 'server' else certificate}"):
-        Signer(keys / f"{key}.key", keys / f"{certificate}.crt")
-
-
-def test_same_record_gets_the_same_signature(keys, tmp_path):
-    signer = Signer(keys / "server.key", keys / "server.crt")
-    for name in ("one", "two"):
-        Ledger(tmp_path / name, signer).append({"round": 0})
-    assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
-    assert len(verified_records(tmp_path / "one", read_certificate(keys / "server.crt"))) == 1
 
 
 def test_log_cut_short_by_a_crash_goes_on(signed, tmp_path, sites):

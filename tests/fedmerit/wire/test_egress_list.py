@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
@@ -121,13 +120,6 @@ def test_what_is_not_listed_is_left_out(reply, network):
     assert set(from_shareable(left).meta) <= set(LISTED)
 
 
-def test_headers_are_made_anew(reply, network):
-    shareable = FLModelUtils.to_shareable(answer_to_model(reply, network))
-    shareable.set_header("note", PATIENT)
-    shareable["note"] = PATIENT
-    assert PATIENT not in repr(EgressFilter().process(shareable, FLContext()))
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -214,20 +206,6 @@ def test_reasons_are_those_of_the_list(network):
         assert FLModelUtils.from_shareable(leave(Failure(reason), network)).meta["failure"] == reason
     told = FLModelUtils.from_shareable(leave(Failure(f"/data/{PATIENT}.npy: not readable"), network))
     assert told.meta["failure"] == OTHER_REASON
-
-
-def test_an_error_leaves_as_its_code_alone():
-    shareable = DXO(DataKind.WEIGHT_DIFF, data={}, meta={"patient": PATIENT}).to_shareable()
-    shareable.set_return_code(ReturnCode.EXECUTION_EXCEPTION)
-    left = EgressFilter().process(shareable, FLContext())
-    assert left.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
-    assert PATIENT not in repr(left)
-
-
-@pytest.mark.parametrize("decimals", [-1, DECIMALS + 1])
-def test_decimals_are_bounded(decimals):
-    with pytest.raises(ValueError, match="decimals"):
-        EgressFilter(decimals)
 
 
 @pytest.mark.slow

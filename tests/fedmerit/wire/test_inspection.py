@@ -6,27 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from good_replies import SITES, good_reply, tiny_plan
 from measured import rows
-from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from one_in import one_in
 from stepping import Stepped as Federation
 
-from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.errors import RunFailed
-from fedmerit.flare.translation import (
-    answer_to_model,
-    model_to_evaluated,
-    model_to_reply,
-    model_to_task,
-    task_to_model,
-)
 from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results
-from fedmerit.seeds import random_seed
-from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.wire.inspection import fault_of_evaluated
 from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Purpose, Reply
@@ -39,39 +28,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # The server, reply by reply
 
 
-SITES = ("Alder", "Birch", "Cedar")
 Answer = Reply | Failure
-
-
-def tiny_plan(method: str = "fedce") -> RunConfiguration:
-    return make_configuration(
-        method,
-        "prostate",
-        3,
-        0,
-        TASKS["prostate"],
-        {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0},
-    )
-
-
-def good_reply(federation: Federation, site: str) -> Reply:
-    """What a site that trains would send: a small update, moved statistics, plausible claims."""
-    task = federation.tasks()[site]
-    random = torch.Generator().manual_seed(random_seed(federation.round, site))
-
-    def moved(value: torch.Tensor) -> torch.Tensor:
-        return value + torch.rand(value.shape, generator=random) if value.is_floating_point() else value + 4
-
-    return Reply(
-        round=task.round,
-        update=0.01 * torch.randn(task.parameters.shape, generator=random),
-        buffers={name: moved(value) for name, value in task.buffers.items()},
-        num_samples=10 + SITES.index(site),
-        overlaps=(Overlap("000", "prostate", 5, 2, 1),),
-        values={"cosine": 0.25, "minus_error": 0.5} if federation.method.asks and task.weight is not None else {},
-        train_loss=0.5,
-        seconds=1.0,
-    )
 
 
 def federate(
@@ -292,110 +249,7 @@ def test_distances_that_nobody_asked_for_reject_the_answer(tmp_path, sat_out):
     assert rows(federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))) == rows(sat_out)
 
 
-def test_an_evaluation_arrives_as_it_was_sent(federation):
-    """With surfaces, without, and from a site of an earlier version, which says nothing of them."""
-    overlaps = tuple(Overlap("000", "prostate", 5, 2, 1, one) for one in (Surface("px", 1.5, 0.5), None))
-    answer = Evaluated(4, (overlaps,), torch.zeros(1, 0))
-    model = over_the_wire(answer_to_model(answer, federation.network))
-    arrived = model_to_evaluated(model, federation.network)
-    assert isinstance(arrived, Evaluated)
-    assert arrived.overlaps == answer.overlaps
-    del model.meta["overlaps"][0][0]["surface"]
-    older = model_to_evaluated(model, federation.network)
-    assert isinstance(older, Evaluated)
-    assert older.overlaps[0][0] == overlaps[1]
-    model.meta["overlaps"][0][0]["surface"] = {"unit": "mm", "hd95": 1.0, "patient": "Doe"}
-    assert isinstance(model_to_evaluated(model, federation.network), Failure)
-
-
 def test_negative_variances_reject_the_reply(tmp_path, sat_out, assert_same_model):
     spoil = with_buffers(lambda name, value: value - 1e6 if name.endswith("running_var") else value)
     run = federate(tmp_path / "run", spoil, rounds=(1,))
     assert_same_model(sat_out / "models/global.pt", run / "models/global.pt")
-
-
-# NVFlare's messages
-
-
-@pytest.fixture
-def federation(tmp_path):
-    federation = Federation(tiny_plan(), SITES, tmp_path / "run")
-    federation.take({site: good_reply(federation, site) for site in SITES})
-    return federation
-
-
-def over_the_wire(model):
-    return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
-
-
-def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
-    )
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_task_arrives_as_it_was_sent(federation, known):
-    task = federation.tasks()["Birch"] if known else replace(federation.tasks()["Birch"], weight=None, data_share=None)
-    arrived = model_to_task(over_the_wire(task_to_model(task, federation.network, 3)), federation.network)
-    assert torch.equal(arrived.parameters, task.parameters)
-    assert same(arrived.buffers, task.buffers)
-    assert (arrived.round, arrived.weight, arrived.data_share) == (task.round, task.weight, task.data_share)
-
-
-def test_reply_arrives_as_it_was_sent(federation):
-    reply = good_reply(federation, "Birch")
-    arrived = model_to_reply(over_the_wire(answer_to_model(reply, federation.network)), federation.network)
-    assert isinstance(arrived, Reply)
-    assert torch.equal(arrived.update, reply.update)
-    assert same(arrived.buffers, reply.buffers)
-    rest = ("round", "num_samples", "overlaps", "values", "train_loss", "seconds")
-    assert [getattr(arrived, name) for name in rest] == [getattr(reply, name) for name in rest]
-
-
-def first(params: Mapping[str, Any]) -> str:
-    return next(iter(params))
-
-
-SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
-    "a parameter too many": lambda model: model.params.update(more=np.zeros(1, np.float32)),
-    "a parameter missing": lambda model: model.params.pop(first(model.params)),
-    "a parameter of another shape": lambda model: model.params.update({first(model.params): np.zeros(3, np.float32)}),
-    "a parameter of text": lambda model: model.params.update({first(model.params): np.array(["a", "b"])}),
-    "a parameter of objects": lambda model: model.params.update({first(model.params): np.array([None, {}])}),
-    "a parameter of nothing": lambda model: model.params.update({first(model.params): None}),
-    "parameters without names": lambda model: setattr(model, "params", [1, 2]),
-    "no meta": lambda model: setattr(model, "meta", None),
-    "no round": lambda model: setattr(model, "current_round", None),
-    "a round that is text": lambda model: setattr(model, "current_round", "first"),
-    "an infinite round": lambda model: setattr(model, "current_round", float("inf")),
-    "buffers without names": lambda model: model.meta.update(buffers=[1]),
-    "buffers of text": lambda model: model.meta.update(buffers={"a": "b"}),
-    "overlaps without counts": lambda model: model.meta.update(overlaps=[{"case": "000"}]),
-    "overlaps with more": lambda model: model.meta["overlaps"][0].update(patient="Doe"),
-    "overlaps that are a number": lambda model: model.meta.update(overlaps=3),
-    "a value that is text": lambda model: model.meta.update(values={"cosine": "much"}),
-    "values without names": lambda model: model.meta.update(values=[0.5]),
-    "a loss that is text": lambda model: model.meta.update(train_loss="low"),
-    "seconds that are a list": lambda model: model.meta.update(seconds=[1.0]),
-    **{
-        f"no {name}": lambda model, name=name: model.meta.pop(name)
-        for name in ("buffers", "overlaps", "values", "num_samples", "train_loss", "seconds")
-    },
-}
-
-
-@pytest.mark.parametrize("spoiled", list(SPOILED_MODELS))
-def test_message_that_is_none_is_a_failure(federation, spoiled):
-    model = over_the_wire(answer_to_model(good_reply(federation, "Birch"), federation.network))
-    SPOILED_MODELS[spoiled](model)
-    assert isinstance(model_to_reply(model, federation.network), Failure)
-
-
-def test_message_in_double_precision_gets_no_further_than_the_server(federation):
-    model = answer_to_model(good_reply(federation, "Birch"), federation.network)
-    model.params = {name: value.astype(np.float64) for name, value in model.params.items()}
-    answers = {site: good_reply(federation, site) for site in SITES}
-    answers["Birch"] = model_to_reply(model, initial_network(tiny_plan().network, 0))
-    federation.take(answers)
-    assert "float64" in federation.recorder.ledger.records[-1]["rejected"]["Birch"]

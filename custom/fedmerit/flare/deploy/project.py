@@ -135,8 +135,9 @@ def read_project(out: Path) -> dict[str, Any]:
     path = out / PROJECT_FILE
     try:
         project = yaml.safe_load(path.read_text())
-        kinds = [participant["type"] for participant in project["participants"]]
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        participants = project["participants"]
+        kinds = [one["type"] for one in participants if one["name"]]
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError) as error:
         reason = type(error).__name__
         raise BadInput(f"{path}: not a project file ({reason}); make one with `fedmerit deploy init`") from error
     if kinds.count("server") != 1:

@@ -1,4 +1,4 @@
-"""What no honest site sends, at the server's edge: refused, in the ledger with the reason, and without effect."""
+"""The server's edge: what no honest site sends is refused, in the ledger with the reason, and without effect."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +16,7 @@ from stepping import Stepped
 
 from fedmerit.federation.exchange import Exchange
 from fedmerit.flare.aggregator import MeritAggregator
-from fedmerit.flare.translation import answer_to_model
+from fedmerit.flare.translation import answer_to_model, model_to_task
 from fedmerit.records.ledger import verify
 from fedmerit.wire.messages import TRAIN, Evaluated, Failure, Reply
 
@@ -194,6 +194,48 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], An
 
 def records_of(aggregator: MeritAggregator) -> list[dict[str, Any]]:
     return aggregator.federation.recorder.ledger.records
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> MeritAggregator:
+    """One whose sites are asked to train for the first time."""
+    aggregator = MeritAggregator(tiny_plan("fedce", rounds=2).to_dict())
+    aggregator.hold(next(aggregator.open(list(SITES), tmp_path / "run").exchanges()))
+    return aggregator
+
+
+def test_every_site_gets_its_own_task(opened):
+    exchange, network = opened.exchange, opened.federation.network
+    models = opened.models()
+    assert set(models) == set(SITES)
+    for site, model in models.items():
+        task = model_to_task(over_the_wire(model), network)
+        assert torch.equal(task.parameters, exchange.tasks[site].parameters)
+        assert (model.current_round, model.total_rounds, task.ledger) == (0, 2, exchange.tasks[site].ledger)
+
+
+def test_aggregating_gives_nothing_and_forgets_nothing(opened):
+    """The round ends in the federation; NVFlare calls both in every round."""
+    answers = answers_to(opened.exchange, opened.federation)
+    opened.accept_model(told(LIAR, answers[LIAR], opened.federation))
+    opened.reset_stats()
+    assert opened.aggregate_model().params == {}
+    assert [site for site in SITES if opened.exchange.heard(site)] == [LIAR]
+
+
+def test_a_run_opened_again_goes_on_from_its_last_complete_round(tmp_path, undisturbed):
+    first = MeritAggregator(tiny_plan("fedce", rounds=2).to_dict())
+    federation = first.open(list(SITES), tmp_path / "run")
+    for exchange in federation.exchanges():
+        if federation.round == 1:  # killed as round 1 begins
+            break
+        first.hold(exchange)
+        for site, answer in answers_to(exchange, federation).items():
+            first.accept_model(told(site, answer, federation))
+    assert MeritAggregator(first.plan).open(list(SITES), tmp_path / "run").round == 1
+    again = play(tmp_path / "run")
+    assert torch.equal(again.federation.models.parameters, undisturbed(True).models)
+    assert [record["round"] for record in records_of(again)] == [0, 1]
 
 
 def test_there_are_more_than_a_hundred():

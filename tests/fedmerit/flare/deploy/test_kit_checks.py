@@ -1,0 +1,145 @@
+"""What the preflight finds in a startup kit: versions, certificate, policy, parts of others, keys."""
+
+import datetime
+import json
+import shutil
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+from fedmerit.flare.deploy.kits import approve
+from fedmerit.flare.deploy.project import make_project
+from fedmerit.flare.deploy.provision import init
+from fedmerit.flare.recipe import site_policy
+from fedmerit.plugins import approvable
+
+CLASSES = site_policy()["class_allow_list"]
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("package", "state"), [("fedmerit", "fail"), ("nvflare", "fail"), ("torch", "warn"), ("monai", "warn")]
+)
+def test_other_versions(ready, package, state, found):
+    path = ready / "local/fedmerit_versions.json"
+    path.write_text(json.dumps(read(path) | {package: "0.0.1"}))
+    ((told_state, told),) = found(ready, "versions")
+    assert told_state == state
+    assert f"pip install {package}==0.0.1" in told
+
+
+def test_versions_that_nobody_wrote_down(ready, found):
+    (ready / "local/fedmerit_versions.json").unlink()
+    assert [state for state, _ in found(ready, "versions")] == ["warn"]
+
+
+def certify(federation, kit, first, last, name="site1"):
+    """A new certificate of the federation's authority, valid between two days from now."""
+    authority = load_pem_private_key(read(federation / "fedmerit/state/cert.json")["root_pri_key"].encode(), None)
+    private, public = generate_keys()
+    now = datetime.datetime.now(datetime.UTC)
+    valid = {"not_valid_before": now + datetime.timedelta(first), "not_valid_after": now + datetime.timedelta(last)}
+    made = generate_cert(Identity(name, "lead"), Identity("fedmerit"), authority, public, **valid)
+    (kit / "startup/client.crt").write_bytes(serialize_cert(made))
+    (kit / "startup/client.key").write_bytes(serialize_pri_key(private))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "state", "word"),
+    [
+        (-20, -10, "fail", "is valid from"),
+        (1, 10, "fail", "clock"),
+        (-1, 10, "warn", "ends on"),
+        (-1, 90, "ok", "site1"),
+    ],
+)
+def test_expiry(ready, federation, first, last, state, word, found):
+    certify(federation, ready, first, last)
+    states = dict(found(ready, "certificate"))
+    assert word in states[state]
+    assert ("fail" in states) == (state == "fail")
+
+
+def test_certificate_of_another(ready, federation, found):
+    certify(federation, ready, -1, 90, name="site2")
+    ((state, told),) = found(ready, "certificate")
+    assert state == "fail"
+    assert "site2" in told
+
+
+def test_certificate_of_another_federation(ready, tmp_path, found):
+    project = make_project({"site1": "lead"}, "localhost", "lead", {"a@b.org": "lead"})
+    other = next(kit.path for kit in init(tmp_path / "other", project) if kit.name == "site1")
+    for name in ("client.crt", "client.key"):
+        shutil.copy(other / "startup" / name, ready / "startup" / name)
+    ((state, told),) = found(ready, "certificate")
+    assert state == "fail"
+    assert "not signed by the federation" in told
+
+
+def test_key_of_another(ready, found):
+    shutil.copy(ready.parent / "site2/startup/client.key", ready / "startup/client.key")
+    assert [told for state, told in found(ready, "certificate") if state == "fail" and "belong together" in told]
+
+
+def test_key_that_others_may_read(ready, found):
+    (ready / "startup/client.key").chmod(0o644)
+    assert [told for state, told in found(ready, "certificate") if state == "warn" and "chmod 600" in told]
+
+
+@pytest.mark.parametrize("name", ["client.crt", "client.key", "rootCA.pem"])
+def test_spoiled_certificate_file(ready, name, found):
+    (ready / "startup" / name).write_text("nothing")
+    ((state, told),) = found(ready, "certificate")
+    assert state == "fail"
+    assert "unpack the kit again" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "word"),
+    [
+        ({"class_allow_list": CLASSES[:1]}, "fail", "lacks"),
+        ({"class_allow_list": [*CLASSES, "os.system"]}, "warn", "os.system"),
+        ({"class_list_enforcement_mode": "warn"}, "warn", "enforced"),
+        ({"class_allow_list": None}, "fail", "not FedMerit's"),
+    ],
+)
+def test_other_policy(ready, change, state, word, found):
+    path = ready / "local/resources.json"
+    path.write_text(json.dumps(read(path) | change))
+    ((told_state, told),) = found(ready, "policy")
+    assert (told_state, word in told) == (state, True)
+
+
+def test_parts_of_others_are_held_against_what_was_approved(ready, tmp_path, found):
+    script = tmp_path / "mine.py"
+    script.write_text("one = 1\n")
+    assert found(ready, "parts of others") == []
+    approve(ready, [approvable(str(script))])
+    assert found(ready, "parts of others") == [("ok", f"{script} is as it was approved")]
+    script.write_text("one = 2\n")
+    ((state, told),) = found(ready, "parts of others")
+    assert (state, "another version of it is approved here" in told) == ("fail", True)
+    script.unlink()
+    assert found(ready, "parts of others") == [("fail", f"{script}: no such file")]
+    approve(ready, None)
+    assert [state for state, _ in found(ready, "parts of others")] == ["warn"]
+
+
+def test_a_kit_without_keys_runs_no_encrypted_jobs(ready, found):
+    assert found(ready, "encryption") == [("ok", "no context in this kit: jobs with --privacy he will not run here")]
+
+
+def test_who_may_bring_code_is_told(ready, found):
+    path = ready / "local/authorization.json"
+    content = read(path)
+    content["permissions"]["lead"]["byoc"] = "any"
+    content["permissions"]["member"]["shell_commands"] = "o:site"
+    path.write_text(json.dumps(content))
+    ((state, told),) = found(ready, "policy")
+    assert state == "warn"
+    assert "code of others or a shell is open to lead, member; " in told

@@ -1,0 +1,121 @@
+"""Kits made ready: whose they are, what is refused there to whoever asks, and what stays when it is done again."""
+
+import json
+
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit.flare.deploy.kits import (
+    approve,
+    kind_of,
+    manifest_of,
+    name_of,
+    prepare_server,
+    prepare_site,
+    privacy_policy,
+    require_kind,
+    server_address,
+)
+from fedmerit.flare.egress import EgressFilter
+from fedmerit.plugins import Reference
+
+KINDS = {"localhost": "server", "site1": "client", "a@lead.org": "admin"}  # by participant
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.fixture
+def server(federation):
+    return federation / "fedmerit/prod_00/localhost"
+
+
+def test_a_kit_says_whose_it_is_and_where_the_server_is(provisioned):
+    kits = [provisioned / "fedmerit/prod_00" / name for name in KINDS]
+    assert {name_of(kit): kind_of(kit) for kit in kits} == KINDS
+    (address,) = {server_address(kit) for kit in kits}
+    port = read(kits[0] / "startup/fed_server.json")["servers"][0]["admin_port"]
+    assert address == ("localhost", int(port))
+
+
+def test_a_kit_of_another_kind_is_named(provisioned):
+    kits = provisioned / "fedmerit/prod_00"
+    for name, kind in KINDS.items():
+        assert require_kind(kits / name, kind) == read(kits / name / f"startup/fed_{kind}.json")
+    for name, kind, words in (
+        ("localhost", "client", "startup kit of the server, expected that of a site"),
+        ("site1", "admin", "startup kit of a site, expected that of an admin"),
+        ("a@lead.org", "server", "startup kit of an admin, expected that of the server"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            require_kind(kits / name, kind)
+    with pytest.raises(BadInput, match="prod_00: no startup kit"):
+        kind_of(kits)
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("site1", "client"), ("a@lead.org", "admin"), ("localhost", "servers")])
+def test_a_kit_that_lost_a_part_is_to_be_unpacked_again(federation, name, lacks):
+    kit = federation / "fedmerit/prod_00" / name
+    path = kit / f"startup/fed_{KINDS[name]}.json"
+    path.write_text(json.dumps({part: value for part, value in read(path).items() if part != lacks}))
+    with pytest.raises(BadInput, match=rf"fed_{KINDS[name]}\.json: lacks '{lacks}'; unpack the kit again"):
+        name_of(kit)
+
+
+def test_a_site_is_prepared_for_its_own_images_alone(federation, sites):
+    kit = federation / "fedmerit/prod_00/site1"
+    with pytest.raises(BadInput, match=r"run `fedmerit deploy site` or `fedmerit deploy server` for this kit"):
+        manifest_of(kit)
+    with pytest.raises(BadInput, match="holds site 'site2', the kit is that of 'site1'"):
+        prepare_site(kit, sites / "site2")
+    assert prepare_site(kit, sites / "site1", "cpu").name == "site1"
+    folders = {"site_folder": str(sites / "site1"), "runs": str(kit / "runs")}
+    assert manifest_of(kit) == {"site": "site1", "device": "cpu", **folders}
+
+
+def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, sites):
+    approve(ready, [Reference("mine:Part", "mine 1", "aa"), Reference("other:Part", "other 1", "bb")])
+    approve(ready, [Reference("mine:Part", "mine 2", "cc")])
+    prepare_site(ready, sites / "site1", "cpu", evaluations="testing=3")
+    prepare_site(ready, sites / "site1")
+    manifest = manifest_of(ready)
+    assert manifest["parts"] == {"mine:Part": "cc", "other:Part": "bb"}
+    assert (manifest["evaluations"], manifest["device"]) == ("testing=3", "auto")
+    approve(ready, None)
+    assert manifest_of(ready)["parts"] == "all"
+
+
+def test_nothing_is_approved_for_a_kit_that_is_not_ready(server):
+    with pytest.raises(BadInput, match=r"fedmerit\.json: file not found"):
+        approve(server, None)
+
+
+@pytest.mark.parametrize("byoc", [False, True])
+def test_foreign_code_and_shells_are_refused_to_every_role(server, byoc):
+    """Those with a right to all keep what is no such thing; who may look at a job may ask how far it is."""
+    path = server / "local/authorization.json.default"
+    roles = {"boss": "any", "guest": {"view": "o:site", "byoc": "any", "shell_commands": "any"}}
+    path.write_text(json.dumps({"format_version": "1.0", "permissions": roles}))
+    prepare_server(server, byoc=byoc)
+    rights = read(server / "local/authorization.json")["permissions"]
+    refused = {"shell_commands": "none", "server-predeployed-flwr": "none", "byoc": "any" if byoc else "none"}
+    assert rights["guest"] == {"view": "o:site", "app_command": "o:site", **refused}
+    assert rights["boss"].items() >= refused.items()
+    assert {rights["boss"][name] for name in ("submit_job", "view", "manage_job", "app_command", "get_job_log")} == {
+        "any"
+    }
+    assert read(path)["permissions"] == roles
+
+
+def test_the_gate_stands_at_sites_whatever_a_job_says():
+    ((gate,), (none,)) = (
+        [one["task_result_filters"] for one in privacy_policy(kind)["scopes"]] for kind in ("client", "server")
+    )
+    assert none == []
+    (filter,) = gate
+    module, _, name = filter["path"].rpartition(".")
+    assert (module, name) == (EgressFilter.__module__, "EgressFilter")
+    assert EgressFilter(**filter["args"]).decimals == 6
+    policy = privacy_policy("client")
+    assert policy["default_scope"] == policy["scopes"][0]["name"]

@@ -1,0 +1,108 @@
+"""Startup kits: a kit for each participant, of the same keys whenever they are made again, for its owner alone."""
+
+import json
+import os
+from contextlib import suppress
+from importlib.metadata import version
+
+import pytest
+
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.flare.deploy.project import PROJECT_FILE, make_project, read_project
+from fedmerit.flare.deploy.provision import (
+    VERSIONS_FILE,
+    Kit,
+    add_sites,
+    begin_again,
+    init,
+    owner_alone,
+    provision,
+    state_of,
+)
+
+VERSIONS = {name: version(name) for name in ("fedmerit", "nvflare", "torch", "monai")}
+
+
+def certificates(kits):
+    """By participant, of the kits in a folder."""
+    return {path.parents[1].name: path.read_bytes() for path in kits.glob("*/startup/*.crt")}
+
+
+def test_kits_say_which_versions_the_project_was_made_with(provisioned):
+    found = {path.parents[1].name: json.loads(path.read_text()) for path in provisioned.rglob(VERSIONS_FILE)}
+    assert found == dict.fromkeys(("localhost", "site1", "site2"), VERSIONS)
+
+
+def test_keys_lie_in_the_state_of_the_project(provisioned):
+    assert "root_pri_key" in json.loads((state_of(provisioned, read_project(provisioned)) / "cert.json").read_text())
+
+
+def test_kits_made_again_are_of_the_same_certificates(federation):
+    before = certificates(federation / "fedmerit/prod_00")
+    assert set(before) == {"localhost", "site1", "site2", "a@lead.org"}
+    kits = begin_again(federation, read_project(federation))
+    assert certificates(federation / "fedmerit/prod_01") == before
+    assert [(kit.name, kit.kind, kit.org, kit.role) for kit in kits] == [
+        ("localhost", "server", "lead", ""),
+        ("site1", "client", "lead", ""),
+        ("site2", "client", "lead", ""),
+        ("a@lead.org", "admin", "lead", "project_admin"),
+    ]
+
+
+def test_of_an_added_site_alone_there_is_a_kit_to_hand_out(federation):
+    before = certificates(federation / "fedmerit/prod_00")
+    path = federation / "fedmerit/prod_01/site3"
+    assert add_sites(federation, {"site3": "other"}) == [Kit("site3", "client", "other", "", path)]
+    assert (path / "startup/client.key").exists()
+    assert certificates(path.parent).items() > before.items()
+    assert [one["name"] for one in read_project(federation)["participants"]][-1] == "site3"
+
+
+def test_a_participant_is_added_once(federation):
+    before = (federation / PROJECT_FILE).read_bytes()
+    with pytest.raises(BadInput, match=r"project\.yml: holds localhost, site2 already"):
+        add_sites(federation, {"site9": "x", "site2": "x", "localhost": "x"})
+    assert (federation / PROJECT_FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize("there", ["a file", "a folder with one"])
+def test_what_lies_there_is_left_alone(tmp_path, there):
+    out = tmp_path / "out"
+    if there == "a file":
+        out.touch()
+    else:
+        out.mkdir()
+        (out / "thesis.txt").touch()
+    with pytest.raises(BadInput, match="out: exists already; choose another --out"):
+        init(out, make_project({"A": "x"}, "localhost", "x", {"a@b.org": "lead"}))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["out", "thesis.txt"][: 1 + out.is_dir()]
+
+
+def test_nvflares_reason_is_told_where_it_fails(tmp_path):
+    project = make_project({"A": "x"}, "localhost", "x", {"a@b.org": "lead"})
+    steps = [one for one in project["builders"] if "CertBuilder" not in one["path"]]  # nothing to sign with
+    with pytest.raises(RunFailed, match=r"out: provisioning failed: .*(KeyError|Exception|error)"):
+        provision(tmp_path / "out", project | {"builders": steps})
+    assert len(project["builders"]) == len(steps) + 1
+
+
+def test_what_is_written_is_for_its_owner_alone(tmp_path):
+    """What was there too, even where something goes wrong; what a link leads to is another's."""
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    (out / "old").mkdir(parents=True)
+    for path in (out / "old/key", elsewhere):
+        path.touch()
+        path.chmod(0o644)
+    (out / "link").symlink_to(elsewhere)
+    before = os.umask(0o022)
+    try:
+        with suppress(KeyError), owner_alone(out):
+            (out / "new").touch()
+            assert (out / "new").stat().st_mode & 0o777 == 0o600
+            raise KeyError
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (out, out / "old", out / "old/key", elsewhere)}
+    assert modes == {"out": 0o700, "old": 0o700, "key": 0o600, "elsewhere": 0o644}

@@ -1,0 +1,178 @@
+"""Tasks and answers as NVFlare's messages: what arrives is what was sent, and what is none is a failure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from good_replies import SITES, good_reply, tiny_plan
+from pretending import NETWORK, SIZE, over_the_wire
+from stepping import Stepped as Federation
+
+from fedmerit.flare.translation import (
+    answer_to_model,
+    model_to_evaluated,
+    model_to_evaluation,
+    model_to_reply,
+    model_to_task,
+    task_to_model,
+)
+from fedmerit.training.networks import initial_network
+from fedmerit.training.overlaps import Overlap, Surface
+from fedmerit.wire.messages import (
+    Enrolment,
+    EnrolmentTask,
+    Evaluated,
+    Failure,
+    Importance,
+    ImportanceTask,
+    Reply,
+    SparseUpdate,
+    Task,
+)
+
+
+@pytest.fixture
+def federation(tmp_path):
+    federation = Federation(tiny_plan(), SITES, tmp_path / "run")
+    federation.take({site: good_reply(federation, site) for site in SITES})
+    return federation
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+    )
+
+
+def test_an_evaluation_arrives_as_it_was_sent(federation):
+    """With surfaces, without, and from a site of an earlier version, which says nothing of them."""
+    overlaps = tuple(Overlap("000", "prostate", 5, 2, 1, one) for one in (Surface("px", 1.5, 0.5), None))
+    answer = Evaluated(4, (overlaps,), torch.zeros(1, 0))
+    model = over_the_wire(answer_to_model(answer, federation.network))
+    arrived = model_to_evaluated(model, federation.network)
+    assert isinstance(arrived, Evaluated)
+    assert arrived.overlaps == answer.overlaps
+    del model.meta["overlaps"][0][0]["surface"]
+    older = model_to_evaluated(model, federation.network)
+    assert isinstance(older, Evaluated)
+    assert older.overlaps[0][0] == overlaps[1]
+    model.meta["overlaps"][0][0]["surface"] = {"unit": "mm", "hd95": 1.0, "patient": "Doe"}
+    assert isinstance(model_to_evaluated(model, federation.network), Failure)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_task_arrives_as_it_was_sent(federation, known):
+    task = federation.tasks()["Birch"] if known else replace(federation.tasks()["Birch"], weight=None, data_share=None)
+    arrived = model_to_task(over_the_wire(task_to_model(task, federation.network, 3)), federation.network)
+    assert torch.equal(arrived.parameters, task.parameters)
+    assert same(arrived.buffers, task.buffers)
+    assert (arrived.round, arrived.weight, arrived.data_share) == (task.round, task.weight, task.data_share)
+
+
+def test_reply_arrives_as_it_was_sent(federation):
+    reply = good_reply(federation, "Birch")
+    arrived = model_to_reply(over_the_wire(answer_to_model(reply, federation.network)), federation.network)
+    assert isinstance(arrived, Reply)
+    assert torch.equal(arrived.update, reply.update)
+    assert same(arrived.buffers, reply.buffers)
+    rest = ("round", "num_samples", "overlaps", "values", "train_loss", "seconds")
+    assert [getattr(arrived, name) for name in rest] == [getattr(reply, name) for name in rest]
+
+
+def test_what_changed_of_a_model_arrives_bit_for_bit():
+    """With neurons as bits, 11 of them, which is no whole number of bytes; and beside it a vector, by name."""
+    sparse = SparseUpdate(torch.tensor([0, SIZE - 1], dtype=torch.int32), torch.tensor([-0.0, 1e-45]))
+    neurons, vector = torch.arange(11) % 3 == 0, torch.arange(SIZE, dtype=torch.float32)
+    task = Task(3, sparse, {"count": torch.tensor(7)}, neurons=neurons, vectors={"control": vector}, ledger="head")
+    arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    assert isinstance(arrived.parameters, SparseUpdate)
+    for name in ("indices", "values"):
+        was, is_now = getattr(sparse, name), getattr(arrived.parameters, name)
+        assert was.numpy().tobytes() == is_now.numpy().tobytes()
+        assert was.dtype == is_now.dtype
+    assert torch.equal(arrived.neurons, neurons)
+    assert arrived.vectors.keys() == {"control"}
+    assert torch.equal(arrived.vectors["control"], vector)
+    assert same(arrived.buffers, task.buffers)
+    assert (arrived.round, arrived.ledger, arrived.weight, arrived.ciphertexts) == (3, "head", None, None)
+
+
+def test_an_enrolment_arrives_as_it_was_sent():
+    task = EnrolmentTask(0, "head")
+    assert model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK) == task
+    answer = Enrolment(0, {"training": 3}, {"training": 45}, ("a1", "b2"), "PEM", 0.5)
+    model = over_the_wire(answer_to_model(answer, NETWORK))
+    assert model_to_evaluated(model, NETWORK) == answer
+    del model.meta["enrolment"]["cases"]
+    assert model_to_evaluated(model, NETWORK) == Failure("evaluation cannot be read (KeyError)")
+
+
+def test_what_neurons_are_worth_arrives_as_it_was_sent():
+    task = ImportanceTask(2, "training", torch.arange(SIZE) / 7, {"count": torch.tensor(3)}, "taylor", 5, "head")
+    arrived = model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    assert isinstance(arrived, ImportanceTask)
+    assert torch.equal(arrived.model, task.model)
+    assert same(arrived.buffers, task.buffers)
+    rest = ("round", "split", "order", "images", "ledger")
+    assert [getattr(arrived, name) for name in rest] == [getattr(task, name) for name in rest]
+    answer = Importance(2, torch.tensor([0.1, -0.2], dtype=torch.float64), 5, 0.5)
+    told = model_to_evaluated(over_the_wire(answer_to_model(answer, NETWORK)), NETWORK)
+    assert isinstance(told, Importance)
+    assert told.increases.tolist() == [0.1, -0.2]
+    assert (told.round, told.images, told.seconds) == (2, 5, 0.5)
+
+
+def test_the_reason_of_a_failure_arrives_in_the_place_of_any_answer():
+    model = over_the_wire(answer_to_model(Failure("asleep"), NETWORK))
+    assert model_to_reply(model, NETWORK) == model_to_evaluated(model, NETWORK) == Failure("asleep")
+
+
+def first(params: Mapping[str, Any]) -> str:
+    return next(iter(params))
+
+
+SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
+    "a parameter too many": lambda model: model.params.update(more=np.zeros(1, np.float32)),
+    "a parameter missing": lambda model: model.params.pop(first(model.params)),
+    "a parameter of another shape": lambda model: model.params.update({first(model.params): np.zeros(3, np.float32)}),
+    "a parameter of text": lambda model: model.params.update({first(model.params): np.array(["a", "b"])}),
+    "a parameter of objects": lambda model: model.params.update({first(model.params): np.array([None, {}])}),
+    "a parameter of nothing": lambda model: model.params.update({first(model.params): None}),
+    "parameters without names": lambda model: setattr(model, "params", [1, 2]),
+    "no meta": lambda model: setattr(model, "meta", None),
+    "no round": lambda model: setattr(model, "current_round", None),
+    "a round that is text": lambda model: setattr(model, "current_round", "first"),
+    "an infinite round": lambda model: setattr(model, "current_round", float("inf")),
+    "buffers without names": lambda model: model.meta.update(buffers=[1]),
+    "buffers of text": lambda model: model.meta.update(buffers={"a": "b"}),
+    "overlaps without counts": lambda model: model.meta.update(overlaps=[{"case": "000"}]),
+    "overlaps with more": lambda model: model.meta["overlaps"][0].update(patient="Doe"),
+    "overlaps that are a number": lambda model: model.meta.update(overlaps=3),
+    "a value that is text": lambda model: model.meta.update(values={"cosine": "much"}),
+    "values without names": lambda model: model.meta.update(values=[0.5]),
+    "a loss that is text": lambda model: model.meta.update(train_loss="low"),
+    "seconds that are a list": lambda model: model.meta.update(seconds=[1.0]),
+    **{
+        f"no {name}": lambda model, name=name: model.meta.pop(name)
+        for name in ("buffers", "overlaps", "values", "num_samples", "train_loss", "seconds")
+    },
+}
+
+
+@pytest.mark.parametrize("spoiled", list(SPOILED_MODELS))
+def test_message_that_is_none_is_a_failure(federation, spoiled):
+    model = over_the_wire(answer_to_model(good_reply(federation, "Birch"), federation.network))
+    SPOILED_MODELS[spoiled](model)
+    assert isinstance(model_to_reply(model, federation.network), Failure)
+
+
+def test_message_in_double_precision_gets_no_further_than_the_server(federation):
+    model = answer_to_model(good_reply(federation, "Birch"), federation.network)
+    model.params = {name: value.astype(np.float64) for name, value in model.params.items()}
+    answers = {site: good_reply(federation, site) for site in SITES}
+    answers["Birch"] = model_to_reply(model, initial_network(tiny_plan().network, 0))
+    federation.take(answers)
+    assert "float64" in federation.recorder.ledger.records[-1]["rejected"]["Birch"]

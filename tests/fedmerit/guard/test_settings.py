@@ -1,0 +1,39 @@
+"""What a run may say of its guard."""
+
+import pytest
+
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.errors import BadInput
+from fedmerit.guard.settings import Guarding
+
+
+def config(**settings):
+    return make_configuration("fedavg", "prostate", 2, 0, TASKS["prostate"], settings)
+
+
+def test_the_guard_is_off_unless_a_run_asks_for_it():
+    assert config().guard == Guarding("off", "withhold", 5)
+    assert config(guard="on", rate_every="2").guard == Guarding("on", "withhold", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("guard", "maybe", "one of on, off"),
+        ("on_verdict", "punish", "one of show, withhold, exclude"),
+        ("rate_every", 0, "1 or more"),
+    ],
+)
+def test_what_it_cannot_do_is_named_with_what_was_expected(name, value, expected):
+    with pytest.raises(ValueError, match=f"^{name}={value!r}: expected {expected}$"):
+        Guarding(**{name: value})
+    with pytest.raises(BadInput, match=f"{name}=.*: expected {expected}"):
+        config(**{name: str(value)})
+
+
+def test_a_stored_guard_has_no_setting_of_another_name():
+    plan = config().to_dict()
+    with pytest.raises(BadInput, match=r"guard\.severity"):
+        RunConfiguration.from_dict(plan | {"guard": {"guard": "on", "severity": 2}})
+    del plan["guard"]  # as of versions that had none
+    assert RunConfiguration.from_dict(plan).guard == Guarding()

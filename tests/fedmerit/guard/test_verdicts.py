@@ -1,0 +1,60 @@
+"""When a verdict is found, stays and is lifted."""
+
+import torch
+
+from fedmerit.guard.verdicts import ROUNDS, Verdicts
+
+
+def test_a_sign_that_cannot_be_looked_for_any_more_stays_as_it_was():
+    """Else a verdict would end with training, when honest updates have nothing in common any more."""
+
+    def after(verdicts, rounds, short, elsewhere, known):
+        seen = torch.tensor([[short], [False], [elsewhere], [False]])
+        all_known = torch.ones(4, 1, dtype=torch.bool)
+        all_known[2] = known
+        for _ in range(rounds):
+            verdicts = verdicts.after(seen, all_known, torch.tensor([True]), False)
+        return verdicts
+
+    found = after(Verdicts.none(4, 1), ROUNDS, True, True, True)
+    assert found.against.all()
+    later = after(found, 20, True, False, False)
+    assert later.against.all()
+    assert later.lasted[2] == found.lasted[2]
+    assert not after(later, ROUNDS, False, False, False).against.any()  # it works again: one kind alone is left
+    assert not after(found, ROUNDS, True, False, True).against.any()
+    assert not after(Verdicts.none(4, 1), 20, True, True, False).against.any()  # nothing begins so
+
+
+def rounds_of(verdicts, rounds, seen, present=True, for_good=False):
+    """One site, of two kinds, in so many rounds on end; both can be looked for."""
+    known = torch.ones(2, 1, dtype=torch.bool)
+    for _ in range(rounds):
+        verdicts = verdicts.after(torch.tensor(seen)[:, None], known, torch.tensor([present]), for_good)
+    return verdicts
+
+
+def test_two_kinds_of_signs_for_three_rounds_on_end_are_a_verdict():
+    nothing = Verdicts.none(2, 1)
+    assert not rounds_of(nothing, 2, [True, True]).against
+    assert rounds_of(nothing, 3, [True, True]).against
+    assert not rounds_of(nothing, 30, [True, False]).against
+    broken = rounds_of(rounds_of(nothing, 2, [True, True]), 1, [True, False])
+    assert not rounds_of(broken, 2, [True, True]).against
+    assert rounds_of(broken, 3, [True, True]).against
+
+
+def test_three_rounds_without_two_kinds_lift_it_unless_it_is_for_good():
+    found = rounds_of(Verdicts.none(2, 1), 3, [True, True])
+    assert rounds_of(found, 2, [True, False]).against
+    assert not rounds_of(found, 3, [True, False]).against
+    again = rounds_of(rounds_of(found, 2, [False, False]), 1, [True, True])
+    assert rounds_of(again, 2, [False, False]).against  # counted from anew
+    assert rounds_of(found, 30, [False, False], for_good=True).against
+
+
+def test_an_absent_site_stands_as_it_stood():
+    found = rounds_of(Verdicts.none(2, 1), 3, [True, True])
+    for before in (rounds_of(Verdicts.none(2, 1), 2, [True, True]), found, rounds_of(found, 2, [True, False])):
+        after = rounds_of(before, 9, [False, False], present=False)
+        assert all(torch.equal(value, getattr(after, name)) for name, value in vars(before).items())

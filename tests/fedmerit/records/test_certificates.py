@@ -1,0 +1,107 @@
+"""Whose certificate it is, and whether the federation's authority gave it to them."""
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from certificates import issue
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from nvflare.lighter.utils import Identity, generate_cert, serialize_cert
+
+from fedmerit.errors import BadInput
+from fedmerit.records.certificates import Trust, name_of, read_certificate, require_owner, subject
+
+
+@pytest.fixture
+def certificate(keys):
+    return read_certificate(keys / "server.crt")
+
+
+@pytest.fixture
+def admin(keys, tmp_path):
+    """An admin's certificate, as NVFlare's provisioning makes it."""
+    authority = load_pem_private_key((keys / "root.key").read_bytes(), None)
+    made = generate_cert(
+        Identity("a@clinic.org", "clinic", "lead"), Identity("root"), authority, authority.public_key()
+    )
+    (tmp_path / "admin.crt").write_bytes(serialize_cert(made))
+    return read_certificate(tmp_path / "admin.crt")
+
+
+def test_a_certificate_says_whose_it_is_and_until_when(certificate):
+    assert name_of(certificate) == "server"
+    until = datetime.now(UTC) + timedelta(days=30)
+    days = [f"CN=server, valid until {until - timedelta(days=day):%Y-%m-%d}" for day in (0, 1)]
+    assert subject(certificate) in days  # the day may have changed since
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "file not found"), (b"", "not readable as a certificate"), (b"no certificate", "not readable as a cert")],
+)
+def test_what_is_no_certificate_is_named(tmp_path, content, words):
+    if content is not None:
+        (tmp_path / "root.crt").write_bytes(content)
+    with pytest.raises(BadInput, match=rf"root\.crt: {words}"):
+        read_certificate(tmp_path / "root.crt")
+
+
+def test_the_owner_is_a_participant_of_that_name(keys, certificate, admin):
+    require_owner(certificate, "server", "ledger.jsonl")
+    for other, name, words in (
+        (certificate, "site1", "ledger.jsonl: signed by 'server'; expected site1"),
+        (read_certificate(keys / "root.crt"), "root", "signed by an authority, CN=root, .*; expected root"),
+        (admin, "a@clinic.org", "CN=a@clinic.org.*, an admin with the role 'lead'"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            require_owner(other, name, "ledger.jsonl")
+
+
+def test_the_root_vouches_for_what_it_issued_and_a_certificate_for_itself(keys, certificate):
+    for anchor, is_authority in (("root", True), ("server", False)):
+        trust = Trust(keys / f"{anchor}.crt", "server")
+        assert trust.is_authority == is_authority
+        trust.require(certificate, trust.server_name, "ledger.jsonl")
+
+
+def test_another_root_of_the_same_name_vouches_for_nothing(keys, certificate, tmp_path):
+    issue(tmp_path, "root")
+    with pytest.raises(BadInput, match=r"neither the certificate that signed ledger\.jsonl .*CN=server,.* nor its"):
+        Trust(tmp_path / "root.crt", "server").require(certificate, "server", "ledger.jsonl")
+
+
+def test_a_certificate_that_is_no_authority_vouches_for_no_other(keys, certificate, tmp_path):
+    shutil.copy(keys / "server.key", tmp_path)
+    issue(tmp_path, "site1", "server")
+    with pytest.raises(BadInput, match=r"neither the certificate that signed site_log\.jsonl"):
+        Trust(keys / "server.crt").require(read_certificate(tmp_path / "site1.crt"), "site1", "site_log.jsonl")
+
+
+@pytest.mark.parametrize("days", [-2, 31])
+def test_certificates_count_on_days_on_which_they_are_valid(keys, certificate, days):
+    day = datetime.now(UTC) + timedelta(days=days)
+    with pytest.raises(BadInput, match=rf"not on {day:%Y-%m-%d %H:%M}; .*--at"):
+        Trust(keys / "root.crt", "server", day).require(certificate, "server", "ledger.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("fed_client.json", {"servers": [{"identity": "fl.clinic.org"}]}),
+        ("fed_admin.json", {"admin": {"server_identity": "fl.clinic.org"}}),
+        ("fed_server.json", {"servers": [{"admin_server": "fl.clinic.org"}]}),
+    ],
+)
+def test_the_servers_name_stands_in_any_kit(keys, tmp_path, file, content):
+    root = shutil.copy(keys / "root.crt", tmp_path / "rootCA.pem")
+    (tmp_path / file).write_text(json.dumps(content))
+    assert Trust(root).server_name == "fl.clinic.org"
+    assert Trust(root, "given").server_name == "given"
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(BadInput, match="give its name with --server"):
+        _ = Trust(root).server_name
+
+
+def test_the_servers_own_certificate_names_it(keys):
+    assert Trust(keys / "server.crt").server_name == "server"

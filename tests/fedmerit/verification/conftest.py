@@ -1,0 +1,30 @@
+"""A site's log, and a server's key, for tests of what is compared with them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmerit.records.signing import Signer
+from fedmerit.verification.site_chains import Log
+
+
+@pytest.fixture(scope="session")
+def own_log() -> Callable[..., Log]:
+    """A log of a site with these records, as it would be read from a file of the site's name."""
+
+    def made(site: str, *entries: dict[str, Any]) -> Log:
+        return Log(Path(f"{site}.jsonl"), site, entries, None)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    """A server that signs."""
+    from certificates import issue
+
+    folder = tmp_path_factory.mktemp("keys")
+    issue(folder, "server")
+    return Signer(folder / "server.key", folder / "server.crt")

@@ -1,0 +1,13 @@
+"""Rounds as detectors of free riders watch them."""
+
+import torch
+
+from evaluation.freeriders.watched import WatchedRound
+
+
+def round_of(number, updates, step, challenge=None):
+    n, d = updates.shape
+    nothing = torch.zeros(n, dtype=torch.bool)
+    return WatchedRound(
+        number, torch.zeros(n, d), updates, ~nothing, torch.full((n,), 50.0), step, nothing, nothing, challenge
+    )
