@@ -23,15 +23,6 @@ def test_both_worlds_have_the_same_attacks():
     assert set(attack_matrix.ATTACKS) ^ set(ATTACKS) == alone
 
 
-@pytest.mark.parametrize(
-    ("attack", "places"),
-    [("honest", []), ("zero update", [5]), ("claims 1e9 images", [5]), ("two rig the evaluation", [0, 5]),
-     ("a site split in two", [5, 6]), ("two exact copies", [5, 6])],
-)  # fmt: skip
-def test_who_attacks(attack, places):
-    assert attack_matrix.attackers_of(attack) == places
-
-
 def test_a_made_up_federation():
     found = watch_made_up(build_method("fedce", {}), "fedce", "zero update", 0, True, "withhold")
     assert (found.attackers, found.outlier, found.rounds) == (["site6"], "site4", attack_matrix.ROUNDS)

@@ -1,0 +1,51 @@
+"""Trainings that estimators observe: begun once, gone on with, and what observing cost."""
+
+from types import SimpleNamespace
+
+import pytest
+from run_factory import make_sites
+
+from evaluation.studies.cluster import Workers
+from evaluation.values.estimators import parse
+from evaluation.values.observed_trainings import ESTIMATORS, OBSERVERS, begin, cost, require_done, work_off
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import read_json
+
+TINY = {"architecture": "unet", "width": "2", "depth": "2"}
+
+
+def test_what_estimators_need_is_observed():
+    assert {parse(spec).observes for spec in ESTIMATORS} == {"", *OBSERVERS}
+
+
+def test_a_training_is_begun_once_and_never_as_another(tmp_path):
+    sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
+    begin(tmp_path / "run", sites, 3, 2, TINY)
+    info = read_json(tmp_path / "run" / "run.json")
+    assert (info["method"], info["seed"], info["rounds"], info["engine"]) == ("fedavg", 3, 2, "local")
+    assert [spec.partition(":")[0] for spec in info["plan"]["values"]] == list(OBSERVERS)
+    begin(tmp_path / "run", sites, 3, 2, TINY)
+    assert read_json(tmp_path / "run" / "run.json") == info
+    for seed, rounds, settings, told in ((4, 2, TINY, "seed 3"), (3, 5, TINY, "rounds 2"), (3, 2, {}, "settings")):
+        with pytest.raises(BadInput, match=f"was started with {told}"):
+            begin(tmp_path / "run", sites, seed, rounds, settings)
+
+
+def test_what_is_finished_is_not_trained_again_and_what_failed_is_told(tmp_path, monkeypatch):
+    done, left, given = tmp_path / "done", tmp_path / "left", []
+    monkeypatch.setattr("evaluation.values.observed_trainings.is_finished", lambda run, rounds: run == done)
+    monkeypatch.setattr(
+        "evaluation.values.observed_trainings.execute_all", lambda folders, workers, on_end: given.append(folders) or {}
+    )
+    work_off([done, left], 2, Workers(1), lambda folder, error: None)
+    assert given == [[left]]
+    with pytest.raises(RunFailed, match=r"left: out of memory; .*done: no disk"):
+        require_done({left: "out of memory", done: "no disk"})
+    require_done({})
+
+
+def test_cost_is_the_mean_of_seconds_beside_those_of_training():
+    observed = [SimpleNamespace(seconds={"training": 10.0, "in_run": 5.0}), SimpleNamespace(seconds={"training": 4.0})]
+    assert cost(observed, "in_run:voice=others") == 0.25  # a half, and nothing
+    assert cost(observed, "carried") == 0
+    assert cost(observed, "data_size") == 0
