@@ -14,12 +14,13 @@ def generated_sites(out: Path, size: int, number: int | None = None, server_shar
     Copies are alike, so that time grows with their number alone. ``server_share`` of the training patients is set
     aside for the server.
     """
-    six = out / "sites" / (f"{size}px-server" if server_share else f"{size}px")
+    kind = f"{size}px-server{server_share:g}" if server_share else f"{size}px"
+    six = out / "sites" / kind
     if not six.exists():
         prepare(Preparation("synthetic-prostate", size=size, server_share=server_share), six)
     if number is None:
         return six
-    root = out / "sites" / f"{size}px-{number}-alike"
+    root = out / "sites" / f"{kind}-{number}-alike"
     for place in range(number):
         name = f"site{place + 1:03d}"
         if not (root / name / "site.json").exists():
