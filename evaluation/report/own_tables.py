@@ -68,7 +68,8 @@ def _tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
     if not bounds.frame.empty and (rows := bounds.frame[bounds.frame["Site"] == own.name]).size:
         # how far a number was bounded tells the median of the others
         kept = rows.drop(columns="Least [%]").reset_index(drop=True)
-        yield Table("own-bounds", f"What the guard bounded of {own.name}", kept)
+        caption = f"What the guard bounded of {own.name}{guard_bounds.meaning(kept['What'])}"
+        yield Table("own-bounds", caption, kept)
     suspicions = marks.suspected(own.runs)[0]
     if not suspicions.frame.empty and (rows := suspicions.frame[suspicions.frame["Site"] == own.name]).size:
         # a suspicion relates the own number to all sites': with the own one it would tell the sum of the others'
