@@ -131,7 +131,8 @@ def _captions(
         about = f"Collaboration fairness, {truth.name} values and what the method says of contributions"
         sampled = f"; {truth.sampled}, which no interval holds" if truth.sampled else ""
         ceiling = ceilings[truth.name]
-        beside = "" if np.isnan(ceiling) else f", of which a perfect estimate would reach {100 * ceiling:.0f}"
+        by = "test patients alone" if len(truth.parts) == 1 else "test patients and seeds"
+        beside = "" if np.isnan(ceiling) else f" (a perfect estimate, by {by}: {100 * ceiling:.0f})"
         shown = f"100 x Pearson{beside}, distance of shares{sampled}"
         captions[truth.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}"
         captions[f"{truth.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"

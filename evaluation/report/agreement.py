@@ -154,9 +154,10 @@ def _compared(
         rows.append(row)
         lows.append(low)
         highs.append(high)
+    alone = " over test patients, of this one seed," if len(valued) == 1 else ""
     caption = (
         f"Agreement with {truth} values: correlation over sites, mean over seeds, with its 95 % interval over cases "
-        "and seeds; the ceiling is what a perfect estimate would reach with values as uncertain as these; p by "
+        f"and seeds; the ceiling is what a perfect estimate would reach with values as uncertain{alone} as these; p by "
         "permuting the sites"
     )
     frame, low_frame, high_frame = pd.DataFrame(rows), pd.DataFrame(lows), pd.DataFrame(highs)
