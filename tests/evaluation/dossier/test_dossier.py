@@ -4,14 +4,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from run_factory import SITES, make_run, make_sites, write_ledger
+from run_factory import SITES, make_run, make_sites
 
 from evaluation.dossier.dossier import LISTS, NOT_KNOWN, items_of, write_dossier
-from evaluation.dossier.facts import EVIDENCE, NEVER, checks, external, open_file
-from evaluation.results.run_folders import open_runs
+from evaluation.dossier.facts import EVIDENCE, NEVER
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import Row
 
 
 def _read(out: Path, name: str) -> "pd.Series[str]":
@@ -57,27 +55,6 @@ def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> 
     assert "in part" in page
     assert "hold them against the originals" in page
     assert str(tmp_path) not in page
-
-
-def test_what_is_encrypted_is_not_said_to_be_checked(tmp_path: Path) -> None:
-    for privacy, checked in (([], "every reply"), (["he"], "of every reply what is not encrypted")):
-        run = make_run(tmp_path / checked, method="fedce", rounds=2, privacy=privacy)
-        write_ledger(run, [{"round": 1, "rejected": {"Cedar": "late"}}])
-        assert checks(open_file(open_runs([run]), None)).startswith(f"The server checked {checked} before use")
-
-
-def test_of_tests_elsewhere_only_tests_are_told_and_of_which_table(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", rounds=1)
-    (run / "evaluation").mkdir()
-    for split, ending, dice in (("testing", "", 0.8), ("testing", "-estimated", 0.9), ("training", "", 0.99)):
-        rows = [Row("run", "fedce", 0, 0, site, "dice", dice, split, "000", "prostate") for site in ("Alder", "Elm")]
-        file = run / "evaluation" / f"{split}-others{ending}.csv"
-        pd.DataFrame([vars(row) for row in rows]).to_csv(file, index=False)
-    (run / "evaluation" / "testing-losses.csv").write_text("site,loss\nElm,0.5\n")
-    assert external(open_file(open_runs([run]), None)) == (
-        "Mean test Dice at sites that took no part: Elm 90.0 % (testing-others-estimated.csv, with BatchNorm "
-        "statistics of their own training images); Elm 80.0 % (testing-others.csv)."
-    )
 
 
 @pytest.mark.slow

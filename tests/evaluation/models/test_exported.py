@@ -4,18 +4,11 @@ import json
 
 import pytest
 import torch
-from monai.bundle import ConfigParser
 
 from evaluation.models.bundle import write_bundle
-from evaluation.models.exported import example, write_onnx, write_torchscript
-from evaluation.models.raw_images import open_predictor, predict_files
-from fedmerit.errors import BadInput, RunFailed
-from fedmerit.training.data import open_sites
-
-
-@pytest.fixture(scope="module")
-def predictor(trained):
-    return open_predictor(trained(), device="cpu")
+from evaluation.models.exported import write_onnx, write_torchscript
+from evaluation.models.raw_images import open_predictor
+from fedmerit.errors import RunFailed
 
 
 def test_torchscript(predictor, tmp_path):
@@ -47,27 +40,3 @@ def test_onnx(predictor, tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     assert write_onnx(predictor, tmp_path / "model.onnx") <= 1e-4
-
-
-def test_a_bundle_that_monai_runs(predictor, sites, tmp_path, monkeypatch):
-    """MONAI's own check applies the network as it is written; its `run` gives the masks of `predict`."""
-    write_bundle(predictor, tmp_path / "bundle", "run")
-    parser = ConfigParser()
-    parser.read_config(tmp_path / "bundle" / "configs" / "inference.json")
-    network = parser.get_parsed_content("network_def").eval()
-    network.load_state_dict(torch.load(tmp_path / "bundle" / "models" / "model.pt", weights_only=True))
-    with torch.inference_mode():
-        images = example(predictor, 2)
-        torch.testing.assert_close(network(images), predictor.network(images))
-    site = open_sites(sites)[0]
-    (raw,) = (sites.with_name("sites-raw") / site.name).rglob(f"{site.cases('testing')[0].name}.nii.gz")
-    parser["bundle_root"], parser["images"], parser["output_dir"] = (
-        str(tmp_path / "bundle"),
-        [str(raw)],
-        str(tmp_path / "out"),
-    )
-    parser.get_parsed_content("run")
-    (expected,) = predict_files(predictor, [raw], tmp_path / "expected")
-    assert (tmp_path / "out" / expected.name).read_bytes() == expected.read_bytes()
-    with pytest.raises(BadInput, match="already holds"):
-        write_bundle(predictor, tmp_path / "bundle", "run")

@@ -24,11 +24,6 @@ from fedmerit.training.networks import initial_network
 from fedmerit.training.prediction import predict
 
 
-@pytest.fixture(scope="module")
-def predictor(trained):
-    return open_predictor(trained(), device="cpu")
-
-
 @pytest.fixture
 def scan(sites):
     """A test case of a generated hospital: raw image, what `prepare` stored of it."""

@@ -12,9 +12,7 @@ from scipy.optimize import linprog
 
 from evaluation.report.all_sites import write_report
 from evaluation.report.one_site import write_site_report
-from evaluation.report.own_site import FEWEST_OTHERS, GRAIN, rank_bands, rounded_others, without_what_tells
-from evaluation.results.run_folders import open_runs, together
-from evaluation.results.views import Results
+from evaluation.report.own_site import FEWEST_OTHERS, GRAIN
 from fedmerit.errors import BadInput
 from fedmerit.records.results import Row
 
@@ -88,15 +86,6 @@ def test_its_numbers_are_its_own_and_one_rounded_median(tmp_path: Path) -> None:
     gains = pd.read_csv(path.parent / "report-files" / "tables" / "own-gains.csv").set_index("Method")
     assert gains.loc["fedce", OWN] == pytest.approx(full.loc["fedce", OWN] - full.loc["standalone", OWN], abs=0.05)
     assert not [name for name in gains if "Others" in name]
-
-
-def test_its_surfaces(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", rounds=2, surfaces=True)
-    tables = write_site_report([run], OWN).parent / "report-files" / "tables"
-    shown = pd.read_csv(tables / "own-surfaces.csv").set_index("Quantity")
-    dice = pd.read_csv(tables / "own-dice.csv").iloc[0]
-    assert shown.loc["HD95 [mm]", OWN] == pytest.approx(20 - 0.2 * dice[OWN], abs=0.1)
-    assert "Others, median" not in shown
 
 
 @pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 4, 6, 8))])
@@ -191,53 +180,11 @@ def test_too_few_others_are_not_shown_and_the_page_says_why(tmp_path: Path, coun
     assert "third" not in "".join(own.astype(str).to_numpy().ravel())
 
 
-def test_a_median_needs_three_known_others_and_quartiles_eight() -> None:
-    table = pd.DataFrame({"own": [0.5, 0.5], "a": [0.11, 0.1], "b": [0.32, None], "c": [0.84, 0.5]}, index=["x", "y"])
-    found = rounded_others(table, "own")
-    assert found.to_dict() == {"median": pytest.approx({"x": 0.3})}
-    many = pd.DataFrame([[0.5, *np.linspace(0.1, 0.8, 8)]], columns=["own", *"abcdefgh"])
-    expected = {"median": 0.45, "lower quartile": 0.25, "upper quartile": 0.6}
-    assert rounded_others(many, "own").iloc[0].to_dict() == pytest.approx(expected, abs=0.051)
-
-
-def test_the_third_of_all_sites_in_which_it_ranks() -> None:
-    table = pd.DataFrame([[0.9, 0.5, 0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, None, None, None]], columns=list("abcdef"))
-    assert rank_bands(table, "a").to_list() == ["upper third", "\N{EN DASH}"]
-    assert rank_bands(table, "c").to_list() == ["middle third", "\N{EN DASH}"]
-    assert rank_bands(table, "a", lowest_first=True)[0] == "lower third"
-
-
 def test_with_one_other_site_nothing_is_shown_that_sums_to_a_whole(tmp_path: Path) -> None:
     page = write_site_report(_runs(tmp_path, SITES[:2]), SITES[0])
     assert "what one does not have of the whole is the other" in page.read_text()
     assert not list((page.parent / "report-files").glob("*/own-contributions*"))
     assert not list((page.parent / "report-files").glob("*/own-weights*"))
-
-
-def test_shares_of_training_images_are_left_out(tmp_path: Path) -> None:
-    results = together(open_runs([make_run(tmp_path / "run", method="fedavg", rounds=3)]))
-    assert without_what_tells(results, SITES[0], 3) == (results, [])
-    rows = results.rows.copy()
-    images = {site: 40.0 + 10 * place for place, site in enumerate(SITES)}
-    weight = rows["quantity"] == "weight"
-    shares = weight & (rows["round"] == 1)
-    rows.loc[shares, "value"] = rows.loc[shares, "site"].map(images) / sum(images.values())
-    rows.loc[weight & (rows["round"] == 2), "value"] = rows["site"].map(images) / 500
-    gone = weight & (rows["round"] == 2) & (rows["site"] == "Alder")
-    rows.loc[gone, "value"] = 0.0  # an expelled site: the others share by images still
-    kept, left_out = without_what_tells(Results(rows), SITES[0], 3)
-    assert "numbers of images" in left_out[0]
-    assert list(kept.rounds.of("weight").index.get_level_values("round")) == [0]
-    assert list(kept.rounds.of("contribution").index.get_level_values("round")) == [0, 1, 2]
-
-
-def test_of_the_marks_its_own_alone(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", rounds=4)
-    add_rows(run, [Row("run", "fedce", 0, 3, site, "rejected", 1.0) for site in (OWN, "Cedar")])
-    write_ledger(run, [{"round": 3, "rejected": {OWN: "update with NaN", "Cedar": "no answer"}}])
-    path = write_site_report([run], OWN)
-    marks = pd.read_csv(path.parent / "report-files" / "tables" / "own-marks.csv")
-    assert marks[["Site", "Rounds", "Reason"]].to_numpy().tolist() == [[OWN, 3, "update with NaN"]]
 
 
 @pytest.mark.slow

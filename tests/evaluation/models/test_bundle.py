@@ -1,0 +1,76 @@
+"""A model as a MONAI bundle: MONAI runs it, and what it says of itself is true."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from monai.bundle import ConfigParser
+
+from evaluation.models import bundle
+from evaluation.models.bundle import METADATA, MODALITIES, write_bundle
+from evaluation.models.exported import example
+from evaluation.models.raw_images import Predictor, predict_files
+from fedmerit.configuration.network_input import NORMALISATIONS, Preprocessing
+from fedmerit.configuration.run import Network
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json
+from fedmerit.training.data import open_sites
+from fedmerit.training.networks import initial_network
+
+
+def test_a_bundle_that_monai_runs(predictor, sites, tmp_path, monkeypatch):
+    """MONAI's own check applies the network as it is written; its `run` gives the masks of `predict`."""
+    write_bundle(predictor, tmp_path / "bundle", "run")
+    parser = ConfigParser()
+    parser.read_config(tmp_path / "bundle" / "configs" / "inference.json")
+    network = parser.get_parsed_content("network_def").eval()
+    network.load_state_dict(torch.load(tmp_path / "bundle" / "models" / "model.pt", weights_only=True))
+    with torch.inference_mode():
+        images = example(predictor, 2)
+        torch.testing.assert_close(network(images), predictor.network(images))
+    site = open_sites(sites)[0]
+    (raw,) = (sites.with_name("sites-raw") / site.name).rglob(f"{site.cases('testing')[0].name}.nii.gz")
+    parser["bundle_root"], parser["images"], parser["output_dir"] = (
+        str(tmp_path / "bundle"),
+        [str(raw)],
+        str(tmp_path / "out"),
+    )
+    parser.get_parsed_content("run")
+    (expected,) = predict_files(predictor, [raw], tmp_path / "expected")
+    assert (tmp_path / "out" / expected.name).read_bytes() == expected.read_bytes()
+    with pytest.raises(BadInput, match="already holds"):
+        write_bundle(predictor, tmp_path / "bundle", "run")
+
+
+def test_every_normalisation_has_a_modality():
+    assert set(MODALITIES) == set(NORMALISATIONS)
+
+
+def test_what_goes_in_and_comes_out_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "verify_net_in_out", lambda **given: None)  # that MONAI applies it is tested above
+    network = Network(in_channels=3, labels=("disc", "cup"), architecture="unet", width=2, depth=2, mirrored=True)
+    fed = Preprocessing((32, 48), crop="disc", normalisation="photo", threshold=0.4)
+    photographs = Predictor(tmp_path, initial_network(network, 0), network, fed)
+    write_bundle(photographs, tmp_path / "photographs", "study/run")
+    told = read_json(tmp_path / "photographs" / METADATA)
+    image, masks = (told["network_data_format"][way] for way in ("inputs", "outputs"))
+    image, masks = image["image"], masks["pred"]
+    assert (image["modality"], image["format"], image["num_channels"]) == ("n/a", "RGB", 3)
+    assert (masks["num_channels"], masks["channel_def"]) == (2, {"0": "disc", "1": "cup"})
+    assert image["spatial_shape"] == masks["spatial_shape"] == [32, 48]
+    assert not image["is_patch_data"]
+    assert told["task"] == "2D segmentation of disc, cup"
+    readme = (tmp_path / "photographs" / "docs" / "README.md").read_text()
+    for words in (
+        "From the run study/run.",
+        "photographs of 32 x 48 pixels, 3 channel(s), of squares about the disc; intensities `photo`",
+        "one channel each for disc, cup; a pixel belongs to a label where the sigmoid is above 0.4.",
+        "and of its mirror image.",
+    ):
+        assert words in readme
+    assert "largest connected part" not in readme
+    scans = replace(photographs, preprocessing=Preprocessing((32, 32), 120.0, normalisation="ct_lung"))
+    write_bundle(scans, tmp_path / "scans", "run")
+    image = read_json(tmp_path / "scans" / METADATA)["network_data_format"]["inputs"]["image"]
+    assert (image["modality"], image["format"]) == ("CT", "hounsfield")
+    assert "of the central 120 mm; intensities `ct_lung`" in (tmp_path / "scans" / "docs" / "README.md").read_text()

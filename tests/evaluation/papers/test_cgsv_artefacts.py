@@ -1,0 +1,74 @@
+"""Tables and figures of CGSV, of made-up runs."""
+
+import numpy as np
+import pytest
+
+from evaluation.fairness.measures import pearson
+from evaluation.papers.cgsv_artefacts import PAPER
+from evaluation.papers.dealt_sites import site_dice_of
+
+ARTEFACTS = {one.name: one for one in PAPER.artefacts}
+
+
+def test_the_overhead_is_over_training_alone(study, pretend):
+    artefact = ARTEFACTS["table3"]
+    pretend(study, artefact)
+    frame = artefact.make(study, artefact).tables[0].frame.set_index("Method")
+    assert frame.loc["standalone", "Overhead [s]"] == frame.loc["fedavg", "Overhead [s]"] == 1  # of the server
+    assert frame.loc["fedavg", "Sites [s]"] == 22.5  # they take 2.5 to 6.5
+    assert frame.loc["eci", "Server [s]"] == 1.5
+    assert frame.loc["eci", "Overhead [s]"] == 1.5
+    assert frame.loc["eci", "Ratio to training"] == pytest.approx(1.5 / 22.5)
+
+
+def test_the_order_of_theorem_2_by_hand(study, pretend):
+    """Reputations and distances both rise with a site's place, so that a better one is never nearer."""
+    artefact = ARTEFACTS["theorem2"]
+    pretend(study, artefact)
+    frame = artefact.make(study, artefact).tables[0].frame.set_index("Method")
+    rows = study.results(artefact.needs[0]).rows
+    own = rows[(rows["method"] == "cgsv") & (rows["round"] == 3) & (rows["split"] == "")]
+    pairs, lower = 0, 0
+    for _, run in own.groupby("seed"):
+        table = run.pivot(index="site", columns="quantity", values="value")
+        for _, one in table.iterrows():
+            for _, other in table.iterrows():
+                if one["reputation"] > other["reputation"]:
+                    pairs, lower = pairs + 1, lower + (one["train_loss"] <= other["train_loss"])
+    assert frame.loc["cgsv", "Pairs"] == pairs > 0
+    assert frame.loc["cgsv", "lower loss [%]"] == pytest.approx(100 * lower / pairs)
+
+
+def test_final_losses_stand_beside_dice(study, pretend):
+    artefact = ARTEFACTS["figure8"]
+    pretend(study, artefact)
+    dice, test, train = artefact.make(study, artefact).drawn
+    assert [one.name for one in (dice, test, train)] == ["figure8", "figure8-test-loss", "figure8-train-loss"]
+    assert test.numbers["method"].to_list() == list(artefact.needs[0].labels)
+    assert test.numbers["site-2"].to_list() == [0.4] * 4
+    losses = study.results(artefact.needs[0]).rows
+    last = losses[(losses["quantity"] == "train_loss") & (losses["round"] == 3) & (losses["site"] == "site-1")]
+    means = last.astype({"method": str}).groupby("method")["value"].mean()
+    assert train.numbers.set_index("method")["site-1"].to_list() == pytest.approx(
+        means[train.numbers["method"]].to_list()
+    )
+
+
+def test_altruism_in_numbers(study, pretend):
+    artefact = ARTEFACTS["altruism"]
+    pretend(study, artefact)
+    frame = artefact.make(study, artefact).tables[0].frame
+    assert frame["Altruism"].to_list() == ["1", "1.2", "1.5", "2"]
+    assert frame["Lowest quota"].to_list() == pytest.approx([0.5] * 4)
+    dice = site_dice_of(study.results(artefact.needs[0]))
+    row = dice.loc["cgsv:beta=2"]
+    assert frame["Dice, lowest site [%]"].iloc[3] == pytest.approx(100 * row.min(axis=1).mean())
+    expected = [pearson(dice.loc["standalone", seed], row.loc[seed]) for seed in (0, 1)]
+    assert frame["Pearson with training alone"].iloc[3] == pytest.approx(np.mean(expected))
+
+
+def test_figure_2_is_two(study, pretend):
+    artefact = ARTEFACTS["figure2"]
+    pretend(study, artefact)
+    drawn = artefact.make(study, artefact).drawn
+    assert [one.name for one in drawn] == ["figure2-model-distance", "figure2-train-loss"]

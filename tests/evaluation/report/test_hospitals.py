@@ -1,0 +1,114 @@
+"""The row of each hospital, from results made for it, and what verdicts rest on."""
+
+from math import isnan
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_results import SITES, made_dice, made_results, made_rounds, made_row, made_runs
+
+from evaluation.display.table import Table
+from evaluation.report import summary
+from evaluation.report.agreement import Agreement
+from evaluation.report.hospitals import grounds_of, hospital_table, hospitals, judged_method
+from evaluation.report.judgements import Grounds, Verdict
+from evaluation.results.views import Results
+from fedmerit.records.results import Row
+
+NOBODY = pd.DataFrame(columns=["Method", "Site", "Detector"])
+
+
+def _results(*more: Row) -> Results:
+    """Alder gains 10 points, Birch loses 10, Cedar has what it had; Alder contributes half of all."""
+    said = made_rounds("contribution", {"fedce": [(2.0,) * 3, (1.0,) * 3, (1.0,) * 3]})
+    levels = {"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.6, 0.8)}
+    return made_dice(levels, noise=0.0, rounds=[*said, *more])
+
+
+def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
+    """A seed that trained and was not tested, or that training alone has not, is no ground."""
+    rows = made_dice({"standalone": (0.6, 0.6, 0.6), "a": (0.7, 0.7, 0.7), "b": (0.7, 0.7, 0.7)}).rows
+    gone = ((rows["method"] == "standalone") & (rows["seed"] > 0)) | ((rows["method"] == "b") & (rows["seed"] == 2))
+    results = Results(rows[~gone])
+    assert grounds_of(results, methods=["a"]) == Grounds(6, 3)
+    assert grounds_of(results, methods=["a", "b"]) == Grounds(6, 2)
+    assert grounds_of(results, "Alder", ["a", "standalone"]) == Grounds(6, 1)
+    assert grounds_of(results, "Dogwood") == grounds_of(Results(rows.iloc[:0])) == Grounds(0, 0)
+    assert any(
+        text.endswith("against training alone: one seed is not enough to judge.") for text in summary.sentences(results)
+    )
+
+
+def test_the_method_that_is_judged_is_the_first_that_estimates_contributions(tmp_path: Path) -> None:
+    images = made_rounds("num_samples", {"fedavg": [(10.0,), (30.0,), (60.0,)]})
+    counted = made_rounds("contribution", {"fedavg": [(0.1,), (0.3,), (0.6,)]})
+    alone = made_rounds("train_loss", dict.fromkeys(("standalone", "pooled"), [(1.0,)] * 3))
+    estimated = made_rounds("contribution", {"fedce": [(0.2,), (0.1,), (0.6,)]})
+    rows = [*alone, *images, *counted]
+    everything = made_results([*rows, *estimated], ["standalone", "pooled", "fedavg", "fedce"])
+    assert judged_method(made_runs(everything, tmp_path), everything) == "fedce"
+    without = made_results(rows, ["standalone", "pooled", "fedavg"])
+    assert judged_method(made_runs(without, tmp_path), without) == "fedavg"
+    apart = made_results(alone, ["standalone", "pooled"])
+    assert judged_method(made_runs(apart, tmp_path), apart) is None
+
+
+def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
+    results = _results()
+    values = pd.DataFrame({"Alder": [4.0, 6.0], "Birch": [1.0, 1.0], "Cedar": [-2.0, 0.0]}, index=[0, 1])
+    nothing = Table("t", "", pd.DataFrame())
+    agreed = [Agreement("Shapley", values, {}, nothing, nothing, [], "")]
+    found = hospitals(made_runs(results, tmp_path), results, "fedce", agreed, NOBODY)
+    assert [row.name for row in found] == list(SITES)
+    for row, alone, together, share, value in zip(
+        found, (0.6, 0.7, 0.8), (0.7, 0.6, 0.8), (0.5, 0.25, 0.25), (0.05, 0.01, -0.01), strict=True
+    ):
+        gain = together - alone
+        assert row.alone == pytest.approx(alone)
+        assert (row.together.mean, row.together.low, row.together.high) == pytest.approx((together,) * 3)
+        assert (row.gain.mean, row.gain.low, row.gain.high) == pytest.approx((gain,) * 3)
+        assert (row.share.mean, row.share_seeds, row.sites) == (pytest.approx(share), 3, 3)
+        assert row.values["Shapley"] == pytest.approx(value)
+        assert row.grounds == Grounds(6, 3)
+    assert [row.verdict for row in found] == [Verdict.BETTER, Verdict.WORSE, Verdict.TIE]
+    assert [row.words for row in found] == [
+        "Better together. Gave more than an equal share.",
+        "Better alone. Gave less than an equal share.",
+        "Alone or together: no difference that can be told. Gave less than an equal share.",
+    ]
+    assert not any(row.flagged or row.accused for row in found)
+
+
+def test_who_is_flagged_or_suspected_is_to_be_looked_at_first(tmp_path: Path) -> None:
+    results = _results(made_row("fedce", 0, 1, "Birch", "flagged", 1.0))
+    suspicions = pd.DataFrame(
+        [("fedce", "Cedar", "small norm"), ("standalone", "Alder", "small norm")], columns=list(NOBODY)
+    )
+    found = hospitals(made_runs(results, tmp_path), results, "fedce", [], suspicions)
+    assert [row.flagged for row in found] == ["", "flagged, rounds 1", "suspected: small norm"]
+    assert [row.accused for row in found] == [False, True, True]
+    assert found[1].words.startswith("Flagged: look at it first. Better alone.")
+
+
+def test_what_was_not_measured_is_not_known(tmp_path: Path) -> None:
+    results = made_results(made_rounds("weight", {"fedavg": [(0.2,), (0.3,), (0.5,)]}), ["fedavg"])
+    for row in hospitals(made_runs(results, tmp_path), results, "fedavg", [], NOBODY):
+        assert all(map(isnan, (row.alone, row.together.mean, row.gain.mean, row.share.mean)))
+        assert (row.verdict, row.grounds, row.share_seeds) == (Verdict.UNKNOWN, Grounds(0, 0), 0)
+        assert row.words == "Gain not known: no test Dice."
+
+
+def test_the_table_shows_percentages_with_their_ends(tmp_path: Path) -> None:
+    results = _results(made_row("fedce", 0, 1, "Birch", "flagged", 1.0))
+    table = hospital_table(hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce")
+    assert [table.cell(1, column) for column in range(table.shape[1])] == [
+        "Birch",
+        "70.0",
+        "60.0 [60.0, 60.0]",
+        "\N{MINUS SIGN}10.0 [\N{MINUS SIGN}10.0, \N{MINUS SIGN}10.0]",
+        "25.0 [25.0, 25.0]",
+        "flagged, rounds 1",
+        "Flagged: look at it first. Better alone. Gave less than an equal share.",
+    ]
+    assert table.frame["Flagged"].to_list() == ["no", "flagged, rounds 1", "no"]
+    assert "together by fedce" in table.caption

@@ -1,0 +1,125 @@
+"""Intervals of Dice and contributions, from results made for them."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_results import made_dice, made_results, made_rounds
+from run_factory import make_run
+
+from evaluation.report import caveats
+from evaluation.results.intervals import (
+    NONE,
+    alike,
+    by_rank,
+    chains,
+    of_contributions,
+    of_dice,
+    of_methods,
+    of_sites,
+    with_enough_cases,
+)
+from evaluation.results.run_folders import open_runs, together
+
+
+def test_differences_are_taken_case_by_case() -> None:
+    """Cases differ far more than methods: paired, the smaller difference is found all the same."""
+    results = made_dice({"a": (0.70, 0.72, 0.74), "b": (0.71, 0.73, 0.75)}, noise=0.1)
+    found = results.dice.intervals
+    assert by_rank(of_methods(found, "mean")) == ["b", "a"]
+    difference = of_sites(found, "difference").loc["b", "a"]
+    assert difference[["mean", "low", "high"]].tolist() == pytest.approx([0.01] * 3)
+    assert of_methods(found, "mean").loc["a", "high"] > of_methods(found, "mean").loc["b", "low"]  # they overlap
+    assert of_methods(found, "rank")[["low", "high"]].to_numpy().tolist() == [[1, 1], [2, 2]]
+    assert list(caveats.of_ranks(results)) == []
+
+
+def test_chains_of_neighbours() -> None:
+    assert list(chains(["a", "b", "c", "d", "e"], [True, False, True, True])) == [(1, ["a", "b"]), (3, ["c", "d", "e"])]
+    assert list(chains(["a", "b"], [False])) == []
+    assert list(chains([], [])) == []
+
+
+def test_without_test_dice_there_are_no_intervals(tmp_path: Path) -> None:
+    (run,) = open_runs([make_run(tmp_path / "run", rounds=4, done=2)])
+    results = together([run])
+    found = results.dice.intervals
+    assert found.empty
+    assert list(caveats.of_ranks(results)) == []
+    assert of_sites(found, "gain").empty
+
+
+def _cases(values: dict[tuple[str, int, str], list[float]]) -> pd.Series:
+    rows = {(*key, f"{place:03d}"): dice for key, those in values.items() for place, dice in enumerate(those)}
+    return pd.Series(rows, dtype=float).rename_axis(["method", "seed", "site", "case"])
+
+
+def test_every_statistic_of_dice_by_hand() -> None:
+    """One case a site: of the two seeds either is drawn twice with probability 1/4, so that they are the ends."""
+    cases = _cases(
+        {
+            ("standalone", 0, "A"): [0.5], ("standalone", 0, "B"): [0.6],
+            ("standalone", 1, "A"): [0.5], ("standalone", 1, "B"): [0.5],
+            ("fedce", 0, "A"): [0.8], ("fedce", 0, "B"): [0.6],
+            ("fedce", 1, "A"): [0.9], ("fedce", 1, "B"): [0.3],
+        }
+    )  # fmt: skip
+    found = of_dice(cases, ["fedce", "standalone"], "standalone")[["mean", "low", "high", "seeds"]].T
+    expected = {
+        ("dice", "fedce", "A"): (0.85, 0.8, 0.9), ("dice", "fedce", "B"): (0.45, 0.3, 0.6),
+        ("mean", "fedce", ""): (0.65, 0.6, 0.7), ("worst", "fedce", ""): (0.45, 0.3, 0.6),
+        ("gain", "fedce", "A"): (0.35, 0.3, 0.4), ("gain", "fedce", "B"): (-0.1, -0.2, 0.0),
+        ("mean_gain", "fedce", ""): (0.125, 0.1, 0.15), ("rank", "fedce", ""): (1, 1, 1),
+        ("difference", "fedce", "standalone"): (0.125, 0.1, 0.15),
+        ("dice", "standalone", "A"): (0.5, 0.5, 0.5), ("dice", "standalone", "B"): (0.55, 0.5, 0.6),
+        ("mean", "standalone", ""): (0.525, 0.5, 0.55), ("worst", "standalone", ""): (0.5, 0.5, 0.5),
+        ("rank", "standalone", ""): (2, 2, 2),
+    }  # fmt: skip
+    assert set(found) == set(expected)
+    for key, numbers in expected.items():
+        assert found[key].to_list() == pytest.approx([*numbers, 2]), key
+
+
+def test_a_site_that_a_method_was_not_tested_on_is_left_out_of_its_means() -> None:
+    cases = _cases({("a", 0, "A"): [0.8], ("a", 0, "B"): [math.nan], ("b", 0, "A"): [0.7], ("b", 0, "B"): [0.5]})
+    means = of_methods(of_dice(cases, ["a", "b"], "standalone"), "mean")["mean"]
+    assert means.to_dict() == pytest.approx({"a": 0.8, "b": 0.6})
+
+
+def test_methods_that_tie_share_the_better_rank() -> None:
+    cases = _cases({(method, 0, "A"): [dice] for method, dice in {"a": 0.8, "b": 0.8, "c": 0.5}.items()})
+    ranks = of_methods(of_dice(cases, ["a", "b", "c"], "standalone"), "rank")["mean"]
+    assert ranks.to_dict() == {"a": 1, "b": 1, "c": 3}
+
+
+def test_where_a_site_has_too_few_cases_no_method_has_an_interval() -> None:
+    table = of_dice(_cases({("a", seed, site): [0.5, 0.7] for seed in (0, 1) for site in "AB"}), ["a"], "standalone")
+    left = with_enough_cases(table, ["B"])
+    assert left["low"].dropna().index.to_list() == left["high"].dropna().index.to_list() == [("dice", "a", "A")]
+    assert left["mean"].equals(table["mean"])
+    assert with_enough_cases(table, []).equals(table)
+
+
+def test_contributions_and_their_differences_to_the_next_in_rank() -> None:
+    said = made_results(made_rounds("contribution", {"a": [(0.1, 0.2), (0.5, 0.7), (0.3, 0.3)]}), ["a"])
+    found = of_contributions(said.rounds.contributions["mean_contribution"])
+    expected = {
+        ("contribution", "a", "Alder"): (0.15, 0.1, 0.2), ("contribution", "a", "Birch"): (0.6, 0.5, 0.7),
+        ("contribution", "a", "Cedar"): (0.3, 0.3, 0.3),
+        ("difference: Birch", "a", "Cedar"): (0.3, 0.2, 0.4), ("difference: Cedar", "a", "Alder"): (0.15, 0.1, 0.2),
+    }  # fmt: skip
+    assert set(found.index) == set(expected)
+    for key, numbers in expected.items():
+        assert found.loc[key, ["mean", "low", "high"]].to_list() == pytest.approx(numbers), key
+    assert of_contributions(pd.Series(dtype=float)) is NONE
+
+
+def test_a_difference_whose_interval_holds_0_tells_nothing_apart() -> None:
+    ends = pd.DataFrame({"low": [-0.1, 0.0, 0.1, -0.2, math.nan], "high": [0.1, 0.2, 0.3, -0.1, math.nan]})
+    assert alike(ends).to_list() == [True, True, False, False, False]
+
+
+def test_names_by_mean_without_those_that_have_none() -> None:
+    table = pd.DataFrame({"mean": [0.5, math.nan, 0.9, 0.5]}, list("abcd"))
+    assert by_rank(table) == ["c", "a", "d"]  # of equals the first
