@@ -111,10 +111,14 @@ def left_out(file: File) -> str:
 
     def told(site: SiteFolder) -> str:
         reasons = pd.Series([str(one["reason"]) for one in site.info["left_out"]], dtype=object).value_counts()
-        text = "; ".join(f"{count} files: {reason}" for reason, count in reasons.items()) or "no file left out"
-        return f"{text}, {site.info.get('unreadable_cases', 0)} unreadable cases"
+        text = "; ".join(f"{_counted(int(count), 'file')}: {reason}" for reason, count in reasons.items())
+        return f"{text or 'no file left out'}, {_counted(site.info.get('unreadable_cases', 0), 'unreadable case')}"
 
     return _by_site(file, told)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def preparation(file: File) -> str:
@@ -211,7 +215,8 @@ def ensembles(file: File) -> str:
 def software(file: File) -> str:
     """Versions."""
     packages = ", ".join(f"{name} {number}" for name, number in file.info.get("packages", {}).items())
-    return f"FedMerit {file.info.get('fedmerit_version', 'of unknown version')} ({packages}), Apache-2.0."
+    version = file.info.get("fedmerit_version")
+    return f"FedMerit {version}{f' ({packages})' if packages else ''}, Apache-2.0." if version else ""
 
 
 def hardware(file: File) -> str:

@@ -12,11 +12,12 @@ MOST = 6  # methods or panels that are told one by one
 
 def of_dice(dice: pd.DataFrame) -> str:
     """Mean test Dice, methods x sites, fractions."""
+    known = dice.dropna(how="all")
     told = [
         f"{method!s} from {percent(row.min())} ({row.idxmin()}) to {percent(row.max())} ({row.idxmax()})"
-        for method, row in dice.dropna(how="all").head(MOST).iterrows()
+        for method, row in known.head(MOST).iterrows()
     ]
-    return f"A row per hospital. Mean test Dice: {'; '.join(told)}{_more(len(dice))}."
+    return f"A row per hospital. Mean test Dice: {'; '.join(told)}{_more(len(known))}."
 
 
 def of_own(site: str, dice: pd.Series) -> str:
@@ -60,14 +61,14 @@ def of_lines(lines: pd.DataFrame, title: str) -> str:
 
 def of_panels(panels: Mapping[str, pd.DataFrame], title: str) -> str:
     """A panel per method: rounds x sites."""
-    told = []
-    for method, lines in list(panels.items())[:MOST]:
+    told, known = [], {method: lines for method, lines in panels.items() if lines.notna().any(axis=None)}
+    for method, lines in list(known.items())[:MOST]:
         last = lines.ffill().iloc[-1].dropna()
         told.append(
             f"{method}: in the last round highest at {last.idxmax()} ({last.max():.3g}), lowest at {last.idxmin()} "
             f"({last.min():.3g})"
         )
-    return f"{title}, a panel per method, a named line per hospital. {'; '.join(told)}{_more(len(panels))}."
+    return f"{title}, a panel per method, a named line per hospital. {'; '.join(told)}{_more(len(known))}."
 
 
 def of_agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> str:

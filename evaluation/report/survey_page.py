@@ -10,7 +10,7 @@ from rich.console import Console
 
 from evaluation.display.drawing import STYLE, legend, panels, site_style, titled
 from evaluation.display.pages import Drawing, pictures, write_page
-from evaluation.display.table import Table, print_table, write_tables
+from evaluation.display.table import MINUS, Table, print_table, write_tables
 from fedmerit.files import write_json, write_text
 from fedmerit.wire.survey import INTENSITY, Quantity, Survey, quantity_of
 
@@ -69,7 +69,7 @@ def table_of(survey: Survey, name: str) -> Table:
 
 def bin_name(quantity: Quantity, place: int) -> str:
     """A bin in words."""
-    edges = [f"{edge:g}" for edge in quantity.edges]
+    edges = [f"{edge:g}".replace("-", MINUS) for edge in quantity.edges]
     if place == 0:
         return f"below {edges[0]}"
     return f"{edges[-1]} and more" if place == len(edges) else f"{edges[place - 1]} to {edges[place]}"

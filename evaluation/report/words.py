@@ -7,7 +7,7 @@ from evaluation.display.table import MINUS
 
 def listed(words: Sequence[str]) -> str:
     """``a, b and c``."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
 
 
 def percent(fraction: float, decimals: int = 1) -> str:
@@ -17,7 +17,7 @@ def percent(fraction: float, decimals: int = 1) -> str:
 
 def points(fraction: float) -> str:
     """``+1.5`` of 0.015, points of Dice."""
-    return f"{100 * fraction:+.1f}".replace("-", MINUS)
+    return f"{100 * fraction:+z.1f}".replace("-", MINUS)
 
 
 def between(low: float, high: float) -> str:

@@ -72,7 +72,7 @@ def test_site_folders_tell_of_the_data(tmp_path: Path) -> None:
     claim = _read(tmp_path / "out", "claim")
     assert claim["35"].startswith("Alder, Birch: training 5 patients, 15 slices")
     assert claim["35"].endswith("not known of Cedar and Dogwood.")
-    assert "1 files: no mask" in claim["8"]
+    assert "1 file: no mask" in claim["8"]
     with pytest.raises(BadInput, match="holds none of Alder"):
         write_dossier([run], tmp_path / "out", sites=make_sites(tmp_path / "others", ("Yew",)))
 

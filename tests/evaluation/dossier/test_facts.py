@@ -1,6 +1,7 @@
 """What the evidence of a dossier says, each from a run or a site folder that holds no more than it takes."""
 
 import hashlib
+from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,18 @@ def test_every_function_of_a_file_is_evidence() -> None:
 def test_a_run_that_recorded_nothing_claims_nothing_of_what_it_came_to(tmp_path: Path) -> None:
     file = File([_run(tmp_path, task="other", labels=["liver"])], [])
     said = {name: text for name, one in EVIDENCE.items() if (text := one(file))}
-    assert said.keys() == {"task", "centres", "training", "method", "seeds", "software", "limits"}
+    assert said.keys() == {"task", "centres", "training", "method", "seeds", "limits"}
     assert "0 of 6 rounds" in said["limits"]
     assert "no test Dice yet" in said["limits"]
+
+
+def test_versions_that_nobody_recorded_are_no_evidence(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    assert facts.software(File([replace(run, info={**run.info, "fedmerit_version": "0.1.0", "packages": {}})], [])) == (
+        "FedMerit 0.1.0, Apache-2.0."
+    )
+    bare = {name: value for name, value in run.info.items() if name not in ("fedmerit_version", "packages")}
+    assert facts.software(File([replace(run, info=bare)], [])) == ""
 
 
 def test_sites_that_say_alike_stand_together_and_who_is_not_here_is_named(tmp_path: Path) -> None:
@@ -73,7 +83,7 @@ def test_sites_that_say_alike_stand_together_and_who_is_not_here_is_named(tmp_pa
     file = open_file([run], sites)
     assert facts.licences(file) == "Alder, Birch: CC BY 4.0; not known of Cedar and Dogwood."
     assert facts.left_out(file) == (
-        "Alder: 2 files: no mask; 1 files: not 3D, 0 unreadable cases; Birch: no file left out, 1 unreadable cases; "
+        "Alder: 2 files: no mask; 1 file: not 3D, 0 unreadable cases; Birch: no file left out, 1 unreadable case; "
         "not known of Cedar and Dogwood."
     )
     assert facts.sources(file) == ""

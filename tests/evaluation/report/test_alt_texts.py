@@ -27,6 +27,13 @@ def test_beyond_six_methods_the_rest_is_counted() -> None:
     assert "more" not in alt_texts.of_own("Birch", dice[:6])
 
 
+def test_methods_without_numbers_are_not_counted_among_the_rest() -> None:
+    dice = pd.DataFrame({"Alder": [*[0.5] * 6, np.nan]}, list("abcdefg"))
+    assert "more" not in alt_texts.of_dice(dice)
+    panels = {"empty": pd.DataFrame({"Alder": [np.nan]}), "fedce": pd.DataFrame({"Alder": [0.5]})}
+    assert "empty" not in alt_texts.of_panels(panels, "Weight")
+
+
 def test_gains_whose_interval_leaves_out_0_are_named() -> None:
     index = pd.MultiIndex.from_product([["fedce", "fedavg"], ["Alder", "Birch", "Cedar"]])
     gains = pd.DataFrame(

@@ -85,7 +85,7 @@ def test_page_table_and_terminal_name_who_did_not_answer(survey: Survey, tmp_pat
     for text in (printed, page):
         assert "Cedar: no answer: no reply" in text
         assert "Volume of cup [ml]: patients" in text
-    assert "Alder has most voxels at -2.75 to -2.5." in page
+    assert "Alder has most voxels at \N{MINUS SIGN}2.75 to \N{MINUS SIGN}2.5." in page
     assert Survey.from_dict(read_json(tmp_path / "survey.json")) == survey
     assert len(pd.read_csv(tmp_path / "survey.csv")) == len(long_table(survey))
     written = {file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.suffix in (".png", ".csv")}

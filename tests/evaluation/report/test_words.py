@@ -6,7 +6,7 @@ from evaluation.report.words import between, listed, percent, points
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c", "d"], "a, b, c and d")]
+    ("words", "said"), [(["a"], "a"), ([], ""), (["a", "b"], "a and b"), (["a", "b", "c", "d"], "a, b, c and d")]
 )
 def test_a_list_has_one_and(words: list[str], said: str) -> None:
     assert listed(words) == said
@@ -17,5 +17,6 @@ def test_fractions_are_said_in_percent_and_differences_in_points_with_their_sign
     assert percent(0.8154, 2) == "81.54 %"
     assert percent(1 / 3, 0) == "33 %"
     assert points(0.015) == "+1.5"
+    assert points(-0.0004) == points(0) == "+0.0"
     assert points(-0.0123) == "\N{MINUS SIGN}1.2"
     assert between(-0.003, 0.015) == "\N{MINUS SIGN}0.3 to +1.5"
