@@ -1,15 +1,11 @@
 """What commands print, and where they write it down."""
 
-import logging
 from importlib.metadata import version
-from unittest import TestCase
 
 import pytest
-from rich.cells import cell_len
 from run_factory import make_run
 
-from cli.app import console, last_round
-from cli.progress import RunBars, progress
+from cli.app import console
 
 
 def test_version(fedmerit):
@@ -41,38 +37,3 @@ def test_the_log_holds_the_command_and_what_went_wrong(fedmerit, tmp_path):
     refused = fedmerit("--log", tmp_path, "report", tmp_path / "none")
     assert refused.exit_code == 2
     assert f"--log {tmp_path}: cannot be written" in " ".join(refused.stderr.split())
-
-
-def record(number):
-    return {
-        "round": number, "validation_dice": {"A": 0.5, "B": 0.6}, "weights": dict.fromkeys("ABCDEFGH", 1.0),
-        "rejected": {"A": "no answer"}, "flagged": [],
-    }  # fmt: skip
-
-
-def test_every_round_is_logged(tmp_path):
-    folder = make_run(tmp_path / "run")
-    with TestCase().assertLogs("fedmerit", logging.INFO) as logged, progress() as bars:
-        RunBars(bars).on_round(folder, record(3))
-    assert [entry.getMessage() for entry in logged.records] == [
-        "run, round 3: Dice 55.0%, weights 100-100%", "round 3: A rejected: no answer",
-    ]  # fmt: skip
-    assert len(last_round(record(3))) <= 28
-
-
-@pytest.mark.parametrize("rounds", [12, 400])
-def test_bars_with_the_time_left_fit_80_columns(tmp_path, rounds):
-    folder = make_run(tmp_path / "run", rounds=rounds, done=1)
-    bars = progress()
-    each = RunBars(bars)
-    each.begin(folder, "fedce (combine=plus, estimate=server), seed 12")
-    each.on_round(folder, record(rounds // 2))
-    with console.capture() as shown:
-        previous, console.width = console.width, 80
-        console.print(bars.get_renderable())
-        console.width = previous
-    text = shown.get()
-    assert max(map(cell_len, text.splitlines())) <= 80
-    assert text.count("\n") == 1
-    assert "Dice 55.0%, weights 100-100%" in text
-    assert "-:--" in text or "0:" in text

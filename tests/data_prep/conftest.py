@@ -3,7 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from layouts import prostate_site
+from layouts import prepare, prostate_site
 
 from data_prep.kinds import KINDS
 
@@ -27,3 +27,13 @@ def _generate(folder, seed, patients):
 def few_generated(monkeypatch):
     """Kind synthetic-prostate writes a few tiny cases."""
     monkeypatch.setitem(KINDS, "synthetic-prostate", replace(KINDS["synthetic-prostate"], generate=_generate))
+
+
+@pytest.fixture(scope="session")
+def two_hospitals(tmp_path_factory):
+    """Prepared site folders HK and UCL of five volumes each: never change them."""
+    folder = tmp_path_factory.mktemp("two_hospitals")
+    prostate_site(folder / "raw" / "HK", cases=5, seed=1)
+    prostate_site(folder / "raw" / "UCL", cases=5, seed=2)
+    prepare("prostate-multisite", folder / "sites", source=folder / "raw", size=24, field_of_view=24)
+    return folder / "sites"

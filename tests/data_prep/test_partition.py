@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 from layouts import prepare, prostate_site, save_nifti, volume
 from one_in import one_in
-from run_factory import make_sites
-from typer.testing import CliRunner
 
-from cli.main import app
 from data_prep import folders
 from data_prep.check import check
 from data_prep.dealing import Scheme
 from data_prep.partition import partition
 from data_prep.partitioning import dealt_site
 from data_prep.partitioning.label_noise import RULES
-from data_prep.partitioning.patient_pool import pool
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, open_sites
@@ -122,19 +118,6 @@ def test_classes_by_labels_take_several_labels(single, tmp_path):
     assert about(tmp_path / "out", "site-1")["partition"]["classes"] == "size"
     with pytest.raises(BadInput, match="classes labels: there is one label, prostate; take size or intensity"):
         partition(single, tmp_path / "none", Scheme("variety", 4, classes="labels"))
-
-
-def test_of_several_labels_the_part_of_the_last_is_a_patients_class(tmp_path):
-    sites = make_sites(tmp_path / "sites", ("A", "B"), ("disc", "cup"), channels=3, size=16)
-    for place, case in enumerate(case for site in open_sites(sites) for case in site.cases("training")):
-        label = np.zeros_like(np.load(case.label_file))
-        label[:, 0] = 1
-        label[:, 1, : place + 1] = 1  # the cup grows from patient to patient
-        np.save(case.label_file, label)
-    pooled = pool(open_sites(sites), "labels")
-    cups = {one.name: float(np.load(one.cases[0].case.label_file)[:, 1].mean()) for one in pooled}
-    ordered = [one.of_class for one in sorted(pooled, key=lambda one: cups[one.name]) if one.split == "training"]
-    assert ordered == sorted(ordered)
 
 
 def test_sources_are_spread_in_proportion(sources, tmp_path):
@@ -395,28 +378,6 @@ def test_a_full_disk_leaves_nothing(sources, tmp_path, monkeypatch):
     with pytest.raises(BadInput, match=r"out: cannot be written \(.*No space left on device\); make room"):
         partition(sources, tmp_path / "out", UNIFORM)
     assert list(tmp_path.iterdir()) == []
-
-
-def command(*arguments):
-    return CliRunner().invoke(app, ["partition", *map(str, arguments)])
-
-
-def test_the_command(sources, tmp_path):
-    options = ["--by", "powerlaw", "--exponent", 1, "--seed", 2, "--label-noise", "site-1=0.5,site-3=1"]
-    result = command(sources, "--out", tmp_path / "out", "--into", 3, *options, "--noise-rule", "invert")
-    assert result.exit_code == 0, result.output
-    assert f"3 sites in {tmp_path / 'out'}" in result.output
-    scheme = Scheme("powerlaw", 3, exponent=1, seed=2)
-    partition(sources, tmp_path / "same", scheme, label_noise={"site-1": 0.5, "site-3": 1}, noise_rule="invert")
-    assert checksums(tmp_path / "out") == checksums(tmp_path / "same")
-
-
-@pytest.mark.parametrize("noise", ["site-1", "site-1=x", "=0.5", "site-1=2", "site-1=nan", "site-1=0.5,site-1=0.2"])
-def test_the_command_refuses_other_noise(sources, tmp_path, noise):
-    result = command(sources, "--out", tmp_path / "out", "--into", 2, "--by", "uniform", "--label-noise", noise)
-    assert result.exit_code == 2
-    assert "expected SITE=LEVEL" in result.output
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
