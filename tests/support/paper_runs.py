@@ -53,3 +53,9 @@ def made_up_run(folder, label, seed, names=SITES):
             for case in range(2):
                 rows.append(Row(*head, 3, site, "dice", level, "union", f"{tester}/{case:03d}", "prostate"))
     add_rows(folder, rows)
+
+
+def artefact_of(paper, name):
+    """A paper's artefact of that name."""
+    (found,) = (artefact for artefact in paper.artefacts if artefact.name == name)
+    return found

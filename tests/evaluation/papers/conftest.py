@@ -1,9 +1,10 @@
 """Tiny site folders for the tests of papers, and studies whose trainings are made up."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from paper_runs import Made_up, made_up_run
-from pathlib import Path
 from run_factory import SITES, make_sites
 
 from evaluation.papers import cgsv_artefacts

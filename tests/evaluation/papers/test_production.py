@@ -8,20 +8,21 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from one_in import one_in
 from run_factory import SITES, make_sites
 from typer.testing import CliRunner
 
 from cli.main import app
 from evaluation.display.table import Table
+from evaluation.papers import descent_bounds, submodel_bounds
 from evaluation.papers.artefact import Artefact, Made
 from evaluation.papers.fedce_artefacts import ABLATION
-from evaluation.papers.needs import Compared, Riding, WithoutOne
+from evaluation.papers.needs import Compared, Riding
 from evaluation.papers.production import PAPERS, chosen, needs_of, paper_of, produce, trainings_per_seed
-from evaluation.papers.study import Deal, Study
+from evaluation.papers.study import Study
 from evaluation.studies.cluster import Workers
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.results import read_run
 
 TINY = (
     "--set",
@@ -46,14 +47,6 @@ def plain(text):
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
 
 
-@pytest.fixture
-def study(sites, tmp_path):
-    """A study of nothing yet."""
-    study = Study(tmp_path / "out", sites, 4, [0, 1], into=5)
-    study.has_server_set = True
-    return study
-
-
 # The registry
 
 
@@ -76,6 +69,7 @@ def test_names_are_unique_and_only_keeps_the_papers_order():
         assert chosen(paper, ",".join(reversed(names))) == list(paper.artefacts)
         assert chosen(paper, None) == [artefact for artefact in paper.artefacts if not artefact.on_demand]
     assert [one.name for one in chosen(PAPERS["fedce"], "figure3, table1")] == ["table1", "figure3"]
+    assert paper_of("cgsv") is PAPERS["cgsv"]
 
 
 def test_shared_trainings_are_counted_once():
@@ -127,6 +121,54 @@ def test_the_list_says_what_it_costs(tmp_path):
     assert "for 4 sites: 13 trainings of a seed" in plain(counted.output)
 
 
+# Every artefact, of made-up runs
+
+
+OF_COMPARISONS = [
+    name
+    for name, one in ARTEFACTS.items()
+    if one.needs and all(isinstance(need, Compared) for need in one.needs) and not one.private
+]
+
+
+@pytest.mark.parametrize("name", one_in(6, OF_COMPARISONS))
+def test_an_artefact_of_comparisons_is_made(name, study, pretend):
+    artefact = ARTEFACTS[name]
+    pretend(study, artefact)
+    made = artefact.make(study, artefact)
+    assert made.tables or made.drawn
+    for table in made.tables:
+        assert table.name.startswith(artefact.name)
+        assert table.caption
+        assert table.frame.iloc[:, 1:].notna().any(axis=None)
+    for drawn in made.drawn:
+        assert drawn.name.startswith(artefact.name)
+        assert len(drawn.numbers)
+        assert drawn.figure.axes
+    if artefact.name.startswith("table") and "Method" in made.tables[0].frame:
+        ours = made.tables[0]
+        shown = list(dict.fromkeys(ours.frame["Method"]))
+        assert shown == [label for label in artefact.needs[0].labels if label in shown]
+        assert len(shown) >= len(artefact.needs[0].labels) - 1
+        assert [table.name for table in made.tables[1:]] or artefact.published
+
+
+def test_artefacts_of_no_training_are_made(study, monkeypatch):
+    descents, convergence = descent_bounds.table(repeats=1), submodel_bounds.convergence((2, 4))
+    monkeypatch.setattr(descent_bounds, "table", lambda: descents)
+    monkeypatch.setattr(submodel_bounds, "convergence", lambda: convergence)
+    for name in ("fedce-theorem3.2", "fedce-theorem3.3", "fedsac-theorem2", "cgsv-table4"):
+        ours = ARTEFACTS[name].make(study, ARTEFACTS[name]).tables[0]
+        assert ours.name == ARTEFACTS[name].name
+        assert len(ours.frame) >= 2
+    for name, number in (("cycle-figure6", 1), ("cycle-figure7", 2)):
+        drawings = ARTEFACTS[name].make(study, ARTEFACTS[name]).drawn
+        assert len(drawings) == number
+        for drawn in drawings:
+            assert len(drawn.numbers) >= 10
+            assert drawn.figure.axes
+
+
 # The page, the files, and what cannot be made
 
 
@@ -170,52 +212,12 @@ def test_methods_without_a_server_set_are_left_out_and_named(sites, tmp_path):
         study.results(need)
 
 
-def test_a_setting_goes_to_the_methods_that_know_it(sites, tmp_path):
-    study = Study(tmp_path / "out", sites, 3, [0], settings={"warmup": "1", "R": "2", "depth": "3"})
-    need = Compared(("standalone", "cycle", "cycle:R=1"))
-    study.prepare(need)
-    configs = {run.label: read_run(run.folder) for run in study.trainings[need]}
-    assert {label: info["settings"] for label, info in configs.items()} == {
-        "standalone": {"depth": "3"},
-        "cycle": {"warmup": "1", "R": "2", "depth": "3"},
-        "cycle:R=1": {"warmup": "1", "R": "1", "depth": "3"},
-    }
-    assert configs["cycle"]["plan"]["parameters"]["warmup"] == 1
-
-
 def test_a_setting_that_no_method_knows_is_refused_before_anything_is_made(sites, tmp_path):
     study = Study(tmp_path / "out", sites, 3, [0], settings={"warmup": "1"})
     artefact = artefact_of(small, needs=(Compared(("standalone", "fedavg")), Riding("fedce")))
     with pytest.raises(BadInput, match="--set warmup: is no parameter of fedavg, fedce, standalone, nor of training"):
         produce(PAPERS["fedce"], [artefact], study, Workers(1))
     assert not study.out.exists()
-
-
-def test_a_folder_is_for_one_study(sites, tmp_path):
-    Study(tmp_path / "out", sites, 3, [0]).claim()
-    Study(tmp_path / "out", sites, 3, [0, 1], into=4).claim()
-    with pytest.raises(BadInput, match=r"holds trainings with rounds 3\. Go on with the same"):
-        Study(tmp_path / "out", sites, 4, [0]).claim()
-    with pytest.raises(BadInput, match="settings"):
-        Study(tmp_path / "out", sites, 3, [0], settings={"width": "4"}).claim()
-
-
-def test_one_site_is_no_study(tmp_path):
-    with pytest.raises(BadInput, match="holds Alder alone"):
-        Study(tmp_path / "out", make_sites(tmp_path / "sites", ["Alder"], size=16), 1, [0])
-
-
-@pytest.mark.slow
-def test_figure_1_of_cgsv_is_computed_once(study, monkeypatch):
-    artefact = ARTEFACTS["cgsv-figure1"]
-    cells = [(4, 1024), (6, 1024), (6, 64)]
-    monkeypatch.setattr("evaluation.papers.cgsv_artefacts.approximation.grid", lambda largest: cells)
-    made, _ = produce(PAPERS["cgsv"], [artefact], study, Workers(1))
-    assert not made[0].missing
-    first = (study.out / "figures" / "figure1.csv").read_text()
-    again, _ = produce(PAPERS["cgsv"], [artefact], study, Workers(1))
-    assert not again[0].missing
-    assert (study.out / "figures" / "figure1.csv").read_text() == first  # its times are those of the first
 
 
 def test_a_private_artefact_warns(study):
@@ -276,12 +278,3 @@ def test_every_artefact_from_end_to_end(paper, tmp_path):
     for artefact in PAPERS[paper].artefacts:
         assert (f"{artefact.name}: {artefact.what}" in page) != artefact.on_demand
     assert "Missing:" not in page
-
-
-def test_needs_name_their_trainings():
-    names = ["A", "B", "C"]
-    assert WithoutOne("fedavg").cost == "N + 1"
-    assert len(WithoutOne("fedavg").keys(names)) == len(Riding("fedce").keys(names)) == 4
-    assert len(WithoutOne("fedce", with_all=False).keys(names)) == 3
-    assert Compared(("fedavg", "fedce"), Deal("POW", "powerlaw", into=3)).cost == "2 on POW of 3"
-    assert paper_of("cgsv") is PAPERS["cgsv"]

@@ -1,49 +1,16 @@
-"""Reliability and power on made-up trainings whose noise is known."""
+"""Reliability on made-up trainings whose noise is known."""
 
 import numpy as np
-import pandas as pd
 import pytest
-from games_reference import subsets
+from noisy_trainings import SITES, WORTH, trained
 
-from evaluation.results.views import Results
-from evaluation.truth.power import Variances, pilot_variances, power_table, smallest_difference, variances_of
 from evaluation.truth.regression import least_squares_values
 from evaluation.truth.reliability import UTILITIES, by_weights, correlation, resample, stepped_up
-from evaluation.truth.semivalues import leave_one_out_weights, shapley_weights, text_of
+from evaluation.truth.semivalues import leave_one_out_weights, shapley_weights
 from evaluation.truth.truth_tables import tables_of_truth
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS, Row
 
-SITES = ["A", "B", "C", "D", "E"]
 SHAPLEY, LOO = by_weights(shapley_weights), by_weights(leave_one_out_weights)
-
-
-def trained(worth, *, seed_sd=0.0, patient_sd=0.0, seeds=3, patients=10, draw=0, leave_out=(), hd95=False):
-    """An additive game: the Dice of a coalition's model is its worth on every case, each value off as seeds and cases
-    are: what a site adds differs by seed with ``seed_sd``, and by case with ``patient_sd``.
-    """
-    random = np.random.default_rng(draw)
-    names = sorted(worth)
-    of_cases = random.normal(0, patient_sd, (len(names), len(names), patients))  # of a site, where tested, case
-    rows = []
-    for seed in range(seeds):
-        of_seed = random.normal(0, seed_sd, len(names))
-        for one in subsets(names):
-            if not one or one in leave_out:
-                continue
-            chosen = [names.index(name) for name in one]
-            for tester, name in enumerate(names):
-                for case in range(patients):
-                    dice = sum(worth[names[site]] + of_seed[site] + of_cases[site, tester, case] for site in chosen)
-                    head = ("x", "fedavg", seed, 1, name)
-                    columns = {"split": "testing", "case": f"{case:03d}", "label": "organ", "coalition": text_of(one)}
-                    rows.append(Row(*head, "dice", dice, **columns))
-                    if hd95:
-                        rows.append(Row(*head, "hd95", 30 - 20 * dice, **columns))
-    return Results(pd.DataFrame([vars(row) for row in rows])[COLUMNS])
-
-
-WORTH = dict(zip(SITES, (0.05, 0.10, 0.15, 0.20, 0.25), strict=True))
 
 
 def test_values_without_noise_are_the_worth_and_wholly_reliable():
@@ -128,63 +95,3 @@ def test_the_worst_hospital_and_distances_are_utilities_too():
     np.testing.assert_allclose(resample(results, LOO, 2, UTILITIES["worst hospital's Dice"]).mean, list(WORTH.values()))
     distance = resample(results, LOO, 2, UTILITIES["mean HD95"])
     np.testing.assert_allclose(distance.mean, 20 * np.array(list(WORTH.values())))
-
-
-def test_tables_say_how_good_the_truth_is_and_who_gains():
-    tables = {table.name: table for table in tables_of_truth(trained(WORTH, hd95=True))}
-    assert set(tables) == {
-        "reliability",
-        "shapley-ranks",
-        "leave-one-out-ranks",
-        "shapley-by-utility",
-        "shapley-by-site",
-    }
-    assert tables["reliability"].frame["Truth"].tolist() == ["Shapley", "leave-one-out"]
-    gains = tables["shapley-by-site"].frame.set_index("Site")
-    np.testing.assert_allclose(gains.to_numpy(), 100 * np.repeat(np.array([list(WORTH.values())]).T, 5, axis=1))
-    assert list(tables["shapley-by-utility"].frame) == ["Site", "mean Dice [points]", "worst hospital's Dice [points]",
-                                                        "mean HD95 [mm or px]"]  # fmt: skip
-    assert "of one seed alone" in tables_of_truth(trained(WORTH, seeds=1))[0].caption
-
-
-# Power
-
-
-def test_the_smallest_difference_is_found_in_four_of_five_studies():
-    variance = 0.02**2
-    difference = smallest_difference(variance)
-    random = np.random.default_rng(0).normal(difference, 0.02, 20_000)
-    assert (np.abs(random) > 1.96 * 0.02).mean() == pytest.approx(0.8, abs=0.01)
-
-
-def test_variances_of_a_pilot_are_those_put_in(tmp_path):
-    found = [
-        variances_of(
-            resample(trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=6, patients=8, draw=draw), LOO, 200), 8
-        )
-        for draw in range(6)
-    ]
-    assert np.mean([one.seed for one in found]) == pytest.approx(2 * 0.05**2, rel=0.35)
-    assert np.mean([one.patient for one in found]) == pytest.approx(2 * 0.2**2 / 5, rel=0.35)  # 5 sites tested
-    trained(WORTH, seed_sd=0.05, seeds=2).rows.to_csv(tmp_path / "results.csv", index=False)
-    assert pilot_variances(tmp_path).seed > 0
-    trained(WORTH, seeds=1).rows.to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(BadInput, match="has one seed alone"):
-        pilot_variances(tmp_path)
-
-
-def test_the_table_by_hand():
-    table = power_table(Variances(0.03**2, 0.08**2).with_stated(round=0.06**2), [4, 16], [1, 9], rounds=36)
-    by_hand = [[2.8016 * np.sqrt(9 / s + 64 / p + 36 / 36 / s) for s in (1, 9)] for p in (4, 16)]
-    np.testing.assert_allclose(table.frame.iloc[:, 1:].to_numpy(), by_hand, rtol=1e-4)
-
-
-def test_the_command(fedmerit):
-    told = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1")
-    assert told.exit_code == 0
-    assert "14.0" in told.output  # 2.8 times the root of 9 + 16
-    for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
-        refused = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
-        assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
-    refused = fedmerit("power", "--seed-sd", 3)
-    assert (refused.exit_code, "give --pilot DIR, or state --seed-sd and --patient-sd" in refused.output) == (2, True)

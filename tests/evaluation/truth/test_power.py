@@ -1,0 +1,128 @@
+"""Which differences of worth can be told, on made-up trainings whose noise is known and by hand."""
+
+import numpy as np
+import pytest
+from noisy_trainings import WORTH, trained
+
+from evaluation.truth.power import (
+    Variances,
+    pilot_variances,
+    power_table,
+    reliability_table,
+    smallest_difference,
+    variances_of,
+)
+from evaluation.truth.reliability import Resampled, by_weights, resample
+from evaluation.truth.semivalues import leave_one_out_weights
+from fedmerit.errors import BadInput
+
+LOO = by_weights(leave_one_out_weights)
+
+
+def test_the_smallest_difference_is_found_in_four_of_five_studies():
+    variance = 0.02**2
+    difference = smallest_difference(variance)
+    random = np.random.default_rng(0).normal(difference, 0.02, 20_000)
+    assert (np.abs(random) > 1.96 * 0.02).mean() == pytest.approx(0.8, abs=0.01)
+
+
+def test_variances_of_a_pilot_are_those_put_in(tmp_path):
+    found = [
+        variances_of(
+            resample(trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=6, patients=8, draw=draw), LOO, 200), 8
+        )
+        for draw in range(6)
+    ]
+    assert np.mean([one.seed for one in found]) == pytest.approx(2 * 0.05**2, rel=0.35)
+    assert np.mean([one.patient for one in found]) == pytest.approx(2 * 0.2**2 / 5, rel=0.35)  # 5 sites tested
+    trained(WORTH, seed_sd=0.05, seeds=2).rows.to_csv(tmp_path / "results.csv", index=False)
+    assert pilot_variances(tmp_path).seed > 0
+    trained(WORTH, seeds=1).rows.to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(BadInput, match="has one seed alone"):
+        pilot_variances(tmp_path)
+
+
+def test_the_table_by_hand():
+    table = power_table(Variances(0.03**2, 0.08**2).with_stated(round=0.06**2), [4, 16], [1, 9], rounds=36)
+    by_hand = [[2.8016 * np.sqrt(9 / s + 64 / p + 36 / 36 / s) for s in (1, 9)] for p in (4, 16)]
+    np.testing.assert_allclose(table.frame.iloc[:, 1:].to_numpy(), by_hand, rtol=1e-4)
+
+
+def test_the_command(fedmerit):
+    told = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1")
+    assert told.exit_code == 0
+    assert "14.0" in told.output  # 2.8 times the root of 9 + 16
+    for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
+        refused = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
+        assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
+    refused = fedmerit("power", "--seed-sd", 3)
+    assert (refused.exit_code, "give --pilot DIR, or state --seed-sd and --patient-sd" in refused.output) == (2, True)
+
+
+def two_sites(seeds=2):
+    """Values of A and B as observed, and by two draws of patients: A less B is 0.1, 0, 0.2 and 0.3, 0.2, 0.6."""
+    by_seed = [[[0.1, 0.1, 0.4], [0.0, 0.1, 0.2]], [[0.4, 0.3, 0.7], [0.1, 0.1, 0.1]]]
+    return Resampled(["A", "B"], list(range(seeds)), np.array(by_seed)[:seeds], np.full((seeds, 2, 2, 1), np.nan))
+
+
+def test_variances_of_differences_by_hand():
+    found = variances_of(two_sites(), 10)
+    assert found.seed == pytest.approx(0.02)  # 2 x 0.1²
+    assert found.patients_together == pytest.approx(0.045)  # of the means over seeds, 0.1 and 0.4
+    assert found.patient == pytest.approx(0.45)
+    assert variances_of(two_sites(1)).seed == 0
+
+
+def test_a_pilot_of_leave_one_out_alone_will_do(tmp_path):
+    """Without coalition A+B there are no Shapley values."""
+    lacking = trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=2, patients=4, leave_out=[frozenset("AB")])
+    lacking.rows.to_csv(tmp_path / "results.csv", index=False)
+    found = pilot_variances(tmp_path)
+    assert found == variances_of(resample(lacking, LOO), 4)
+    assert (found.patients, found.patients_together) == (4, found.patient / 4)
+
+
+def test_what_is_stated_takes_the_place_of_what_was_found():
+    assert Variances(1.0, 2.0).with_stated(patient=5.0) == Variances(1.0, 5.0)
+
+
+def test_rounds_are_named_only_where_they_count():
+    variances = Variances(0.03**2, 0.08**2)
+    assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption
+    table = power_table(variances.with_stated(round=0.06**2), [4, 16], [1, 9], rounds=36)
+    assert table.caption.endswith("[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds")
+    assert table.headings == ["Test patients a site", "1 seed [points]", "9 seeds [points]"]
+    assert table.frame["Test patients a site"].to_list() == ["4", "16"]
+
+
+def test_each_truth_has_a_row_and_one_seed_a_warning():
+    """Values that nothing moves are wholly reliable, and any difference is told."""
+    settled = resample(trained(dict(list(WORTH.items())[:3]), seeds=2, patients=3), LOO, 20)
+    table = reliability_table({"mine": settled})
+    (row,) = table.frame.to_dict("records")
+    assert row.pop("Truth") == "mine"
+    assert row == pytest.approx(
+        {
+            "Seeds": 2,
+            "Halves of seeds agree": 1,
+            "Halves of patients agree": 1,
+            "Reliability": 1,
+            "Ceiling": 1,
+            "Mean standard error [points]": 0,
+            "Smallest difference told [points]": 0,
+        },
+        abs=1e-6,
+    )
+    assert "one seed alone" not in table.caption
+    alone = resample(trained(dict(list(WORTH.items())[:3]), seeds=1, patients=3), LOO, 20)
+    both = reliability_table({"mine": settled, "other": alone})
+    assert both.frame["Seeds"].to_list() == [2, 1]
+    assert "of one seed alone, nothing here knows of others" in both.caption
+
+
+def test_errors_and_differences_of_a_truth_by_hand():
+    """A's variance of seeds is 0.045, of patients 0.06125; B's 0.005 and 0.00125."""
+    (row,) = reliability_table({"mine": two_sites()}).frame.to_dict("records")
+    errors = np.sqrt([0.045 / 2 + 0.06125, 0.005 / 2 + 0.00125])
+    assert row["Mean standard error [points]"] == pytest.approx(100 * errors.mean())
+    assert row["Smallest difference told [points]"] == pytest.approx(280.16 * np.sqrt(0.02 / 2 + 0.045), rel=1e-4)

@@ -1,0 +1,47 @@
+"""The server's state on disk: written whole, read back, refused where it is none."""
+
+import pytest
+import torch
+
+from fedmerit.errors import BadInput
+from fedmerit.federation.checkpoint import (
+    CHECKPOINT,
+    complete_rounds,
+    is_finished,
+    known_sites,
+    read_checkpoint,
+    write_checkpoint,
+)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    assert read_checkpoint(tmp_path) is complete_rounds(tmp_path) is None
+    write_checkpoint(tmp_path, {"round": 2, "complete_rounds": 2, "models": torch.arange(3.0), "sites": ["A", "B"]})
+    content = read_checkpoint(tmp_path)
+    assert torch.equal(content.pop("models"), torch.arange(3.0))
+    assert content == {"round": 2, "complete_rounds": 2, "sites": ["A", "B"]}
+    assert complete_rounds(tmp_path) == 2
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]  # nothing of a temporary name is left
+
+
+@pytest.mark.parametrize(("round", "finished"), [(2, False), (3, False), (4, True)])
+def test_a_run_is_finished_once_its_final_models_are_tested(tmp_path, round, finished):
+    """After the three rounds 0 to 2 the checkpoint says 3, after the last test 4."""
+    assert not is_finished(tmp_path, 3)
+    write_checkpoint(tmp_path, {"round": round})
+    assert is_finished(tmp_path, 3) == finished
+    assert complete_rounds(tmp_path) is None  # as versions wrote it that did not say
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short"])
+def test_a_spoiled_file_is_named(tmp_path, content):
+    (tmp_path / CHECKPOINT).write_bytes(content)
+    with pytest.raises(BadInput, match=rf"{CHECKPOINT}: not readable as a checkpoint .*; start another run"):
+        read_checkpoint(tmp_path)
+
+
+def test_a_run_goes_on_with_its_own_sites_or_some_of_them(tmp_path):
+    checkpoint = {"sites": ["A", "B", "C"]}
+    assert known_sites(checkpoint, ["C", "A"], tmp_path) == ["A", "B", "C"]
+    with pytest.raises(BadInput, match=r"its sites are A, B, C, and D, E is none of them"):
+        known_sites(checkpoint, ["E", "A", "D"], tmp_path)

@@ -1,0 +1,81 @@
+"""One message to every site that is asked: which answers count, and why others do not."""
+
+import pytest
+import torch
+
+from fedmerit.errors import RunFailed
+from fedmerit.federation.exchange import FOREIGN, LONGEST_NAME, LONGEST_REASON, NO_REPLY, Exchange, Moment
+from fedmerit.wire.messages import EVALUATE, TRAIN, EnrolmentTask, Failure, Task
+
+TASKS = {name: Task(3, torch.zeros(2), {}) for name in ("A", "B", "C")}
+
+
+def fault_of(site, answer):
+    return answer.reason if isinstance(answer, Failure) else None
+
+
+def exchange(least=1, earlier=None, tasks=TASKS):
+    return Moment(3, "round 3", "head", least).exchange(tasks, fault_of, "reply", earlier)
+
+
+def test_answers_are_handed_over_in_the_order_of_the_sites():
+    one = exchange()
+    one.take("C", "c")
+    one.take("A", "a")
+    assert one.usable() == {"A": "a", "C": "c"}
+    assert list(one.usable()) == ["A", "C"]
+    assert one.faults() == {"B": NO_REPLY}
+    assert [one.heard(name) for name in "ABC"] == [True, False, True]
+
+
+def test_an_unusable_answer_takes_no_usable_ones_place():
+    one = exchange()
+    one.take("A", "first")
+    one.take("A", Failure("broken"))
+    one.take("A", "second")
+    one.take("B", Failure("broken"))
+    one.take("B", "late, and usable")
+    one.take("Z", "anything")
+    assert one.usable() == {"A": "first", "B": "late, and usable"}
+    assert one.faults() == {"A": "broken", "B": "broken", "Z": FOREIGN, "C": NO_REPLY}
+    twice = exchange()
+    twice.take("A", "first")
+    twice.take("A", "second")
+    assert twice.faults()["A"] == "a second answer"
+
+
+def test_it_may_end_with_the_least_that_were_asked_for():
+    one = exchange(least=2)
+    one.take("A", "a")
+    assert not one.enough()
+    with pytest.raises(RunFailed, match=r"round 3: 1 of 2 sites needed sent a usable reply \(B: no reply; C: no"):
+        one.usable()
+    one.take("B", "b")
+    assert one.enough()
+    alone = exchange(least=5, tasks={"A": TASKS["A"]})  # of fewer that are asked, all
+    alone.take("A", "a")
+    assert alone.enough()
+    with pytest.raises(RunFailed, match="no site sent a usable reply"):
+        exchange(least=1).usable()
+
+
+def test_why_messages_of_the_rounds_exchanges_before_did_not_count_comes_first():
+    one = exchange(earlier={"C": "asleep"})
+    one.take("A", "a")
+    assert one.faults() == {"C": "reply: no reply", "B": "reply: no reply"}
+    assert next(iter(one.faults())) == "C"
+
+
+def test_what_a_site_writes_is_cut_and_cannot_steer_a_terminal():
+    one = exchange()
+    one.refuse("N" * 500, "\x1b[2J" + "r" * 500)
+    ((name, reason),) = one._refused.items()
+    assert len(name) <= LONGEST_NAME
+    assert len(reason) <= LONGEST_REASON + 10  # an escape is written out
+    assert "\x1b" not in reason
+
+
+def test_what_there_is_to_do():
+    assert exchange().work == TRAIN
+    assert exchange(tasks={**TASKS, "D": EnrolmentTask(0)}).work == EVALUATE
+    assert isinstance(exchange(), Exchange)

@@ -1,0 +1,61 @@
+"""What sites and settings have to be for a run."""
+
+from types import SimpleNamespace
+
+import pytest
+from pretending import tiny_plan
+
+from fedmerit.errors import BadInput
+from fedmerit.federation.requirements import require_fit, require_patience, require_sites, require_sites_apart
+
+GOOD = {"name": "A", "task": "prostate", "channels": 1, "labels": ("prostate",), "image_size": (32, 32)}
+
+
+@pytest.mark.parametrize("sites", [(), ("A",)])
+def test_sharing_needs_two_sites_and_training_alone_one(sites):
+    with pytest.raises(BadInput, match=r"fedavg needs at least two; .*--method standalone"):
+        require_sites(tiny_plan("fedavg"), sites)
+    require_sites(tiny_plan("fedavg"), ("A", "B"))
+    if sites:
+        require_sites(tiny_plan("standalone"), sites)
+
+
+def test_what_a_method_cannot_start_with_is_told_by_its_name():
+    with pytest.raises(BadInput, match=r"method fedci: .*13 sites"):
+        require_sites(tiny_plan("fedci"), [f"site{number:02d}" for number in range(13)])
+
+
+@pytest.mark.parametrize(("least", "timeout", "number"), [(1, 0, 3), (3, 600, 3), (5, 1.5, None)])
+def test_patience_that_a_server_can_have(least, timeout, number):
+    require_patience(least, timeout, number)
+
+
+@pytest.mark.parametrize(
+    ("least", "timeout", "number", "words"),
+    [
+        (0, 0, 3, "min_sites=0: expected 1 to the number of sites"),
+        (4, 0, 3, "min_sites=4"),
+        (0, 0, None, "min_sites=0"),
+        (1, -1, 3, "round_timeout=-1: expected a number of seconds"),
+        (1, float("inf"), 3, "round_timeout=inf"),
+        (1, float("nan"), 3, "round_timeout=nan"),
+    ],
+)
+def test_patience_that_it_cannot(least, timeout, number, words):
+    with pytest.raises(BadInput, match=words):
+        require_patience(least, timeout, number)
+
+
+def test_images_have_to_fit_the_network():
+    require_fit(tiny_plan("fedavg"), SimpleNamespace(**GOOD))
+    for changed in ({"task": "fundus"}, {"channels": 3}, {"labels": ("disc", "cup")}):
+        with pytest.raises(BadInput, match=r"site A: task, channels and labels are .*, the run expects .*'prostate'"):
+            require_fit(tiny_plan("fedavg"), SimpleNamespace(**GOOD | changed))
+    with pytest.raises(BadInput, match="33"):  # which cannot be halved once
+        require_fit(tiny_plan("fedavg"), SimpleNamespace(**GOOD | {"image_size": (33, 32)}))
+
+
+def test_all_images_in_one_place_are_nowhere_else():
+    require_sites_apart(tiny_plan("fedavg"))
+    with pytest.raises(BadInput, match=r"method pooled: .*--engine local"):
+        require_sites_apart(tiny_plan("pooled"))

@@ -1,0 +1,95 @@
+"""What a site writes down of its work, in a chain of its own."""
+
+import math
+
+import pytest
+import torch
+from certificates import issue
+
+from fedmerit.federation.site_log import ASKED, SITE_LOG, SiteLog, digest_of_overlaps, digest_of_peer
+from fedmerit.records.ledger import GENESIS, Ledger, digest
+from fedmerit.records.signing import CERTIFICATE, Signer
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import Evaluated, Evaluation, PeerModel, Task
+
+MODEL, UPDATE = torch.arange(3.0), torch.ones(3)
+ONE = torch.eye(1, dtype=torch.float64)
+OVERLAPS = (Overlap("000", "disc", 5, 2, 1), Overlap("001", "disc", 1, 0, 0))
+
+
+def entries(folder):
+    return Ledger(folder / SITE_LOG).records
+
+
+def test_every_work_has_its_record(tmp_path):
+    log = SiteLog(tmp_path, "A")
+    assert log.last == GENESIS
+    task = Task(2, MODEL, {}, ledger="head")
+    log.trained(task, MODEL, UPDATE, "question", OVERLAPS)
+    log.evaluated(
+        Evaluation(2, "testing", MODEL[None], ONE, ({},), ONE),
+        MODEL[None],
+        "other",
+        Evaluated(2, (OVERLAPS,), torch.zeros(1, 0)),
+    )
+    log.refused(task, "too much")
+    log.gave_model(2, "B", "m1")
+    log.got_model(task, "C", None)
+    trained, evaluated, refused, gave, got = (
+        {k: v for k, v in one.items() if k != "hash"} for one in entries(tmp_path)
+    )
+    assert trained | {"previous": ""} == {
+        "site": "A", "round": 2, "work": "train", "question": "question", "overlaps": [digest_of_overlaps(OVERLAPS)],
+        "received": digest(MODEL), "update": digest(UPDATE), "ledger": "head", "previous": "",
+    }  # fmt: skip
+    assert (evaluated["work"], evaluated["split"], evaluated["models"]) == ("evaluate", "testing", 1)
+    assert evaluated["overlaps"] == [digest_of_overlaps(OVERLAPS)]
+    assert (refused["work"], refused["reason"]) == ("refused", "too much")
+    assert (gave["work"], gave["peer"], gave["model"]) == ("lend", "B", "m1")
+    assert "ledger" not in gave  # the server has no part in it
+    assert (got["work"], got["peer"], got["model"], got["ledger"]) == ("borrow", "C", None, "head")
+    assert log.last == entries(tmp_path)[-1]["hash"]
+
+
+def test_what_was_asked_for_is_known_by_round_and_after_a_restart(tmp_path):
+    log = SiteLog(tmp_path, "A")
+    log.trained(Task(0, MODEL, {}), MODEL, UPDATE, "first", OVERLAPS)
+    log.trained(Task(0, MODEL, {}), MODEL, UPDATE)  # what a filter made of it: no other question
+    assert [one["question"] for one in log.asked(0)] == ["first"]
+    assert list(log.asked(1)) == []
+    again = SiteLog(tmp_path, "A")
+    assert list(again.asked(0)) == list(log.asked(0))
+    again.trained(Task(1, MODEL, {}), MODEL, UPDATE, "second", OVERLAPS)
+    assert [one["question"] for one in log.asked(1)] == ["second"]
+    assert set(log.asked(1)[0]) <= set(ASKED)
+
+
+def test_a_site_with_a_key_signs_and_puts_its_certificate_beside(tmp_path):
+    issue(tmp_path, "root")
+    issue(tmp_path, "A", "root")
+    log = SiteLog(tmp_path / "log", "A", Signer(tmp_path / "A.key", tmp_path / "A.crt"))
+    log.gave_model(0, "B", "m")
+    (entry,) = entries(tmp_path / "log")
+    assert entry["signature"]
+    assert (tmp_path / "log" / CERTIFICATE).read_bytes() == (tmp_path / "A.crt").read_bytes()
+
+
+@pytest.mark.parametrize("changed", [{"case": "002"}, {"label": "cup"}, {"true_positives": 6}, {"false_negatives": 2}])
+def test_digests_of_counts_tell_all_but_the_order(changed):
+    assert digest_of_overlaps(OVERLAPS) == digest_of_overlaps(OVERLAPS[::-1])
+    other = Overlap(
+        **{"case": "000", "label": "disc", "true_positives": 5, "false_positives": 2, "false_negatives": 1} | changed
+    )
+    assert digest_of_overlaps((other, OVERLAPS[1])) != digest_of_overlaps(OVERLAPS)
+
+
+def test_digests_of_peers_models_tell_parameters_and_statistics_and_not_the_weight():
+    one = PeerModel(MODEL, {"mean": torch.zeros(2)}, 0.5)
+    assert digest_of_peer(one) == digest_of_peer(PeerModel(MODEL.clone(), {"mean": torch.zeros(2)}, math.nan))
+    for other in (
+        PeerModel(MODEL + 1, {"mean": torch.zeros(2)}, 0.5),
+        PeerModel(MODEL, {"mean": torch.ones(2)}, 0.5),
+        PeerModel(MODEL, {"variance": torch.zeros(2)}, 0.5),
+        PeerModel(MODEL.double(), {"mean": torch.zeros(2)}, 0.5),
+    ):
+        assert digest_of_peer(other) != digest_of_peer(one)
