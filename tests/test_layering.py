@@ -197,3 +197,14 @@ def test_every_package_is_installed():
         str(file.parent.relative_to(ROOT)).removeprefix("custom/") for file in SOURCES if file.name == "__init__.py"
     }
     assert sorted(listed) == sorted(name.replace("/", ".") for name in there)
+
+
+def test_tests_mirror_the_source():
+    """A file of tests for every file of the source, at the same place."""
+    tests = Path(__file__).parent
+    asked = {
+        tests / file.relative_to(ROOT / "custom" if PACKAGE in file.parents else ROOT).with_name(f"test_{file.name}")
+        for file in SOURCES
+        if file.name != "__init__.py"
+    }
+    assert [str(file.relative_to(tests)) for file in sorted(asked) if not file.exists()] == []

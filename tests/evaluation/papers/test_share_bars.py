@@ -7,19 +7,19 @@ from evaluation.papers.share_bars import before_and_after
 
 
 def test_a_panel_for_each_site_left_out():
-    index = pd.MultiIndex.from_tuples([("A", "B"), ("A", "C"), ("B", "A"), ("B", "C")], names=["without", "site"])
-    shares = pd.DataFrame({"with_all": [60, 40, 30, 70], "without_it": [55, 45, 42.3, 57.7]}, index)
-    figure = before_and_after(shares)
-    first, second = figure.axes
+    pairs = [("A", "B"), ("A", "C"), ("A", "D"), ("C", "A"), ("C", "B"), ("C", "D")]
+    index = pd.MultiIndex.from_tuples(pairs, names=["without", "site"])
+    shares = {"with_all": [50, 30, 20, 30, 30, 40], "without_it": [45, 31, 24, 42.3, 25, 32.7]}
+    first, second = before_and_after(pd.DataFrame(shares, index)).axes
     assert first.get_title(loc="left") == "without A: \N{GREEK CAPITAL LETTER DELTA} up to 5.0"
-    assert second.get_title(loc="left") == "without B: \N{GREEK CAPITAL LETTER DELTA} up to 12.3"
+    assert second.get_title(loc="left") == "without C: \N{GREEK CAPITAL LETTER DELTA} up to 12.3"  # up or down
     with_all, without_it = second.containers
-    assert [bar.get_height() for bar in with_all] == [30, 70]
-    assert [bar.get_height() for bar in without_it] == [42.3, 57.7]
-    assert [text.get_text() for text in second.get_xticklabels()] == ["A", "C"]
-    of_c = [panel.containers[0][1].get_facecolor() for panel in (first, second)]
-    assert of_c[0] == pytest.approx(of_c[1])  # a site keeps its colour from panel to panel
-    assert of_c[0] != pytest.approx(first.containers[0][0].get_facecolor())
+    assert [bar.get_height() for bar in with_all] == [30, 30, 40]
+    assert [bar.get_height() for bar in without_it] == [42.3, 25, 32.7]
+    assert [text.get_text() for text in second.get_xticklabels()] == ["A", "B", "D"]
+    of_b = [panel.containers[0][place].get_facecolor() for panel, place in ((first, 0), (second, 1))]
+    assert of_b[0] == pytest.approx(of_b[1])  # a site keeps its colour from panel to panel
+    assert of_b[0] != pytest.approx(first.containers[0][1].get_facecolor())
 
 
 def test_panels_without_a_site_are_empty():

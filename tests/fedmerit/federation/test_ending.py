@@ -1,0 +1,91 @@
+"""The end of a run: what is asked of the sites, in which order, and what is written down of it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pretending import NETWORK, SITES, SIZE, tiny_plan
+
+from fedmerit.federation.best_round import BestRound
+from fedmerit.federation.ending import Ending
+from fedmerit.federation.recorder import Recorder
+from fedmerit.federation.server_models import models_of
+from fedmerit.records.closing import CLOSING
+from fedmerit.records.results import read_results
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import Evaluated, Purpose
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """Runs the end of a run; ``best`` is the Dice in percent of the best round's models, None: there is none."""
+
+    def end(method="fedavg", best=None, **parameters):
+        config = tiny_plan(method, **parameters)
+        models = models_of(config, config.build_method(), NETWORK, SITES, None)
+        kept = BestRound(tmp_path)
+        if best is not None:
+            reply = SimpleNamespace(overlaps=[Overlap("000", "prostate", 1, 0, 0)])
+            models.parameters = torch.ones(SIZE)
+            kept.consider(1, [reply] * 3, models)
+            models.parameters = torch.zeros(SIZE)
+        asked = []
+
+        def ask(tasks):
+            asked.append(tasks)
+            yield from ()
+            return [evaluated(task) for task in tasks.values()]
+
+        def evaluated(task):
+            of_best = bool(len(task.models[0])) and bool((task.models[0] == 1).all())
+            positives = best if of_best else 40
+            overlaps = (Overlap("000", "prostate", positives, 0, 2 * (100 - positives)),)  # Dice: positives / 100
+            return Evaluated(task.round, (overlaps,) * task.count, torch.zeros(task.count, 0))
+
+        recorder = Recorder(config, SITES, tmp_path)
+        list(Ending(config, SITES, tmp_path, models, kept, recorder).exchanges(ask, "head"))
+        return asked
+
+    return end
+
+
+def asked_for(asked):
+    return [(next(iter(tasks.values())).split, next(iter(tasks.values())).purpose) for tasks in asked]
+
+
+def dice(run, split):
+    rows = read_results(run).query(f"quantity == 'dice' and split == '{split}'")
+    return dict(zip(rows["site"], rows["value"].round(6), strict=True))
+
+
+def test_final_models_are_validated_tested_and_saved_and_the_records_closed(ended, tmp_path):
+    asked = ended()
+    assert asked_for(asked) == [("validation", Purpose.FINAL), ("testing", Purpose.FINAL)]
+    assert all(list(tasks) == list(SITES) for tasks in asked)
+    assert {task.ledger for tasks in asked for task in tasks.values()} == {"head"}
+    assert dice(tmp_path, "validation") == dice(tmp_path, "testing") == dict.fromkeys(SITES, 0.4)
+    assert (tmp_path / "models" / "global.pt").exists()
+    assert not (tmp_path / "models" / "best").exists()
+    assert (tmp_path / CLOSING).exists()
+
+
+def test_a_best_round_that_validation_patients_like_better_is_tested_and_saved_too(ended, tmp_path):
+    asked = ended(best=70)
+    assert asked_for(asked) == [(split, Purpose.FINAL) for split in ("validation", "testing", "validation", "testing")]
+    assert dice(tmp_path, "testing_best") == dict.fromkeys(SITES, 0.7)
+    assert dice(tmp_path, "testing") == dict.fromkeys(SITES, 0.4)
+    assert (tmp_path / "models" / "best" / "global.pt").exists()
+
+
+def test_a_best_round_that_is_no_better_by_masks_as_they_are_used_is_dropped(ended, tmp_path):
+    asked = ended(best=30)
+    assert [split for split, _ in asked_for(asked)] == ["validation", "testing", "validation"]
+    assert dice(tmp_path, "testing_best") == {}
+    assert not (tmp_path / "models" / "best").exists()
+
+
+def test_sites_choose_what_they_take_home_last(ended, tmp_path):
+    asked = ended(finish="own")
+    assert asked_for(asked)[2:] == [("validation", Purpose.FINISH), ("testing", Purpose.FINISH)]
+    for name in ("given", "alone", "finished"):
+        assert dice(tmp_path, f"testing_{name}") == dict.fromkeys(SITES, 0.4)

@@ -1,0 +1,150 @@
+"""What a run writes down: rows of results.csv, and a record of each round."""
+
+import json
+
+import pytest
+import torch
+from pretending import SITES, tiny_plan
+
+from fedmerit.core import Outcome
+from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Admitted, Recorder, observed_rows, or_none
+from fedmerit.records.ledger import Ledger, digest
+from fedmerit.records.results import ResultsFile, read_results
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import Evaluated, Reply
+
+HALF, WHOLE = Overlap("000", "prostate", 1, 1, 1), Overlap("001", "prostate", 3, 0, 0)  # Dice 0.5 and 1
+
+
+def numbers(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def outcome(**more):
+    nan = float("nan")
+    return Outcome(numbers(0.2, nan, 0.8), numbers(0.25, nan, 0.75), numbers(0.25, 0, 0.75), torch.zeros(4), **more)
+
+
+def reply(value, log="", overlaps=(HALF, WHOLE)):
+    return Reply(0, torch.full((4,), float(value)), {}, 10, overlaps, train_loss=0.5, seconds=2.0, log=log)
+
+
+def admitted(*replies, rejected=None):
+    return Admitted(replies, rejected or {}, [16, 16, 16])
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    return Recorder(tiny_plan("fedce"), SITES, tmp_path)
+
+
+def of(recorder, quantity, split=""):
+    rows = read_results(recorder.run).query(f"quantity == '{quantity}' and split == '{split}'")
+    return dict(zip(rows["site"], rows["value"], strict=True))
+
+
+def test_a_round_is_a_record_and_rows_of_those_who_took_part(recorder):
+    replies = reply(1, "log of Alder"), None, reply(2)
+    recorder.training_round(0, admitted(*replies, rejected={"Birch": "asleep"}), ["b"] * 3, "e", outcome(), {"more": 1})
+    (record,) = Ledger(recorder.run / "ledger.jsonl").records
+    assert (record["round"], record["of"], record["model"], record["more"]) == (0, 3, "e", 1)
+    assert (record["participants"], record["rejected"]) == (["Alder", "Cedar"], {"Birch": "asleep"})
+    assert record["weights"] == {"Alder": 0.25, "Cedar": 0.75}
+    assert record["contributions"] == {"Alder": 0.2, "Cedar": 0.8}
+    assert record["updates"] == {name: digest(one.update) for name, one in zip(SITES, replies, strict=True) if one}
+    assert record["validation_dice"] == {"Alder": 0.75, "Cedar": 0.75}
+    assert of(recorder, "weight") == {"Alder": 0.25, "Birch": 0.0, "Cedar": 0.75}
+    assert of(recorder, "rejected") == {"Birch": 1.0}
+    assert of(recorder, "bytes_sent") == {"Alder": 16.0, "Cedar": 16.0}
+    assert of(recorder, "train_loss") == {"Alder": 0.5, "Cedar": 0.5}
+    rows = read_results(recorder.run).query("quantity == 'dice' and split == 'validation' and site == 'Alder'")
+    assert rows["value"].to_list() == [0.5, 1.0]
+    assert recorder.site_logs == {"Alder": "log of Alder"}
+
+
+def test_an_update_sent_before_or_by_another_is_repeated(recorder):
+    recorder.training_round(0, admitted(reply(1), reply(2), reply(2)), ["b"] * 3, "e", outcome())
+    assert of(recorder, "repeated") == {"Alder": 0.0, "Birch": 1.0, "Cedar": 1.0}
+    again = Recorder(recorder.config, SITES, recorder.run)  # which reads the ledger
+    again.training_round(1, admitted(reply(3), reply(1), reply(4)), ["b"] * 3, "e", outcome())
+    rows = read_results(recorder.run).query("quantity == 'repeated' and round == 1")
+    assert rows["value"].to_list() == [0.0, 1.0, 0.0]
+
+
+def test_what_a_site_holds_of_others_stands_under_their_names_its_own_as_the_coalition(recorder):
+    nan = float("nan")
+    pairs = {"agreement": numbers(nan, 0.5, nan, nan, nan, nan, 0.1, 0.2, nan).reshape(3, 3)}
+    recorder.training_round(0, admitted(reply(1), None, reply(2)), ["b"] * 3, "e", outcome(pairs=pairs))
+    rows = read_results(recorder.run).query("quantity == 'agreement'")
+    assert set(zip(rows["coalition"], rows["site"], rows["value"], strict=True)) == {
+        ("Alder", "Birch", 0.5),
+        ("Cedar", "Alder", 0.1),
+        ("Cedar", "Birch", 0.2),
+    }
+
+
+def test_what_was_written_after_a_checkpoint_is_forgotten(recorder):
+    recorder.training_round(0, admitted(reply(1), reply(2), reply(3)), ["b"] * 3, "e", outcome())
+    size = (recorder.run / "results.csv").stat().st_size
+    recorder.training_round(1, admitted(reply(4), reply(5), reply(6)), ["b"] * 3, "e", outcome())
+    recorder.rewind(size, 1, 0)
+    assert set(read_results(recorder.run)["round"]) == {0}
+    recorder.training_round(1, admitted(reply(4), reply(5), reply(6)), ["b"] * 3, "e", outcome())
+    rows = read_results(recorder.run).query("quantity == 'repeated' and round == 1")
+    assert rows["value"].to_list() == [0.0, 0.0, 0.0]  # what was forgotten was not sent
+
+
+def test_a_final_model_for_all_is_tested_by_everyone_and_stands_for_each_on_the_union(recorder):
+    alder, cedar = (Evaluated(3, ((one,),), torch.zeros(1, 0)) for one in (HALF, WHOLE))
+    recorder.final_test(2, [alder, None, cedar], 64)
+    assert of(recorder, "dice", "testing") == {"Alder": 0.5, "Cedar": 1.0}
+    assert of(recorder, "rejected", "testing") == {"Birch": 1.0}
+    union = read_results(recorder.run).query("split == 'union' and quantity == 'dice'")
+    assert set(zip(union["site"], union["case"], union["value"], strict=True)) == {
+        (site, case, value) for site in SITES for case, value in (("Alder/000", 0.5), ("Cedar/001", 1.0))
+    }
+    assert json.loads((recorder.run / CROSS_SITE).read_text()) == {
+        "Alder": {"SRV_global": {"dice": 0.5}},
+        "Cedar": {"SRV_global": {"dice": 1.0}},
+    }
+
+
+def test_of_a_model_for_each_site_its_own_is_the_sites(recorder):
+    test = Evaluated(3, ((HALF,), (WHOLE,), (HALF,)), torch.zeros(3, 0))
+    recorder.final_test(2, [test, test, test], 64)
+    assert of(recorder, "dice", "testing") == {"Alder": 0.5, "Birch": 1.0, "Cedar": 0.5}
+    assert json.loads((recorder.run / CROSS_SITE).read_text())["Alder"]["Birch"] == {"dice": 1.0}
+    recorder.best_test(1, [test, None, test])
+    assert of(recorder, "dice", "testing_best") == {"Alder": 0.5, "Cedar": 0.5}
+
+
+def test_who_tests_its_own_alone_has_no_union(recorder):
+    test = Evaluated(3, ((HALF,),), torch.zeros(1, 0))
+    recorder.final_test(2, [test, test, test], 64, own_alone=True)
+    assert read_results(recorder.run).query("split == 'union'").empty
+
+
+def test_what_a_site_takes_home_stands_beside_what_it_was_given_and_trained_alone(recorder):
+    test = Evaluated(3, ((HALF,), (WHOLE,), (WHOLE,)), torch.zeros(3, 0), choice=1)
+    recorder.finished(2, "testing", [test, None, None])
+    found = {name: of(recorder, "dice", f"testing_{name}") for name in ("given", "alone", "finished")}
+    assert found == {"given": {"Alder": 0.5}, "alone": {"Alder": 1.0}, "finished": {"Alder": 1.0}}
+    assert of(recorder, "choice", "testing_finished") == {"Alder": 1.0}
+
+
+def test_what_is_observed_is_named_by_its_coalition(recorder):
+    coalitions = torch.tensor([[False, False, False], [True, False, True]])
+    answer = Evaluated(0, ((HALF,), (WHOLE,)), torch.zeros(2, 0), seconds=3.0)
+    rows = observed_rows(("run", "fedce", 0, 4), "in_run", SITES, coalitions, {"Birch": answer})
+    assert [(row.quantity, row.coalition, row.value, row.split, row.site) for row in rows] == [
+        ("seconds", "", 3.0, "in_run", "Birch"),
+        ("dice", "(nobody)", 0.5, "in_run", "Birch"),
+        ("dice", "Alder+Cedar", 1.0, "in_run", "Birch"),
+    ]
+    recorder.observed(4, "in_run", coalitions, [None, answer, None])
+    assert ResultsFile(recorder.run / OBSERVED).path.read_text().count("in_run") == 3
+
+
+def test_what_is_not_known_is_none():
+    assert or_none(torch.tensor(float("nan"))) is None
+    assert or_none(torch.tensor(0.5)) == 0.5

@@ -1,0 +1,313 @@
+"""Models as the server holds them: seen, encrypted, or not there."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pretending import NETWORK, SITES, tiny_plan
+from torch import nn
+
+from fedmerit import flat
+from fedmerit.capabilities.peer_learning import Sharing
+from fedmerit.core import Outcome, Reports
+from fedmerit.federation import server_models
+from fedmerit.federation.server_models import EncryptedModels, Models, ModelsAtSites, ModelsInTheClear, models_of
+from fedmerit.records.ciphertexts import Ciphertexts
+from fedmerit.records.ledger import digest
+from fedmerit.wire.messages import Purpose, Reply, SparseUpdate
+
+FULL = torch.ones(3, dtype=torch.bool)
+IMAGES = torch.tensor([10.0, 20.0, 10.0], dtype=torch.float64)  # shares 1/4, 1/2, 1/4
+MEANS = (1.0, 3.0, 9.0)  # of the images that each site trained on, in its statistics
+START = torch.tensor([1.0, 2.0, 0.0, 1.0, 0.0])
+
+
+def network():
+    """d = 5: two weights and a bias, then a BatchNorm's scale and shift."""
+    built = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
+    with torch.no_grad():
+        for parameter, values in zip(built.parameters(), ([[1.0, 2.0]], [0.0], [1.0], [0.0]), strict=True):
+            parameter.copy_(torch.tensor(values))
+    return built
+
+
+def statistics(mean):
+    return {
+        "1.running_mean": torch.tensor([mean]),
+        "1.running_var": torch.tensor([1.0]),
+        "1.num_batches_tracked": torch.tensor(0),
+    }
+
+
+def clear(method="fedavg", **settings):
+    config = tiny_plan(method, **settings)
+    return ModelsInTheClear(config, network(), SITES, config.build_method())
+
+
+def replies_of(*means, ciphertexts=(None, None, None)):
+    """Of three sites, None for one that is away."""
+    return [
+        None if mean is None else Reply(0, torch.zeros(5), statistics(mean), 10, (), ciphertexts=sealed)
+        for mean, sealed in zip(means, ciphertexts, strict=True)
+    ]
+
+
+def outcome(models, weights=(0.5, 0.25, 0.25), rule="models"):
+    weights = torch.tensor(weights, dtype=torch.float64)
+    return Outcome(weights, weights, weights, models, statistics=rule)
+
+
+def advance(models, parameters, round=0, means=MEANS, rule="models"):
+    present = torch.tensor([mean is not None for mean in means])
+    models.advance(round, outcome(parameters, rule=rule), replies_of(*means), Reports(IMAGES, present), None)
+
+
+def means_of(models):
+    return [float(buffers["1.running_mean"]) for buffers in models.buffers]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "kind"),
+    [("fedavg", {}, ModelsInTheClear), ("cycle", {}, ModelsInTheClear), ("cycle", {"exchange": "peer"}, ModelsAtSites)],
+)
+def test_the_kind_that_a_run_needs(method, settings, kind):
+    config = tiny_plan(method, **settings)
+    assert type(models_of(config, config.build_method(), network(), SITES, None)) is kind
+
+
+# In the clear
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_the_method", "expected"),
+    [
+        ("method", "models", [4.0] * 3),  # 1/4 + 3/2 + 9/4, by images
+        ("method", "own", [1.0, 3.0, 9.0]),
+        ("mean", "own", [4.0] * 3),  # what the run asks for goes before the method's word
+        ("weights", "own", [3.5] * 3),  # 1/2 + 3/4 + 9/4
+        ("own", "models", [1.0, 3.0, 9.0]),
+        ("frozen", "models", [4.0] * 3),  # of round 0, which is before the first that is frozen
+    ],
+)
+def test_statistics_follow_the_rule(asked, of_the_method, expected):
+    models = clear(statistics=asked, frozen_from=1)
+    advance(models, START + 1, rule=of_the_method)
+    assert means_of(models) == expected
+    assert torch.equal(models.parameters, START + 1)
+    assert models.own_statistics == (len(set(expected)) > 1)
+
+
+def test_initial_statistics_are_those_that_the_runs_network_begins_with():
+    models = clear()
+    advance(models, START, rule="initial")
+    begun = flat.get_buffers(NETWORK)
+    assert models.statistics.keys() == begun.keys()
+    assert all(torch.equal(value, begun[name]) for name, value in models.statistics.items())
+    assert models.together == [0, 1, 2]
+
+
+def test_frozen_statistics_stay():
+    models = clear(statistics="frozen", frozen_from=1)
+    advance(models, START)
+    advance(models, START, round=1, means=(100.0, 100.0, 100.0))
+    assert means_of(models) == [4.0] * 3
+
+
+def test_the_mean_is_of_those_who_are_there_and_an_absent_site_keeps_its_own():
+    shared, own = clear(), clear(statistics="own")
+    for models in (shared, own):
+        advance(models, START)
+        advance(models, START, round=1, means=(2.0, None, 4.0))
+    assert means_of(shared) == [3.0] * 3
+    assert means_of(own) == [2.0, 3.0, 4.0]
+
+
+def test_of_a_model_of_its_own_a_site_gets_what_changed_and_after_an_absence_all():
+    models = clear("cgsv")
+    advance(models, START.expand(3, -1).clone())
+    changed = models.parameters.clone()
+    changed[0, 3] = 7.0
+    changed[2, 1:4] = 5.0
+    changed[1, 0] = 8.0
+    advance(models, changed, round=1, means=(1.0, None, 9.0))
+    sparse, whole, large = (models.task_parts(row)["parameters"] for row in range(3))
+    assert isinstance(sparse, SparseUpdate)
+    assert (sparse.indices.tolist(), sparse.values.tolist()) == ([3], [7.0])
+    assert torch.equal(whole, changed[1])  # one entry changed as well, of a model that the site may not have
+    assert torch.equal(large, changed[2])  # three of five entries and their places are more than the five
+    assert models.began() == [digest(row.clone()) for row in changed]
+    models.replace(changed + 1)
+    assert torch.equal(models.task_parts(0)["parameters"], changed[0] + 1)
+
+
+def test_a_checkpoint_brings_back_what_is_sent_and_who_has_one_model(tmp_path):
+    models, again = clear("cgsv"), clear("cgsv")
+    advance(models, START.expand(3, -1).clone())
+    changed = models.parameters.clone()
+    changed[0, 3] = 7.0
+    advance(models, changed, round=1)
+    models.keep_own_statistics([0], replies_of(5.0, 5.0, 5.0))
+    torch.save(models.content(), tmp_path / "checkpoint")
+    again.restore(torch.load(tmp_path / "checkpoint"))
+    assert torch.equal(again.changed, models.changed)
+    assert again.task_parts(0)["parameters"].values.tolist() == [7.0]
+    assert again.together == models.together == []  # Birch and Cedar have equal models, each with its own statistics
+    assert (list(again.alone), again.ended()) == ([0], models.ended())
+
+
+def test_who_goes_on_alone_has_a_final_model_beside_that_of_the_others(tmp_path):
+    """Alder alone: its statistics are what it trained; the others' stay the mean."""
+    models = clear()
+    advance(models, START)
+    assert models.together == [0, 1, 2]
+    models.keep_own_statistics([0], replies_of(5.0, 6.0, 7.0))
+    assert means_of(models) == [5.0, 4.0, 4.0]
+    models.replace(torch.stack([START + 1, START, START]))
+    assert models.together == [1, 2]
+    torch.save(models.content(), tmp_path / "checkpoint")
+    again = clear()
+    again.restore(torch.load(tmp_path / "checkpoint"))
+    assert again.together == [1, 2]
+    task = models.final_test(3, "head")
+    assert (task.models.shape, task.count, task.purpose) == ((3, 5), 3, Purpose.FINAL)
+    models.save(tmp_path)
+    saved = {path.stem: torch.load(path, weights_only=True) for path in tmp_path.glob("*.pt")}
+    assert set(saved) == {"Alder", "global"}
+    assert saved["Alder"]["0.weight"].tolist() == [[2.0, 3.0]]
+    assert saved["global"]["0.weight"].tolist() == [[1.0, 2.0]]
+    assert [float(saved[name]["1.running_mean"]) for name in ("Alder", "global")] == [5.0, 4.0]
+
+
+def test_one_model_is_tested_once_and_one_with_statistics_of_each_site_by_each():
+    models = clear()
+    advance(models, START)
+    task = models.final_test(3, "head")
+    assert (task.models.tolist(), task.count, task.ledger) == ([START.tolist()], 1, "head")
+    own = clear(statistics="own")
+    advance(own, START)
+    task = own.final_test(3, "head")
+    assert (task.models.shape, task.mixtures.tolist()) == ((1, 5), [[1.0]] * 3)
+    assert [float(buffers["1.running_mean"]) for buffers in task.buffers] == [1.0, 3.0, 9.0]
+    mine = own.own_model(1, 2, "validation", "head", Purpose.ROUND)
+    assert (mine.models.tolist(), mine.split, mine.purpose) == ([START.tolist()], "validation", Purpose.ROUND)
+    assert float(mine.buffers[0]["1.running_mean"]) == 3.0
+
+
+def test_a_final_model_that_stays_with_its_site_is_not_sent():
+    models = clear("ditto")
+    assert models.own_alone
+    for task in (models.final_test(3, "head"), models.own_model(1, 3, "testing", "head")):
+        assert (task.models.shape, task.buffers, task.count) == ((1, 0), ({},), 1)
+    assert not clear().own_alone
+
+
+def test_estimated_statistics_are_averaged_where_there_is_one_model_and_kept_where_each_has_its_own():
+    models = clear()
+    advance(models, START)
+    models.take_estimated([statistics(8.0), None, statistics(16.0)], torch.tensor([0.25, 0.5, 0.25]))
+    assert means_of(models) == [12.0] * 3  # by the shares of those who said something
+    assert not models.own_statistics
+    models.keep_own_statistics([2], replies_of(0.0, 0.0, 7.0))
+    models.take_estimated([statistics(2.0), statistics(5.0), statistics(1.0)], torch.tensor([0.25, 0.5, 0.25]))
+    assert means_of(models) == [4.0, 4.0, 1.0]
+    models.take_estimated([None] * 3, torch.tensor([0.25, 0.5, 0.25]))
+    assert means_of(models) == [4.0, 4.0, 1.0]
+
+
+def test_peers_models_reach_a_site_unless_they_missed_the_round():
+    models = clear("cycle")
+    models.replace(torch.stack([START, START + 1, START + 2]))
+    weights = torch.tensor([[0.0, 0.3, 0.4], [0.0] * 3, [0.0] * 3], dtype=torch.float64)
+    always = Sharing(torch.ones(3, 3, dtype=torch.float64), weights)
+    peers = models.peer_parts(always, 0, 1, [False, False, False])["peers"]
+    assert {name: (peer.parameters[0].item(), peer.weight) for name, peer in peers.items()} == {
+        "Birch": (2.0, 0.3),
+        "Cedar": (3.0, 0.4),
+    }
+    assert set(models.peer_parts(always, 0, 1, [False, True, False])["peers"]) == {"Cedar"}
+    never = Sharing(torch.zeros(3, 3, dtype=torch.float64), weights)
+    assert models.peer_parts(never, 0, 1, [False] * 3) == {"peers": {}}
+    assert models.peer_parts(None, 0, 1, [False] * 3) == {}
+
+
+def test_vectors_beside_the_model_are_the_same_for_all_or_each_sites():
+    models = clear("scaffold")
+    (name,) = models.vectors
+    assert models.task_parts(2)["vectors"][name].tolist() == [0.0] * 5
+    models.vectors = {name: torch.arange(15.0).reshape(3, 5)}
+    assert models.task_parts(2)["vectors"][name].tolist() == [10.0, 11.0, 12.0, 13.0, 14.0]
+
+
+def test_ciphertexts_are_refused_where_models_are_in_the_clear():
+    sealed = Ciphertexts((b"u",), (b"s",))
+    fine, sent = replies_of(1.0, 1.0, None, ciphertexts=(None, sealed, None))[:2]
+    assert clear().fault_of(fine) is None
+    assert clear().fault_of(sent) == "ciphertexts, expected the update in the clear"
+
+
+# Where the server has none
+
+
+def test_a_server_without_models_sends_none_and_says_whom_to_ask():
+    models = ModelsAtSites(tiny_plan("cycle", exchange="peer"), network(), SITES)
+    parts = models.task_parts(0)
+    assert (parts["parameters"].shape, parts["buffers"]) == ((0,), {})
+    weights = torch.tensor([[0.1, 0.2, 0.3]] * 3, dtype=torch.float64)
+    sharing = Sharing(torch.zeros(3, 3, dtype=torch.float64), weights)
+    assert models.peer_parts(sharing, 1, 2, [False] * 3) == {"others": {"Alder": 0.1, "Cedar": 0.3}}
+    assert models.peer_parts(None, 1, 2, [False] * 3) == {}
+    assert models.began() == [models.ended()] * 3 == [digest(torch.empty(0))] * 3
+    assert models.own_alone
+    assert models.final_test(5, "head").models.shape == (1, 0)
+    assert Models(models.config, network(), SITES).peer_parts(sharing, 1, 2, [False] * 3) == {}
+
+
+# Encrypted
+
+
+@pytest.fixture
+def added(monkeypatch):
+    """What was added up, by an adder that joins the bytes."""
+    calls = []
+
+    def add(total, sent, weights, shares):
+        calls.append((weights, shares))
+        return Ciphertexts((b"+".join([total.update[0] if total else b"0", *(one.update[0] for one in sent)]),), (b"",))
+
+    def build(context, parameters, buffers):
+        assert (context, parameters, len(buffers)) == (b"context", 5, 3)
+        return SimpleNamespace(add=add, fault=lambda sent: None if sent else "not encrypted")
+
+    monkeypatch.setattr(server_models, "Adder", build)
+    return calls
+
+
+def test_ciphertexts_of_those_who_are_there_are_added_to_the_sum(added):
+    config = tiny_plan()
+    models = models_of(config, config.build_method(), network(), SITES, b"context")
+    assert isinstance(models, EncryptedModels)
+    assert models.task_parts(0)["ciphertexts"] is None
+    sent = [Ciphertexts((name,), (b"",)) for name in (b"a", b"b", b"c")]
+    given = outcome(torch.empty(0))
+    models.advance(0, given, replies_of(1.0, 1.0, 1.0, ciphertexts=sent), Reports(IMAGES, FULL), None)
+    there = torch.tensor([True, False, True])
+    models.advance(1, given, replies_of(1.0, None, 1.0, ciphertexts=sent), Reports(IMAGES, there), None)
+    assert models.total.update == (b"0+a+b+c+a+c",)
+    assert added == [([0.5, 0.25, 0.25], [0.25, 0.5, 0.25]), ([0.5, 0.25], [0.5, 0.5])]
+    parts = models.task_parts(2)
+    assert (parts["parameters"].shape, parts["buffers"], parts["ciphertexts"]) == ((0,), {}, models.total)
+    assert models.began() == [models.ended()] * 3 == [models.total.digest] * 3
+    assert models.final_test(3, "head").ciphertexts == models.total
+    assert not models.own_alone
+    with_one, without = replies_of(1.0, 1.0, None, ciphertexts=(sent[0], None, None))[:2]
+    assert (models.fault_of(with_one), models.fault_of(without)) == (None, "not encrypted")
+
+
+def test_a_checkpoint_brings_back_the_sum(added, tmp_path):
+    models, again = (EncryptedModels(tiny_plan(), network(), SITES, b"context") for _ in range(2))
+    again.restore(models.content())
+    assert again.total is None
+    models.total = Ciphertexts((b"u", b"v"), (b"s",))
+    torch.save(models.content(), tmp_path / "checkpoint")
+    again.restore(torch.load(tmp_path / "checkpoint", weights_only=True))
+    assert again.total == models.total
