@@ -175,14 +175,14 @@ def pairs_in_order(labels: Sequence[str], reputation: pd.DataFrame, goods: Mappi
     for label in (name for name in labels if name in reputation.index.get_level_values("method")):
         r = reputation.loc[label].to_numpy(float)
         above = r[:, :, None] > r[:, None]
-        every = above.copy()
+        in_all = above.copy()
         row: dict[str, str | int | float] = {"Method": label, "Pairs": int(above.sum())}
         for name, table in goods.items():
             good = table.loc[label].reindex(reputation.loc[label].index)[reputation.columns].to_numpy(float)
             no_less = above & (good[:, :, None] >= good[:, None])
-            every &= no_less
+            in_all &= no_less
             row[f"{name} [%]"] = 100 * no_less.sum() / max(above.sum(), 1)
-        row["all [%]"] = 100 * every.sum() / max(above.sum(), 1)
+        row["all [%]"] = 100 * in_all.sum() / max(above.sum(), 1)
         rows.append(row)
     if not rows:
         raise BadInput(f"no training of {', '.join(labels)} is finished; the same command goes on")
