@@ -168,6 +168,7 @@ def test_who_goes_on_alone_has_a_final_model_beside_that_of_the_others(tmp_path)
     again = clear()
     again.restore(torch.load(tmp_path / "checkpoint"))
     assert again.together == [1, 2]
+    assert float(again.statistics["1.running_mean"]) == 4.0
     task = models.final_test(3, "head")
     assert (task.models.shape, task.count, task.purpose) == ((3, 5), 3, Purpose.FINAL)
     models.save(tmp_path)
