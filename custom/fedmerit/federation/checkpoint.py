@@ -33,6 +33,8 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
         content: dict[str, Any] = torch.load(path, weights_only=True)
     except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
         raise BadInput(f"{path}: not readable as a checkpoint ({type(error).__name__}); start another run") from error
+    if not isinstance(content, dict) or not isinstance(content.get("round"), int):
+        raise BadInput(f"{path}: not a checkpoint of FedMerit's; start another run")
     return content
 
 

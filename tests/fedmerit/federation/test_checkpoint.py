@@ -40,6 +40,14 @@ def test_a_spoiled_file_is_named(tmp_path, content):
         read_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("content", [[1, 2], torch.zeros(2), {}, {"round": "3"}])
+def test_a_file_of_something_else_is_named(tmp_path, content):
+    torch.save(content, tmp_path / CHECKPOINT)
+    for read in (read_checkpoint, complete_rounds, lambda run: is_finished(run, 3)):
+        with pytest.raises(BadInput, match=rf"{CHECKPOINT}: not a checkpoint of FedMerit's; start another run"):
+            read(tmp_path)
+
+
 def test_a_run_goes_on_with_its_own_sites_or_some_of_them(tmp_path):
     checkpoint = {"sites": ["A", "B", "C"]}
     assert known_sites(checkpoint, ["C", "A"], tmp_path) == ["A", "B", "C"]

@@ -18,9 +18,12 @@ from fedmerit.wire.messages import Evaluated, Purpose
 
 @pytest.fixture
 def ended(tmp_path):
-    """Runs the end of a run; ``best`` is the Dice in percent of the best round's models, None: there is none."""
+    """Runs the end of a run; ``best`` is the Dice in percent of the best round's models, None: there is none.
 
-    def end(method="fedavg", best=None, **parameters):
+    Where ``own``, each site has a model of its own, of 0, 10 and 20.
+    """
+
+    def end(method="fedavg", best=None, own=False, **parameters):
         config = tiny_plan(method, **parameters)
         models = models_of(config, config.build_method(), NETWORK, SITES, None)
         kept = BestRound(tmp_path)
@@ -29,6 +32,9 @@ def ended(tmp_path):
             models.parameters = torch.ones(SIZE)
             kept.consider(1, [reply] * 3, models)
             models.parameters = torch.zeros(SIZE)
+        if own:
+            models.parameters = torch.tensor([[0.0], [10.0], [20.0]]).repeat(1, SIZE)
+            models.buffers = [dict(buffers) for buffers in models.buffers]
         asked = []
 
         def ask(tasks):
@@ -51,6 +57,10 @@ def ended(tmp_path):
 
 def asked_for(asked):
     return [(next(iter(tasks.values())).split, next(iter(tasks.values())).purpose) for tasks in asked]
+
+
+def rounds_of(run, split):
+    return set(read_results(run).query(f"split == '{split}'")["round"])
 
 
 def dice(run, split):
@@ -89,3 +99,25 @@ def test_sites_choose_what_they_take_home_last(ended, tmp_path):
     assert asked_for(asked)[2:] == [("validation", Purpose.FINISH), ("testing", Purpose.FINISH)]
     for name in ("given", "alone", "finished"):
         assert dice(tmp_path, f"testing_{name}") == dict.fromkeys(SITES, 0.4)
+
+
+def test_rows_stand_under_the_round_that_began_with_the_models_or_the_last(ended, tmp_path):
+    """Of rounds 0 to 2: the final models would begin round 3; those of the best round began round 1."""
+    ended(best=70, finish="own")
+    splits = ("validation", "testing", "testing_best", "validation_finished", "testing_finished")
+    assert [rounds_of(tmp_path, split) for split in splits] == [{3}, {2}, {1}, {2}, {2}]
+
+
+def test_each_site_is_asked_about_its_own_final_model_and_tests_all(ended, tmp_path):
+    validated, tested = ended("standalone", own=True)
+    assert [float(task.models[0, 0]) for task in validated.values()] == [0.0, 10.0, 20.0]
+    assert [task.models[:, 0].tolist() for task in tested.values()] == [[0.0, 10.0, 20.0]] * 3
+    assert {path.stem for path in (tmp_path / "models").glob("*.pt")} == set(SITES)
+
+
+@pytest.mark.parametrize(("method", "settings"), [("ditto", {}), ("cycle", {"exchange": "peer"})])
+def test_of_models_that_stay_at_their_sites_each_tests_its_own(ended, tmp_path, method, settings):
+    asked = ended(method, **settings)
+    assert {task.models.shape for tasks in asked for task in tasks.values()} == {(1, 0)}
+    assert dice(tmp_path, "testing") == dict.fromkeys(SITES, 0.4)
+    assert rounds_of(tmp_path, "union") == set()  # nobody tested the others' models

@@ -1,7 +1,9 @@
 """Candidates that the sites evaluate: who is asked what, and what their answers make of a round."""
 
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,10 +11,17 @@ from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, replies, ti
 from stepping import Stepped as Federation
 
 from fedmerit import flat
+from fedmerit.capabilities.candidates import Candidates
 from fedmerit.errors import RunFailed
+from fedmerit.federation import evaluator
+from fedmerit.federation.evaluator import Evaluator
+from fedmerit.federation.exchange import Moment
+from fedmerit.federation.recorder import Admitted
+from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.records.results import read_results
 from fedmerit.training.data import SERVER_SPLIT
-from fedmerit.wire.messages import EVALUATE, TRAIN, Failure, Task, payload
+from fedmerit.training.overlaps import Overlap
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, ImportanceTask, Reply, Task, payload
 
 
 def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
@@ -130,3 +139,181 @@ def test_no_evaluation_at_all_ends_the_run_with_every_reason(run):
     for words in ("Alder: evaluation: out of memory", "Birch: evaluation: no reply", "Cedar: asleep"):
         assert words in str(caught.value)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+# Called directly
+
+
+ASKED = Candidates(torch.zeros(2, SIZE), torch.eye(2, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64), 2)
+
+
+def said(*positives, losses=((0, 0), (0, 0)), seconds=0.0):
+    """Of two models, Dice of ``positives`` percent, on one case of 100 voxels."""
+    overlaps = tuple((Overlap("000", "prostate", one, 100 - one, 100 - one),) for one in positives)
+    return Evaluated(1, overlaps, torch.tensor(losses, dtype=torch.float32), seconds)
+
+
+def admitted(*seconds):
+    replies = [None if one is None else Reply(1, torch.zeros(SIZE), {}, 10, (), seconds=one) for one in seconds]
+    return Admitted(replies, {"Birch": "asleep"}, [100, 100, 100])
+
+
+@pytest.fixture
+def calls():
+    """What the guard and the clock were told."""
+    return []
+
+
+@pytest.fixture
+def build(calls, monkeypatch):
+    """An evaluator in round 1; ``cases`` of the server's own are said to have Dice of 40 and 60 percent."""
+
+    def here(network, cases, task, config, images, found):
+        calls.append(("here", cases, task.split, images))
+        return said(40, 60, losses=((1, 2), (3, 4)))
+
+    def make(cases=(), on=False, fault=None, **settings):
+        config = tiny_plan("fedavg", **settings)
+        guarding = SimpleNamespace(
+            on=on,
+            split="validation",
+            fault_of_cases=lambda site, split, overlaps: fault if site == "Alder" else None,
+            judged=lambda admission, candidates, usable: ("judged", list(usable)),
+            measured=lambda admission, evaluated, by_server: calls.append(("measured", list(evaluated), by_server)),
+        )
+        models = ModelsInTheClear(config, NETWORK, SITES, config.build_method())
+        moment = Moment(1, "round 1", "head", 1)
+        monkeypatch.setattr(evaluator, "evaluate_models", here)
+        monkeypatch.setattr(evaluator, "samples_of", lambda cases, patch: ("samples", cases))
+        return Evaluator(config, SITES, models, guarding, cases, "cpu", lambda: moment, "found")
+
+    return make
+
+
+def clock(calls):
+    @contextmanager
+    def paused():
+        calls.append("pause")
+        yield
+        calls.append("on")
+
+    return SimpleNamespace(paused=paused)
+
+
+def run_through(steps, answers, calls=None):
+    """What a generator returns whose exchanges get these ``answers``, and the exchanges."""
+    exchanges = []
+    while True:
+        try:
+            exchange = next(steps)
+        except StopIteration as stop:
+            return stop.value, exchanges
+        exchanges.append(exchange)
+        for site, answer in answers.items():
+            exchange.take(site, answer)
+        if calls is not None:
+            calls.append("answers")
+
+
+def admission_of(there):
+    return SimpleNamespace(replies=there.replies)
+
+
+def test_what_sites_say_is_pooled_as_one_set_and_waiting_for_them_does_not_count(build, calls):
+    """Alder has Dice 10 and 30 percent, Cedar 20 and 60: the means are 15 and 45."""
+    there = admitted(2.0, None, 3.0)
+    answers = {
+        "Alder": said(10, 30, losses=((1, 1), (0, 2)), seconds=0.5),
+        "Cedar": said(20, 60, losses=((0, 3), (2, 1))),
+    }
+    steps = build().candidates(ASKED, there, admission_of(there), clock(calls))
+    (results, counted), (exchange,) = run_through(steps, answers, calls)
+    assert results.dice.tolist() == pytest.approx([0.15, 0.45])
+    assert results.losses.tolist() == [[1.0, 4.0], [2.0, 3.0]]
+    assert calls == ["pause", "answers", "on"]
+    task = exchange.tasks["Alder"]
+    assert (list(exchange.tasks), task.split, task.round, task.ledger) == (["Alder", "Cedar"], SERVER_SPLIT, 1, "head")
+    assert [reply and reply.seconds for reply in counted.replies] == [2.5, None, 3.0]
+    assert counted.received == [100 + payload(task)] * 3
+    assert counted.rejected == {"Birch": "asleep"}
+
+
+def test_on_its_own_images_a_server_asks_nobody(build, calls):
+    there = admitted(2.0, None, 3.0)
+    steps = build(cases=("mine",)).candidates(ASKED, there, admission_of(there), clock(calls))
+    (results, counted), exchanges = run_through(steps, {})
+    assert exchanges == []
+    assert results.dice.tolist() == pytest.approx([0.4, 0.6])
+    assert results.losses.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert counted is there
+    assert calls == [("here", ("mine",), SERVER_SPLIT, None)]
+
+
+def test_it_estimates_statistics_on_its_own_images_where_the_run_has_it_so(build, calls):
+    there = admitted(2.0, None, 3.0)
+    evaluates = build(cases=("mine",), statistics="recalibrated")
+    run_through(evaluates.candidates(ASKED, there, admission_of(there), clock(calls)), {})
+    assert calls == [("here", ("mine",), SERVER_SPLIT, ("samples", ("mine",)))]
+
+
+def test_where_sites_judge_each_other_the_guard_says_what_came_of_it(build, calls):
+    there = admitted(2.0, 1.0, 3.0)
+    steps = build(on=True).candidates(ASKED, there, admission_of(there), clock(calls))
+    (results, _), _ = run_through(steps, {"Cedar": said(20, 60), "Alder": said(10, 30)})
+    assert results == ("judged", ["Alder", "Cedar"])
+
+
+def test_an_answer_of_other_cases_than_enrolled_does_not_count(build, calls):
+    there = admitted(2.0, 1.0, 3.0)
+    steps = build(fault="overlaps of 1 case, it enrolled 2").candidates(ASKED, there, admission_of(there), clock(calls))
+    (results, counted), _ = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
+    assert results.dice.tolist() == pytest.approx([0.2, 0.6])
+    assert counted.rejected["Alder"] == "evaluation: overlaps of 1 case, it enrolled 2"
+
+
+def test_models_without_each_are_told_to_the_guard(build, calls):
+    there = admitted(2.0, None, 3.0)
+    steps = build(on=True).without_each(ASKED, there, admission_of(there), clock(calls))
+    counted, (exchange,) = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
+    assert exchange.tasks["Cedar"].split == "validation"  # where the guard has them evaluated
+    assert calls == ["pause", "on", ("measured", ["Alder", "Cedar"], False)]
+    assert counted.received[0] > there.received[0]
+
+
+def test_on_its_own_images_the_servers_word_on_models_without_each_counts_alone(build, calls):
+    there = admitted(2.0, None, 3.0)
+    steps = build(cases=("mine",), on=True).without_each(ASKED, there, admission_of(there), clock(calls))
+    assert run_through(steps, {}) == (there, [])
+    assert calls == [("here", ("mine",), SERVER_SPLIT, None), ("measured", ["server"], True)]
+
+
+def test_what_is_observed_is_on_validation_patients_of_those_that_replied_in_site_order(build):
+    steps = build().observation(ASKED, admitted(2.0, None, 3.0).replies)
+    cedar = said(20, 60)
+    found, (exchange,) = run_through(steps, {"Cedar": cedar})
+    assert found == [None, None, cedar]
+    assert {site: task.split for site, task in exchange.tasks.items()} == dict.fromkeys(
+        ("Alder", "Cedar"), "validation"
+    )
+
+
+def test_where_sites_hold_statistics_of_their_own_a_candidate_may_have_the_mean_of_those_received(build):
+    """Received are statistics of 1, 2 and 3; the one model has 1/4, 1/4 and 1/2 of them: 9/4."""
+    evaluates, third = build(), torch.tensor([[0.25, 0.25, 0.5]], dtype=torch.float64)
+    buffers = evaluates.models.buffers[0]
+    evaluates.models.buffers = [{name: torch.full_like(v, k) for name, v in buffers.items()} for k in (1, 2, 3)]
+    asked = Candidates(torch.zeros(1, SIZE), torch.eye(1, dtype=torch.float64), 0 * third, received=third)
+    steps = evaluates.observation(asked, admitted(2.0, 1.0, 3.0).replies)
+    task = next(steps).tasks["Alder"]
+    mixed = flat.average_buffers(task.buffers, task.shares[0])
+    assert all(value.unique().tolist() == [2.25] for name, value in mixed.items() if name.endswith("running_mean"))
+
+
+def test_importance_on_its_own_images_is_the_mean_over_them(build, monkeypatch):
+    def measure(network, cases, task):
+        assert cases == ("mine",)
+        return Importance(1, torch.tensor([2.0, -4.0], dtype=torch.float64), 4)
+
+    monkeypatch.setattr(evaluator, "measure_importance", measure)
+    task = ImportanceTask(1, SERVER_SPLIT, torch.zeros(SIZE), {}, "exact", 4)
+    assert build(cases=("mine",)).importance(task).tolist() == [0.5, -1.0]

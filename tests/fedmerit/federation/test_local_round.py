@@ -1,13 +1,17 @@
-"""A site's training of one round: as every site trains, or as the method has it."""
+"""A site's training of one round: as every site trains, with its peers' predictions, or as the method has it."""
 
 from dataclasses import replace
+from unittest import TestCase
 
 import pytest
 import torch
 from pretending import tiny_plan
 
 from fedmerit import flat
+from fedmerit.capabilities.local_training import LocalResult, TrainsLocally, towards
+from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm
 from fedmerit.federation.local_round import LocalRound
+from fedmerit.federation.memory import Memory
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import SiteFolder
 from fedmerit.training.learning import learning_rate, train
@@ -15,7 +19,7 @@ from fedmerit.training.networks import initial_network
 from fedmerit.training.neurons import count, owners
 from fedmerit.training.patches import samples_of
 from fedmerit.vectors import owned
-from fedmerit.wire.messages import Task
+from fedmerit.wire.messages import PeerModel, Task
 
 QUICK = {"augment": False, "statistics": "mean"}
 
@@ -84,3 +88,98 @@ def test_a_second_model_stays_beside_what_is_sent(samples):
     model, statistics = learned.own
     assert not torch.equal(model, learned.trained)
     assert statistics.keys() == learned.buffers.keys()
+
+
+def trained_directly(here, start, buffers, **more):
+    """What `train` makes of a model (d,): its parameters, statistics and loss."""
+    network = initial_network(here.config.network, 0)
+    flat.load(network, start, buffers)
+    rate = learning_rate(here.config.training, here.task.round, here.config.rounds)
+    seed = random_seed(0, "site1", here.task.round)
+    loss = train(network, here.samples, here.config.training, rate, seed, **more)
+    return flat.get_parameters(network), flat.get_buffers(network), loss
+
+
+class Listens(LearnsFromPeers):
+    """Keeps what it was shown, and has the logits drawn to 0."""
+
+    def learn_from(self, view):
+        self.view, self.training = view, view.network.training
+        self.dice = {peer: view.validation_dice(peer) for peer in (None, "site2", "site3")}
+        images = torch.zeros(1, 1, 32, 32)
+        self.predicted = {peer: view.predict(peer, images) for peer in ("site2", "site3")}
+        return PeerTerm(square_of_logits, {"misalignment": {"site2": 0.3}}, {"site2": 0.25})
+
+
+def square_of_logits(images, logits):
+    return logits.square().mean()
+
+
+def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_told(samples):
+    """Site2's model is all zeros, site3's lacks an entry; Dice of a network here: 0.5 where it is zeros, else 1."""
+    here, method = local(samples), Listens()
+    received, buffers = here.task.parameters, here.task.buffers
+    zeros = torch.zeros_like(received)
+    peers = {"site2": PeerModel(zeros, buffers, 0.5), "site3": PeerModel(zeros[1:], buffers, 0.75)}
+
+    def dice(network):
+        return 1.0 if flat.get_parameters(network).any() else 0.5
+
+    listening = replace(here, method=method, task=replace(here.task, peers=peers), validation_dice=dice)
+    with TestCase().assertLogs("fedmerit.federation.local_round") as logged:
+        learned = listening.learn(received, None)
+    assert "round 1: site3 is not available: model of shape" in logged.output[0]
+    assert (method.view.round, method.view.weights, method.training) == (1, {"site2": 0.5}, False)
+    assert method.dice == {None: 1.0, "site2": 0.5, "site3": None}
+    assert method.predicted["site3"] is None
+    assert method.predicted["site2"].shape == (1, 1, 32, 32)
+    assert learned.pairs == {"misalignment": {"site2": 0.3}, "available": {"site2": 1.0, "site3": 0.0}}
+    assert learned.weights == {"site2": 0.25}
+    parameters, statistics, loss = trained_directly(here, received, buffers, extra_loss=square_of_logits)
+    assert torch.equal(learned.trained, parameters)
+    assert learned.loss == loss
+    assert all(torch.equal(value, learned.buffers[name]) for name, value in statistics.items())
+    assert not torch.equal(parameters, trained_directly(here, received, buffers)[0])
+
+
+def test_where_nobody_shares_a_site_trains_as_every_site(samples):
+    here = local(samples)
+    learned = replace(here, method=Listens()).learn(here.task.parameters, None)
+    assert torch.equal(learned.trained, local(samples).learn(here.task.parameters, None).trained)
+    assert (learned.pairs, learned.weights) == ({}, {})
+
+
+class Twice(TrainsLocally):
+    """Trains what it received with a shift, and its own with statistics of its own and a term."""
+
+    def train(self, view):
+        self.view = view
+        self.shifted = view.train(view.received, shift=torch.full_like(view.received, 0.5))
+        others = {name: value + 1 for name, value in view.buffers.items()}
+        self.drawn = view.train(view.received - 1, others, penalty=towards(view.received, 2.0))
+        return LocalResult(self.shifted, {"sent": view.received + 2}, {"kept": view.received + 3}, self.drawn)
+
+
+def test_a_method_trains_with_what_it_asks_for_and_its_second_model_stays(samples):
+    """15 images in batches of 4: 4 steps."""
+    here, method = local(samples, optimizer="sgd", batch_size=4), Twice()
+    received, buffers = here.task.parameters, here.task.buffers
+    sent = replace(here, method=method, task=replace(here.task, vectors={"control": received + 5}))
+    memory = Memory(received, received, buffers, kept={"before": received + 6}, own=(received + 7, buffers))
+    learned = sent.learn(received, memory)
+    assert (method.view.vectors, method.view.kept, method.view.own) == (sent.task.vectors, memory.kept, memory.own)
+    shifted = trained_directly(here, received, buffers, shift=torch.full_like(received, 0.5))
+    others = {name: value + 1 for name, value in buffers.items()}
+    drawn = trained_directly(here, received - 1, others, penalty=towards(received, 2.0))
+    assert torch.equal(learned.trained, shifted[0])
+    assert torch.equal(learned.update, shifted[0] - received)
+    assert learned.loss == shifted[2]
+    assert torch.equal(learned.own[0], drawn[0])
+    for given, expected in ((learned.buffers, shifted[1]), (learned.own[1], drawn[1])):
+        assert all(torch.equal(value, given[name]) for name, value in expected.items())
+    assert torch.equal(learned.vectors["sent"], received + 2)
+    assert torch.equal(learned.kept["kept"], received + 3)
+    assert (len(samples), method.shifted.steps) == (15, 4)
+    assert method.shifted.learning_rate == learning_rate(here.config.training, 1, here.config.rounds)
+    sent.learn(received, None)
+    assert (method.view.kept, method.view.own) == ({}, None)  # of a site that remembers nothing

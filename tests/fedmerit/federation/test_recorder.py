@@ -1,15 +1,19 @@
 """What a run writes down: rows of results.csv, and a record of each round."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+from certificates import issue
 from pretending import SITES, tiny_plan
 
 from fedmerit.core import Outcome
 from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Admitted, Recorder, observed_rows, or_none
+from fedmerit.records.closing import read_closing
 from fedmerit.records.ledger import Ledger, digest
 from fedmerit.records.results import ResultsFile, read_results
+from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.messages import Evaluated, Reply
 
@@ -148,3 +152,65 @@ def test_what_is_observed_is_named_by_its_coalition(recorder):
 def test_what_is_not_known_is_none():
     assert or_none(torch.tensor(float("nan"))) is None
     assert or_none(torch.tensor(0.5)) == 0.5
+
+
+def test_every_number_is_that_of_its_own_site(recorder):
+    replies = [replace(reply(row), num_samples=10 + row, trained_overlaps=(WHOLE,) * (row == 2)) for row in range(3)]
+    given = outcome(quantities={"flagged": numbers(0, 0, 1), "norm": numbers(7, 8, 9)})
+    recorder.training_round(0, Admitted(replies, {}, [16, 17, 18]), ["a", "b", "c"], "e", given)
+    assert of(recorder, "num_samples") == {"Alder": 10.0, "Birch": 11.0, "Cedar": 12.0}
+    assert of(recorder, "bytes_received") == {"Alder": 16.0, "Birch": 17.0, "Cedar": 18.0}
+    assert of(recorder, "norm") == {"Alder": 7.0, "Birch": 8.0, "Cedar": 9.0}
+    assert of(recorder, "dice", "validation_trained") == {"Cedar": 1.0}
+    (record,) = recorder.ledger.records
+    assert record["began"] == {"Alder": "a", "Birch": "b", "Cedar": "c"}
+    assert record["flagged"] == ["Cedar"]
+    assert record["contributions"] == {"Alder": 0.2, "Birch": None, "Cedar": 0.8}  # Birch has none this round
+
+
+def test_what_stays_at_the_sites_has_no_digest_and_is_no_repetition(recorder):
+    empty = replace(reply(0), update=torch.empty(0))
+    recorder.training_round(0, admitted(empty, empty, empty), ["b"] * 3, "e", outcome())
+    assert recorder.ledger.records[0]["updates"] == {}
+    assert of(recorder, "repeated") == dict.fromkeys(SITES, 0.0)
+
+
+def test_final_validation_stands_under_the_round_it_would_begin(recorder):
+    recorder.final_validation(3, [None, Evaluated(3, ((HALF, WHOLE),), torch.zeros(1, 0)), None])
+    rows = read_results(recorder.run).query("quantity == 'dice'")
+    assert list(zip(rows["round"], rows["site"], rows["split"], rows["case"], rows["value"], strict=True)) == [
+        (3, "Birch", "validation", "000", 0.5),
+        (3, "Birch", "validation", "001", 1.0),
+    ]
+
+
+def test_the_final_tests_bytes_are_those_of_who_did_it(recorder):
+    test = Evaluated(3, ((HALF,),), torch.zeros(1, 0))
+    recorder.final_test(2, [test, None, test], 64)
+    assert of(recorder, "bytes_received", "testing") == {"Alder": 64.0, "Cedar": 64.0}
+
+
+def test_what_was_observed_after_a_checkpoint_is_forgotten_too(recorder):
+    answer = Evaluated(0, ((HALF,),), torch.zeros(1, 0))
+    coalition = torch.ones(1, 3, dtype=torch.bool)
+    recorder.observed(0, "in_run", coalition, [answer] * 3)
+    before = recorder.values.path.read_bytes()
+    recorder.observed(1, "in_run", coalition, [answer] * 3)
+    recorder.rewind(0, 0, len(before))
+    assert recorder.values.path.read_bytes() == before
+
+
+def test_records_and_their_closing_are_signed_and_hold_the_last_word_of_every_sites_log(tmp_path):
+    issue(tmp_path, "server")
+    run = tmp_path / "run"
+    recorder = Recorder(tiny_plan("fedce"), SITES, run, Signer(tmp_path / "server.key", tmp_path / "server.crt"))
+    assert (run / CERTIFICATE).read_bytes() == (tmp_path / "server.crt").read_bytes()
+    recorder.training_round(0, admitted(reply(1, "a0"), reply(2, "b0"), None), ["b"] * 3, "e", outcome())
+    recorder.final_validation(3, [Evaluated(3, ((HALF,),), torch.zeros(1, 0), log="a1"), None, None])
+    recorder.close()
+    (record,) = Ledger(run / "ledger.jsonl").records
+    closing = read_closing(run)
+    assert closing.site_logs == {"Alder": "a1", "Birch": "b0"}
+    assert closing.ledger == record["hash"]
+    assert record["signature"]
+    assert closing.signature

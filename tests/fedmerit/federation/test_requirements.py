@@ -1,5 +1,6 @@
 """What sites and settings have to be for a run."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,13 @@ def test_sharing_needs_two_sites_and_training_alone_one(sites):
     require_sites(tiny_plan("fedavg"), ("A", "B"))
     if sites:
         require_sites(tiny_plan("standalone"), sites)
+
+
+def test_names_that_would_be_taken_for_coalitions_cannot_be_observed():
+    plain = tiny_plan("fedavg")
+    require_sites(plain, ("A+B", "C"))
+    with pytest.raises(BadInput, match=r"site A\+B: --values names coalitions .*; rename the site"):
+        require_sites(replace(plain, values=("in_run:every=1",)), ("C", "A+B"))
 
 
 def test_what_a_method_cannot_start_with_is_told_by_its_name():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pretending import NETWORK, SITES, tiny_plan
+from pretending import NETWORK, SITES, SIZE, tiny_plan
 from torch import nn
 
 from fedmerit import flat
@@ -14,6 +14,7 @@ from fedmerit.federation import server_models
 from fedmerit.federation.server_models import EncryptedModels, Models, ModelsAtSites, ModelsInTheClear, models_of
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import digest
+from fedmerit.training import neurons
 from fedmerit.wire.messages import Purpose, Reply, SparseUpdate
 
 FULL = torch.ones(3, dtype=torch.bool)
@@ -244,6 +245,31 @@ def test_ciphertexts_are_refused_where_models_are_in_the_clear():
     fine, sent = replies_of(1.0, 1.0, None, ciphertexts=(None, sealed, None))[:2]
     assert clear().fault_of(fine) is None
     assert clear().fault_of(sent) == "ciphertexts, expected the update in the clear"
+
+
+def test_a_neurons_statistics_are_of_those_who_hold_it_and_stay_where_nobody_does():
+    """Alder and Birch hold neuron 0: (1/4 + 3/2) / (3/4) = 7/3; nobody neuron 1; all the others: 4, as by images."""
+    config = tiny_plan("fedsac")
+    models = ModelsInTheClear(config, NETWORK, SITES, config.build_method())
+    held = torch.ones(3, neurons.count(NETWORK), dtype=torch.bool)
+    held[2, 0], held[:, 1] = False, False
+    name, owner = next((n, o) for n, o in neurons.buffer_owners(NETWORK).items() if n.endswith("running_mean"))
+    assert owner[:2].tolist() == [0, 1]
+    models.statistics = {name: torch.full_like(value, 50) for name, value in models.statistics.items()}
+    trained = [{name: torch.full_like(value, mean) for name, value in models.statistics.items()} for mean in MEANS]
+    replies = [Reply(0, torch.zeros(SIZE), buffers, 10, ()) for buffers in trained]
+    models.advance(0, outcome(models.parameters), replies, Reports(IMAGES, FULL), held)
+    assert models.statistics[name].tolist() == pytest.approx([7 / 3, 50.0, *[4.0] * (len(owner) - 2)])
+
+
+def test_models_that_differ_are_no_one_model_whoever_goes_on_alone():
+    models = clear()
+    advance(models, START)
+    models.keep_own_statistics([0], replies_of(5.0, 6.0, 7.0))
+    models.replace(torch.stack([START, START, START + 1]))
+    assert models.together == []
+    models.alone = [0, 1, 2]
+    assert models.together == []
 
 
 # Where the server has none

@@ -1,6 +1,7 @@
 """One site: whom it refuses, what it answers, what leaves it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,13 +9,15 @@ from pretending import tiny_plan
 
 from fedmerit import flat
 from fedmerit.errors import BadInput
+from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.requirements import require_fit
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.records.ledger import Ledger
-from fedmerit.training.data import SiteFolder
+from fedmerit.training.data import SERVER_SPLIT, SiteFolder
 from fedmerit.training.overlaps import mean_dice
 from fedmerit.training.prediction import evaluate
+from fedmerit.training.statistics import estimate_statistics
 from fedmerit.wire.messages import (
     LOST_MEMORY,
     NOT_FOR_OTHERS,
@@ -23,6 +26,8 @@ from fedmerit.wire.messages import (
     Evaluated,
     Evaluation,
     Failure,
+    Importance,
+    ImportanceTask,
     Purpose,
     Reply,
     SparseUpdate,
@@ -34,8 +39,8 @@ ONE = torch.eye(1, dtype=torch.float64)
 
 @pytest.fixture
 def site(sites, tmp_path):
-    def make(method="fedavg", **options):
-        config = tiny_plan(method, augment=False)
+    def make(method="fedavg", settings=None, **options):
+        config = tiny_plan(method, augment=False, **settings or {})
         memory = tmp_path / "run" / "sites" / "site1"
         return Site(SiteFolder(sites / "site1"), config, memory, "cpu", **options)
 
@@ -123,3 +128,136 @@ def test_its_model_goes_to_nobody_who_has_no_part(site):
     here = site(participants=("site1", "site2"))
     assert here.give_model("stranger", 0) is None
     assert here.give_model("site2", 0) is None  # of FedAvg, models go by the server alone
+    asked = site("cycle", {"exchange": "peer", "warmup": 1}, participants=("site1", "site2"))
+    assert asked.give_model("site2", 0) is not None
+    assert asked.give_model("stranger", 0) is None
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_it_trained_is_validated_where_the_run_asks(site, sites, asked):
+    here = site(settings={"validate_trained": asked})
+    reply = here.answer(task_of(here))
+    memory = here.memory.of(0)
+    flat.load(here.network, memory.trained, memory.buffers)
+    after = evaluate(here.network, SiteFolder(sites / "site1").cases("validation"), ("prostate",))
+    assert len(after) > 0
+    assert [one.dice for one in reply.trained_overlaps] == [one.dice for one in after] * asked
+
+
+@pytest.mark.parametrize(("split", "words"), [(SERVER_SPLIT, "--server-share"), ("testing", "prepare the site again")])
+def test_a_split_without_cases_is_told_with_what_to_do(site, monkeypatch, split, words):
+    here = site("cffl")
+    monkeypatch.setitem(here.folder.splits, split, ())
+    round, purpose = (0, Purpose.ROUND) if split == SERVER_SPLIT else (here.config.rounds, Purpose.FINAL)
+    with pytest.raises(BadInput, match=f"site site1: its {split} split is empty; .*{words}"):
+        here.answer(evaluation(here, split, purpose, round))
+
+
+def test_statistics_are_estimated_on_training_images_where_the_run_has_it_so(site):
+    here = site(settings={"statistics": "recalibrated"})
+    task = evaluation(here, "training", Purpose.ESTIMATE)
+    answer = here.answer(task)
+    assert (answer.overlaps, answer.losses.shape) == ((), (0, 0))
+    flat.load(here.network, task.models[0], task.buffers[0])
+    estimate_statistics(here.network, here.samples)
+    expected = flat.get_buffers(here.network)
+    assert all(torch.equal(answer.buffers[name], value) for name, value in expected.items())
+    assert any(not torch.equal(task.buffers[0][name], value) for name, value in expected.items())
+    assert site().answer(task) == Failure(NOT_FOR_OTHERS)
+
+
+def test_candidates_are_evaluated_with_statistics_estimated_for_them_where_the_run_has_it_so(site, monkeypatch):
+    """Statistics of a model that nobody trained say nothing: here they are those of images 1000 times as bright."""
+    here = site("cffl", {"statistics": "recalibrated"})
+    monkeypatch.setitem(here.folder.splits, SERVER_SPLIT, here.folder.cases("validation"))
+    task = evaluation(here, SERVER_SPLIT)
+    wrong = {name: value + 1000 for name, value in task.buffers[0].items()}
+    answer = here.answer(replace(task, buffers=(wrong,)))
+    flat.load(here.network, task.models[0], wrong)
+    estimate_statistics(here.network, here.samples)
+    expected = evaluate(here.network, here.folder.cases("validation"), ("prostate",))
+    assert [one.dice for one in answer.overlaps[0]] == [one.dice for one in expected]
+
+
+def test_importance_of_neurons_is_measured_and_logged(site, monkeypatch):
+    here = site("fedsac")
+    monkeypatch.setitem(here.folder.splits, SERVER_SPLIT, here.folder.cases("validation"))
+    model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
+    answer = here.answer(ImportanceTask(0, SERVER_SPLIT, model, buffers, "taylor", 2))
+    assert isinstance(answer, Importance)
+    assert (answer.round, answer.images) == (0, 2)
+    (entry,) = Ledger(here.memory.path / SITE_LOG).records
+    assert (entry["split"], entry["models"]) == (SERVER_SPLIT, 1)
+
+
+def test_a_model_of_its_own_is_what_it_tests_and_lies_among_the_runs(site):
+    here = site("ditto")
+    here.answer(task_of(here))
+    own, _ = here.memory.of(0).own
+    task = Evaluation(here.config.rounds, "testing", torch.empty(1, 0), ONE, ({},), ONE, purpose=Purpose.FINAL)
+    answer = here.answer(task)
+    assert isinstance(answer, Evaluated)
+    saved = torch.load(here.memory.path.parents[1] / "models" / "site1.pt", weights_only=True)
+    first = next(iter(saved))
+    assert torch.equal(saved[first].flatten(), own[: saved[first].numel()])
+
+
+def test_weights_of_peers_are_remembered_until_they_change(site, monkeypatch):
+    here, given = site(), iter([{"B": 0.1, "C": 0.2}, {"C": 0.3}])
+    model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
+    monkeypatch.setattr(
+        here, "learn", lambda task, received, memory: Learned(0 * model, received, buffers, 0.5, weights=next(given))
+    )
+    for round in (0, 1):
+        here.answer(task_of(here, round))
+    assert here.memory.of(1).weights == {"B": 0.1, "C": 0.3}
+
+
+@pytest.fixture
+def reporting(site):
+    """A site whose method is asked to report, the task and what it is shown.
+
+    The site trained statistics of 8 in the round before, those of the task are of 5.
+    """
+
+    def report(weight, data_share, **settings):
+        here, shown = site(settings=settings), []
+        here.method = SimpleNamespace(asks=("minus_error",), report=lambda view: shown.append(view) or {"seen": 1.0})
+        model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
+        trained, mean = ({name: torch.full_like(value, to) for name, value in buffers.items()} for to in (8, 5))
+        here.memory.remember(0, Memory(model + 1, model + 2, trained))
+        task = Task(1, model, mean, weight=weight, data_share=data_share)
+        assert here.answer(task).values == {"seen": 1.0}
+        return here, task, *shown
+
+    return report
+
+
+@pytest.mark.parametrize(
+    ("statistics", "others"),
+    [
+        ("mean", 4.0),  # (5 - 8/4) / (1 - 1/4), by the share of the images
+        ("weights", 2.0),  # (5 - 8/2) / (1 - 1/2), by the weight
+        ("own", 5.0),  # the site's own are not the others'
+    ],
+)
+def test_a_method_is_shown_the_sites_part_in_the_model_and_the_others_statistics(
+    reporting, monkeypatch, statistics, others
+):
+    here, task, view = reporting(0.5, 0.25, statistics=statistics)
+    assert torch.equal(view.received, task.parameters)
+    assert torch.equal(view.own.previous, task.parameters + 1)
+    assert torch.equal(view.own.trained, task.parameters + 2)
+    assert view.own.weight == 0.5
+    monkeypatch.setattr(here, "_validation_dice", flat.get_buffers)  # of the network: what it would be evaluated with
+    buffers = view.own.validation_dice(task.parameters - 1)
+    assert torch.equal(flat.get_parameters(here.network), task.parameters - 1)
+    means = torch.cat([value for name, value in buffers.items() if name.endswith("running_mean")])
+    assert means.unique().tolist() == pytest.approx([others])
+
+
+@pytest.mark.parametrize(("weight", "data_share"), [(None, None), (1.0, 0.5), (0.5, 1.0)])
+def test_a_model_without_its_part_or_without_others_has_none_to_show(reporting, weight, data_share):
+    _, _, view = reporting(weight, data_share)
+    assert view.own is None
+    assert view.training_losses().shape == (15,)  # of each training image

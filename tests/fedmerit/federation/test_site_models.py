@@ -1,16 +1,25 @@
 """How a model reaches a site, and what of it leaves."""
 
+import math
+from types import SimpleNamespace
+from unittest import TestCase
+
 import pytest
 import torch
-from pretending import NETWORK, SIZE
+from pretending import NETWORK, SIZE, tiny_plan
 
 from fedmerit import flat
-from fedmerit.errors import MemoryLost
+from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.federation.memory import Learned, Memory, MemoryFolder
-from fedmerit.federation.site_models import ModelsFromServer
-from fedmerit.wire.messages import LOST_MEMORY, Evaluation, SparseUpdate, Task
+from fedmerit.federation.peers import UNREACHABLE
+from fedmerit.federation.site_log import SITE_LOG, SiteLog, digest_of_peer
+from fedmerit.federation.site_models import EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
+from fedmerit.records.ciphertexts import Ciphertexts
+from fedmerit.records.ledger import Ledger
+from fedmerit.wire.egress_list import Withheld
+from fedmerit.wire.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
 
-BUFFERS = flat.get_buffers(NETWORK)
+START, BUFFERS = flat.get_parameters(NETWORK), flat.get_buffers(NETWORK)  # as every site begins
 WHOLE = torch.arange(float(SIZE))
 ONE = torch.eye(1, dtype=torch.float64)
 
@@ -58,3 +67,167 @@ def test_the_model_to_test_is_the_tasks_unless_it_stays_here(folder):
     assert name == ""
     assert torch.equal(model, WHOLE + 7)
     assert buffers.keys() == BUFFERS.keys()
+
+
+def final_of(round):
+    return Evaluation(round, "testing", torch.empty(1, 0), ONE, ({},), ONE)
+
+
+# Where models stay at the sites
+
+
+@pytest.fixture
+def among_sites(tmp_path):
+    """The models of site A: ``answers`` of its peers, who are asked, ``probability`` of its sharing with each."""
+
+    def make(answers=None, probability=1.0, memories=None):
+        memory = MemoryFolder(tmp_path)
+        for round, kept in (memories or {}).items():
+            memory.remember(round, kept)
+
+        def ask(peer, round):
+            if isinstance(answers[peer], Exception):
+                raise answers[peer]
+            return answers[peer]
+
+        asked = []
+        method = SimpleNamespace(
+            probability=lambda weights, round: asked.append((float(weights), round)) or torch.tensor(probability)
+        )
+        models = ModelsOfSites(memory, tiny_plan("cycle", exchange="peer"), "A", method, ask, SiteLog(tmp_path, "A"))
+        models.weights_seen = asked
+        return models
+
+    return make
+
+
+def logged(folder):
+    path = folder / SITE_LOG
+    return [(one["work"], one["peer"], one["model"]) for one in Ledger(path).records] if path.exists() else []
+
+
+def test_a_site_begins_with_its_own_model_and_asks_its_peers_for_theirs(among_sites, tmp_path):
+    """The weight of B is what A remembers, that of C, who does not answer, what came with the task."""
+    kept = Memory(WHOLE, WHOLE + 2, BUFFERS, {"B": 0.75})
+    of_b = PeerModel(WHOLE + 4, BUFFERS, math.nan)
+    models = among_sites({"B": of_b, "C": OSError("/data/Mueller.npy: gone"), "D": None}, memories={1: kept})
+    with TestCase().assertLogs("fedmerit.federation.site_models") as told:
+        received = models.receive(Task(2, torch.empty(0), {}, others={"B": 0.1, "C": 0.2, "D": 0.3}))
+    assert torch.equal(received.model, WHOLE + 2)
+    assert torch.equal(received.task.parameters, WHOLE + 2)
+    assert set(received.task.peers) == {"B", "C"}  # D shares nothing
+    assert torch.equal(received.task.peers["B"].parameters, WHOLE + 4)
+    assert [peer.weight for peer in received.task.peers.values()] == [0.75, 0.2]
+    assert received.task.peers["C"].parameters.shape == UNREACHABLE.parameters.shape == (0,)
+    assert logged(tmp_path) == [("borrow", "B", digest_of_peer(of_b)), ("borrow", "C", None)]
+    assert "C cannot be asked for its model: OSError" in told.output[0]
+    assert "Mueller" not in told.output[0]
+    assert models.seen(received).shape == (0,)
+
+
+def test_a_site_that_remembers_nothing_begins_as_all_do(among_sites):
+    of_b = PeerModel(WHOLE, BUFFERS, math.nan)
+    received = among_sites({"B": of_b}).receive(Task(3, torch.empty(0), {}, others={"B": 0.1}))
+    assert torch.equal(received.model, START)
+    assert received.memory is None
+    assert received.task.peers["B"].weight == 0.1
+
+
+def test_nothing_of_a_model_that_stays_goes_to_the_server_and_it_is_the_one_to_test(among_sites):
+    models = among_sites(memories={4: Memory(WHOLE, WHOLE + 2, BUFFERS)})
+    leaving = models.outgoing(Learned(WHOLE, WHOLE + 3, BUFFERS, 0.5))
+    assert (leaving.update.shape, leaving.buffers, leaving.ciphertexts) == ((0,), {}, None)
+    name, model, _ = models.final(final_of(5))
+    assert (name, model.tolist()) == ("A", (WHOLE + 2).tolist())
+
+
+def test_a_model_is_given_by_the_weight_that_the_site_remembers_and_logged(among_sites, tmp_path):
+    models = among_sites(memories={1: Memory(WHOLE, WHOLE + 2, BUFFERS, {"B": 0.75})})
+    given = models.give("B", 2)
+    assert torch.equal(given.parameters, WHOLE + 2)
+    assert math.isnan(given.weight)  # it is the receiver's own
+    assert models.give("C", 2) is not None
+    assert models.weights_seen[0] == (0.75, 2)
+    assert math.isnan(models.weights_seen[1][0])  # of C nothing is known yet
+    assert logged(tmp_path) == [("lend", "B", digest_of_peer(given)), ("lend", "C", digest_of_peer(given))]
+
+
+def test_a_site_that_did_not_do_the_round_before_gives_none_but_in_the_first(among_sites, tmp_path):
+    models = among_sites()
+    assert models.give("B", 2) is None
+    assert logged(tmp_path) == []
+    assert torch.equal(models.give("B", 0).parameters, START)
+
+
+def test_who_shares_with_nobody_gives_none(among_sites, tmp_path):
+    models = among_sites(probability=0.0, memories={1: Memory(WHOLE, WHOLE, BUFFERS)})
+    assert models.give("B", 2) is None
+    assert logged(tmp_path) == []
+
+
+def test_what_is_not_listed_does_not_leave_and_is_not_logged(among_sites, tmp_path):
+    spoiled = BUFFERS | {"running": torch.zeros(1, dtype=torch.float64)}
+    models = among_sites(memories={1: Memory(WHOLE, WHOLE, spoiled)})
+    with pytest.raises(Withheld):
+        models.give("B", 2)
+    assert logged(tmp_path) == []
+
+
+# Encrypted
+
+
+class Key:
+    """Opens any ciphertexts as ``added`` and the statistics it is given."""
+
+    def __init__(self, added=None, fault=None):
+        self.added, self.fault = added, fault
+
+    def encrypt(self, update, buffers):
+        return Ciphertexts((str(float(update.sum())).encode(),), (b"s",) * len(buffers))
+
+    def decrypt(self, ciphertexts, like):
+        if self.fault:
+            raise self.fault
+        return self.added, {name: value + 1 for name, value in like.items()}
+
+
+SEALED = Ciphertexts((b"u",), (b"s",))
+
+
+def encrypted(folder, **key):
+    return EncryptedModelsFromServer(MemoryFolder(folder), tiny_plan(), "A", Key(**key))
+
+
+def test_what_all_added_up_is_put_on_the_start(tmp_path):
+    models = encrypted(tmp_path, added=torch.full((SIZE,), 0.5, dtype=torch.float64))
+    first = models.receive(Task(0, torch.empty(0), {}))
+    assert torch.equal(first.model, START)
+    assert models.seen(first).shape == (0,)
+    received = models.receive(Task(1, torch.empty(0), {}, ciphertexts=SEALED))
+    assert torch.equal(received.model, START + 0.5)
+    assert received.model.dtype == torch.float32
+    assert all(torch.equal(value, BUFFERS[name] + 1) for name, value in received.task.buffers.items())
+    assert models.seen(received) == SEALED
+    name, model, _ = models.final(Evaluation(3, "testing", torch.empty(1, 0), ONE, ({},), ONE, ciphertexts=SEALED))
+    assert (name, model.tolist()) == ("global", received.model.tolist())
+
+
+def test_an_update_leaves_encrypted_alone(tmp_path):
+    leaving = encrypted(tmp_path).outgoing(Learned(torch.ones(SIZE), WHOLE, BUFFERS, 0.5))
+    assert (leaving.update.shape, leaving.buffers) == ((0,), {})
+    assert leaving.ciphertexts == Ciphertexts((str(float(SIZE)).encode(),), (b"s",) * len(BUFFERS))
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ({"fault": ValueError("scale out of bounds")}, r"cannot decrypt the model \(scale out of bounds\)"),
+        ({"fault": RuntimeError("no parms")}, "cannot decrypt the model"),
+        ({"added": torch.full((SIZE,), math.nan, dtype=torch.float64)}, "decrypts a model with NaN"),
+        ({"added": torch.full((SIZE,), 1e30, dtype=torch.float64)}, "decrypts a model with entries beyond"),
+    ],
+    ids=["not opened", "not read", "no numbers", "too large"],
+)
+def test_another_key_is_noticed(tmp_path, key, words):
+    with pytest.raises(BadInput, match=rf"site A: {words}.*do all sites have kits of the same"):
+        encrypted(tmp_path, **key).receive(Task(1, torch.empty(0), {}, ciphertexts=SEALED))
