@@ -180,6 +180,16 @@ def test_who_goes_on_alone_has_a_final_model_beside_that_of_the_others(tmp_path)
     assert [float(saved[name]["1.running_mean"]) for name in ("Alder", "global")] == [5.0, 4.0]
 
 
+def test_a_checkpoint_of_an_earlier_version_has_one_set_of_statistics_and_no_vectors():
+    models, again = clear("scaffold"), clear("scaffold")
+    advance(models, START + 1)
+    content = models.content()
+    again.restore({name: content[name] for name in ("models", "buffers", "changed")})
+    assert torch.equal(again.parameters, START + 1)
+    assert (again.vectors, list(again.alone), again.together) == ({}, [], [0, 1, 2])
+    assert float(again.statistics["1.running_mean"]) == 4.0
+
+
 def test_one_model_is_tested_once_and_one_with_statistics_of_each_site_by_each():
     models = clear()
     advance(models, START)
