@@ -1,6 +1,7 @@
 """A run in a process of its own, to be measured."""
 
 import time
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,9 @@ def test_a_line_for_every_round_says_when_it_ended_and_what_memory_it_left(tmp_p
         asked.append(run)
         for number in range(3):
             if number == 1:
-                left.append(b"x" * 30_000_000)
+                left.append(mmap(-1, 30_000_000, MAP_PRIVATE | MAP_ANONYMOUS))  # no memory that was freed before
+                for _ in range(30):
+                    left[0].write(b"x" * 1_000_000)
             on_round({"round": number})
             assert len((tmp_path / "ends.txt").read_text().splitlines()) == number + 1  # at once
 
