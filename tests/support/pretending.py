@@ -1,5 +1,6 @@
 """A federation whose sites only pretend to train and evaluate, on a network of 165 parameters."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,6 +32,12 @@ def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> RunCo
 
 NETWORK = initial_network(tiny_plan().network, 0)
 SIZE = flat.get_parameters(NETWORK).numel()
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+    )
 
 
 def over_the_wire(model: FLModel) -> FLModel:

@@ -1,13 +1,12 @@
 """Candidates that the sites evaluate: who is asked what, and what their answers make of a round."""
 
-from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, replies, tiny_plan
+from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, replies, same, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit import flat
@@ -22,12 +21,6 @@ from fedmerit.records.results import read_results
 from fedmerit.training.data import SERVER_SPLIT
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, ImportanceTask, Reply, Task, payload
-
-
-def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
-    )
 
 
 def quantities(run, name: str) -> dict[tuple[int, str], float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from pretending import NETWORK, SITES, SIZE, evaluations, generator, over_the_wire, play, replies, tiny_plan
+from pretending import NETWORK, SITES, SIZE, evaluations, generator, over_the_wire, play, replies, same, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit import flat
@@ -197,12 +197,6 @@ def test_evaluation_that_cannot_be_used(spoiled):
 # NVFlare's messages
 
 
-def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
-    )
-
-
 @pytest.mark.parametrize("count", [0, 1, SIZE // 3])
 def test_task_with_a_sparse_update_arrives_as_it_was_sent(count):
     places = torch.randperm(SIZE, generator=generator(1))[:count].sort().values
@@ -283,11 +277,6 @@ def test_answer_of_the_other_kind_is_a_failure():
 
 
 # A federation whose sites only pretend
-
-
-def quantities(run, name: str) -> dict[tuple[int, str], float]:
-    rows = read_results(run).query(f"quantity == '{name}' and split == ''")
-    return dict(zip(zip(rows["round"], rows["site"], strict=True), rows["value"], strict=True))
 
 
 @pytest.fixture
