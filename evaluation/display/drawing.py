@@ -23,6 +23,7 @@ METHOD_LINES = ("-", "--", ":", "-.")
 INK, GREY, DARK_GREY = "#30343b", "#8a8f98", "#4b5563"
 EQUAL: Any = {"color": GREY, "linewidth": 1, "linestyle": (0, (2, 2))}  # the line of an equal share
 NARROW = 5.6  # inches: a figure that can still be read where a phone makes it 3.7
+PANEL_HEIGHT = 2.7  # inches
 NAME_HEIGHT = 0.075  # of the height of a panel, that a name beside it takes
 DOTS: Any = {"linestyle": "", "marker": "o"}
 
@@ -59,12 +60,31 @@ def panels(number: int, *, sharey: bool = False, width: float | None = None) -> 
     """A figure of ``number`` panels, one or two in a row: what a phone and a sheet of paper have room for."""
     columns = min(number, 2)
     rows = -(-number // columns)
-    size = (width or (NARROW if columns == 1 else 6.6), 0.7 + 2.7 * rows)
+    size = (width or (NARROW if columns == 1 else 6.6), 0.7 + PANEL_HEIGHT * rows)
     figure = Figure(figsize=size, dpi=160, layout="constrained")
     axes = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
     for panel in axes[number:]:
         panel.set_axis_off()
     return figure, axes[:number]
+
+
+def side_by_side(figure: Figure) -> bool:
+    """Whether a figure is a grid of panels, some of which stand beside each other."""
+    specs = [panel.get_subplotspec() for panel in figure.axes]
+    grids = [spec.get_gridspec() for spec in specs if spec is not None]
+    return len(grids) == len(specs) and len(set(grids)) == 1 and grids[0].ncols > 1
+
+
+def stack(figure: Figure) -> None:
+    """Put the panels of a grid below each other, each as wide as one alone, so that a phone shows them as large."""
+    shown = [panel for panel in figure.axes if panel.axison]
+    for spare in set(figure.axes) - set(shown):
+        spare.remove()
+    figure.set_size_inches(NARROW, 0.7 + PANEL_HEIGHT * len(shown))
+    grid = figure.add_gridspec(len(shown), 1)
+    for row, panel in enumerate(shown):
+        panel.set_subplotspec(grid[row, 0])
+        panel.tick_params(labelleft=True, labelbottom=True)  # hidden where the panel beside, or below, had the same
 
 
 def rows_figure(rows: int, groups: int = 1) -> tuple[Figure, Axes]:

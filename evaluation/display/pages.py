@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from evaluation.display.drawing import png, svg
+from evaluation.display.drawing import png, side_by_side, stack, svg
 from evaluation.display.table import file_name
 from fedmerit.files import write_atomically, write_text
 
@@ -33,6 +33,7 @@ class Picture:
     caption: str
     address: str
     seen: str  # the text in the place of the image
+    narrow: str = ""  # the address of an image that a phone shows in its place
 
 
 def write_page(out: Path, template: str, **shown: Any) -> None:
@@ -60,13 +61,16 @@ def write_page(out: Path, template: str, **shown: Any) -> None:
 
 
 def pictures(drawn: Mapping[str, Drawing], folder: Path) -> dict[str, Picture]:
-    """Figures by name: saved as PNG, and held as SVG for the page."""
+    """Figures by name: saved as PNG, and held as SVG for the page; stacks their panels for phones."""
+    shown = {}
     for name, one in drawn.items():
         save_png(folder / f"{name}.png", png(one.figure))
-    return {
-        name: Picture(name, one.caption, _address(svg(one.figure), "svg+xml"), one.seen or one.caption)
-        for name, one in drawn.items()
-    }
+        wide, narrow = _address(svg(one.figure), "svg+xml"), ""
+        if side_by_side(one.figure):
+            stack(one.figure)
+            narrow = _address(svg(one.figure), "svg+xml")
+        shown[name] = Picture(name, one.caption, wide, one.seen or one.caption, narrow)
+    return shown
 
 
 def photograph(content: bytes, caption: str, seen: str, file: Path) -> Picture:

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from jinja2 import UndefinedError
+from jinja2 import Environment, PackageLoader, UndefinedError
 from matplotlib.figure import Figure
 
 from evaluation.display import pages
+from evaluation.display.drawing import panels
 from evaluation.display.pages import Drawing, photograph, pictures, write_page
 from fedmerit.wire.survey import Survey
 
@@ -68,3 +69,17 @@ def test_a_photograph_lies_in_its_file_and_in_the_page(tmp_path: Path) -> None:
     shown = photograph(b"\x89PNG", "Cases.", "Outlines.", tmp_path / "figures" / "overlays.png")
     assert (tmp_path / "figures" / "overlays.png").read_bytes() == _held(shown.address, "png") == b"\x89PNG"
     assert (shown.name, shown.caption, shown.seen) == ("overlays", "Cases.", "Outlines.")
+
+
+def test_a_phone_gets_panels_below_each_other(tmp_path: Path) -> None:
+    drawn = {"pair": Drawing("Two.", panels(2)[0]), "alone": Drawing("One.", panels(1)[0])}
+    shown = pictures(drawn, tmp_path)
+    assert shown["alone"].narrow == ""
+    held = [_held(address, "svg+xml") for address in (shown["pair"].address, shown["pair"].narrow)]
+    wide, high = ([float(size) for size in re.findall(rb'(?:width|height)="([\d.]+)pt"', one)] for one in held)
+    assert wide[0] > wide[1]
+    assert high[0] < high[1]
+    template = '{% from "parts.html.j2" import picture %}{{ picture(shown) }}'
+    environment = Environment(loader=PackageLoader("evaluation.display", "templates"), autoescape=True)
+    sources = [environment.from_string(template).render(shown=one).count("<source media") for one in shown.values()]
+    assert sources == [1, 0]
