@@ -22,7 +22,8 @@ METHOD_COLOURS = (  # Tol's "muted", readable with colour-blindness
 METHOD_LINES = ("-", "--", ":", "-.")
 INK, GREY, DARK_GREY = "#30343b", "#8a8f98", "#4b5563"
 EQUAL: Any = {"color": GREY, "linewidth": 1, "linestyle": (0, (2, 2))}  # the line of an equal share
-NARROW = 5.6  # inches: a figure that can still be read where a phone makes it 3.7
+NARROW = 5.6  # inches
+PHONE = 4.2  # inches: a phone of 390 pixels makes 3.7 of it
 PANEL_HEIGHT = 2.7  # inches
 NAME_HEIGHT = 0.075  # of the height of a panel, that a name beside it takes
 DOTS: Any = {"linestyle": "", "marker": "o"}
@@ -68,23 +69,31 @@ def panels(number: int, *, sharey: bool = False, width: float | None = None) -> 
     return figure, axes[:number]
 
 
-def side_by_side(figure: Figure) -> bool:
-    """Whether a figure is a grid of panels, some of which stand beside each other."""
+def for_phone(figure: Figure) -> bool:
+    """Make a figure as narrow as a phone, with type as large as before: panels below each other.
+
+    Returns:
+        Whether it could: not where its panels are no plain grid, as with a colour bar.
+    """
     specs = [panel.get_subplotspec() for panel in figure.axes]
     grids = [spec.get_gridspec() for spec in specs if spec is not None]
-    return len(grids) == len(specs) and len(set(grids)) == 1 and grids[0].ncols > 1
-
-
-def stack(figure: Figure) -> None:
-    """Put the panels of a grid below each other, each as wide as one alone, so that a phone shows them as large."""
+    if len(grids) < len(specs) or len(set(grids)) != 1:
+        return False
     shown = [panel for panel in figure.axes if panel.axison]
     for spare in set(figure.axes) - set(shown):
         spare.remove()
-    figure.set_size_inches(NARROW, 0.7 + PANEL_HEIGHT * len(shown))
-    grid = figure.add_gridspec(len(shown), 1)
+    rows = grids[0].nrows
+    figure.set_size_inches(PHONE, figure.get_figheight() + PANEL_HEIGHT * (len(shown) - rows))
+    stacked = figure.add_gridspec(len(shown), 1)
     for row, panel in enumerate(shown):
-        panel.set_subplotspec(grid[row, 0])
+        panel.set_subplotspec(stacked[row, 0])
         panel.tick_params(labelleft=True, labelbottom=True)  # hidden where the panel beside, or below, had the same
+    for one in list(figure.legends):
+        one.remove()
+        labels = [text.get_text() for text in one.get_texts()]
+        with style.context(STYLE):
+            _legend(figure, one.legend_handles, labels, one.get_title().get_text())
+    return True
 
 
 def rows_figure(rows: int, groups: int = 1) -> tuple[Figure, Axes]:
@@ -132,9 +141,14 @@ def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
 
 def legend(figure: Figure, handles: Sequence[Any], title: str | None = None) -> None:
     """What the lines are, in rows above the panels."""
-    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
-    columns = max(1, min(len(handles), int(11 * figure.get_figwidth() / (longest + 6))))
-    figure.legend(handles=list(handles), title=title, loc="outside upper left", alignment="left", ncols=columns)
+    _legend(figure, handles, [str(handle.get_label()) for handle in handles], title or "")
+
+
+def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], title: str) -> None:
+    columns = max(1, min(len(labels), int(11 * figure.get_figwidth() / (max(map(len, labels), default=1) + 6))))
+    figure.legend(
+        list(handles), list(labels), title=title or None, loc="outside upper left", alignment="left", ncols=columns
+    )
 
 
 def name_lines(panel: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:

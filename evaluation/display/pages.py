@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from evaluation.display.drawing import png, side_by_side, stack, svg
+from evaluation.display.drawing import for_phone, png, svg
 from evaluation.display.table import file_name
 from fedmerit.files import write_atomically, write_text
 
@@ -61,14 +61,12 @@ def write_page(out: Path, template: str, **shown: Any) -> None:
 
 
 def pictures(drawn: Mapping[str, Drawing], folder: Path) -> dict[str, Picture]:
-    """Figures by name: saved as PNG, and held as SVG for the page; stacks their panels for phones."""
+    """Figures by name: saved as PNG, and held as SVG for the page, twice: for a screen, and for a phone."""
     shown = {}
     for name, one in drawn.items():
         save_png(folder / f"{name}.png", png(one.figure))
-        wide, narrow = _address(svg(one.figure), "svg+xml"), ""
-        if side_by_side(one.figure):
-            stack(one.figure)
-            narrow = _address(svg(one.figure), "svg+xml")
+        wide = _address(svg(one.figure), "svg+xml")
+        narrow = _address(svg(one.figure), "svg+xml") if for_phone(one.figure) else ""
         shown[name] = Picture(name, one.caption, wide, one.seen or one.caption, narrow)
     return shown
 

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.lines import Line2D
 from run_factory import SITES
 
-from evaluation.display.drawing import legend, names_beside, panels, png, side_by_side, site_style, stack, svg
+from evaluation.display.drawing import for_phone, legend, names_beside, panels, png, site_style, svg
 
 
 def test_a_site_has_a_colour_of_its_own() -> None:
@@ -33,23 +33,30 @@ def test_many_sites_differ_in_colour_or_line() -> None:
     assert len({tuple(site_style(sites, site).values()) for site in sites}) == 20
 
 
-def test_panels_beside_each_other_are_stacked_for_phones() -> None:
+def test_a_phone_gets_panels_below_each_other_and_a_legend_of_fewer_columns() -> None:
     figure, axes = panels(3, sharey=True)
     for number, panel in enumerate(axes):
         panel.plot([0, 1], [0, number + 1])
-    assert side_by_side(figure)
-    width = figure.get_figwidth()
+    legend(figure, [Line2D([], [], label=f"a method of a long name, {number}") for number in range(3)], "Methods")
+    width, height = figure.get_size_inches()
     wide = svg(figure)
-    stack(figure)
-    assert not side_by_side(figure)
+    assert for_phone(figure)
     assert figure.axes == axes  # none is lost, and the empty fourth is gone
     assert figure.get_figwidth() < width
+    assert figure.get_figheight() > height
     assert svg(figure) != wide
     places = [panel.get_position() for panel in axes]
     assert len({round(place.x0, 6) for place in places}) == 1
     assert [place.y0 for place in places] == sorted((place.y0 for place in places), reverse=True)
     assert all(label.get_visible() for panel in axes for label in panel.get_yticklabels())
+    (words,) = figure.legends
+    assert words.get_title().get_text() == "Methods"
+    assert len({round(text.get_window_extent().x0) for text in words.get_texts()}) == 1  # one column
 
 
-def test_one_panel_needs_no_stacking() -> None:
-    assert not side_by_side(panels(1)[0])
+def test_a_figure_that_is_no_grid_stays_as_it_is() -> None:
+    figure, (panel,) = panels(1)
+    figure.add_axes((0.1, 0.1, 0.2, 0.2))
+    size = tuple(figure.get_size_inches())
+    assert not for_phone(figure)
+    assert (tuple(figure.get_size_inches()), figure.axes[0]) == (size, panel)

@@ -72,13 +72,14 @@ def test_a_photograph_lies_in_its_file_and_in_the_page(tmp_path: Path) -> None:
 
 
 def test_a_phone_gets_panels_below_each_other(tmp_path: Path) -> None:
-    drawn = {"pair": Drawing("Two.", panels(2)[0]), "alone": Drawing("One.", panels(1)[0])}
-    shown = pictures(drawn, tmp_path)
-    assert shown["alone"].narrow == ""
+    apart, _ = panels(1)
+    apart.add_axes((0.1, 0.1, 0.2, 0.2))  # no grid: it stays as it is
+    shown = pictures({"pair": Drawing("Two.", panels(2)[0]), "apart": Drawing("One.", apart)}, tmp_path)
+    assert shown["apart"].narrow == ""
     held = [_held(address, "svg+xml") for address in (shown["pair"].address, shown["pair"].narrow)]
-    wide, high = ([float(size) for size in re.findall(rb'(?:width|height)="([\d.]+)pt"', one)] for one in held)
-    assert wide[0] > wide[1]
-    assert high[0] < high[1]
+    wide, narrow = ([float(size) for size in re.findall(rb'(?:width|height)="([\d.]+)pt"', one)] for one in held)
+    assert wide[0] > narrow[0]
+    assert wide[1] < narrow[1]
     template = '{% from "parts.html.j2" import picture %}{{ picture(shown) }}'
     environment = Environment(loader=PackageLoader("evaluation.display", "templates"), autoescape=True)
     sources = [environment.from_string(template).render(shown=one).count("<source media") for one in shown.values()]
