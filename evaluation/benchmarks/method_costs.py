@@ -13,6 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 
 BASE = "fedavg"
+SECONDS = "CPU seconds per round"
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # so that the rounds after the first are those of the method proper
     "fedsac": {"importance": "taylor", "standalone_rounds": 1},
     "cycle": {"warmup": 1},
@@ -43,9 +44,12 @@ def method_costs(
     names = list(dict.fromkeys([BASE, *methods]))
     asked = {"sites": str(sites), "methods": names, "rounds": rounds, "settings": dict(settings), "of": SETTINGS}
     benchmark = Benchmark("methods", asked)
-    cases = {name: _case(out / "work" / name, name, sites, rounds, settings) for name in names}
+    cases = {
+        name: rounds_of(out / "work" / name, name, sites, rounds, {**settings, **SETTINGS.get(name, {})})
+        for name in names
+    }
     benchmark.measure(cases, repetitions, on)
-    benchmark.write(out, {"methods": bars(benchmark.table, "CPU seconds per round", "CPU seconds per round")})
+    benchmark.write(out, {"methods": bars(benchmark.table, SECONDS, SECONDS)})
     return benchmark
 
 
@@ -53,11 +57,14 @@ class _RoundsDone(Exception):
     """What a run does after its last round is not measured, and not done."""
 
 
-def _case(work: Path, method: str, sites: Path, rounds: int, settings: Mapping[str, Any]) -> Measure:
+def rounds_of(
+    work: Path, method: str, sites: Path, rounds: int, settings: Mapping[str, Any], values: Sequence[str] = ()
+) -> Measure:
+    """CPU seconds of a round of a training in this process, the mean of all but the first; ``values`` are observed."""
+
     def measured() -> Mapping[str, float]:
         shutil.rmtree(work, ignore_errors=True)
-        chosen = {**settings, **SETTINGS.get(method, {})}
-        runs.create(work, method, sites, rounds, engine="local", threads=1, settings=chosen)
+        runs.create(work, method, sites, rounds, engine="local", threads=1, settings=settings, values=values)
         ends: list[float] = []
 
         def note(record: Mapping[str, Any]) -> None:
@@ -67,6 +74,6 @@ def _case(work: Path, method: str, sites: Path, rounds: int, settings: Mapping[s
 
         with suppress(_RoundsDone):
             runs.execute(work, note)
-        return {"CPU seconds per round": (ends[-1] - ends[0]) / (len(ends) - 1)}
+        return {SECONDS: (ends[-1] - ends[0]) / (len(ends) - 1)}
 
     return measured
