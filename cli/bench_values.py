@@ -25,6 +25,14 @@ def values(
     estimators: Annotated[
         str | None, typer.Option(metavar="NAME[:PARAMETER=VALUE],...", help="Or proxy.", show_default="all of ours")
     ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:SETTING=VALUE],...",
+            help="Whose own contributions are judged, too, each in runs of its own.",
+            show_default="none",
+        ),
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Of training.")] = "0,1,2",
     rounds: TrainingRounds = ROUNDS,
     size: PoolSize = 64,
@@ -35,22 +43,23 @@ def values(
     settings: Settings = None,
     recipe: Recipe = None,
 ) -> None:
-    """Estimators of values against retraining, world by world: agreement, its ceiling, cost.
+    """Estimators of values against retraining, world by world: agreement, its ceiling, cost, what paying does.
 
     docs/values_protocol.md says how. Interrupted, the same command goes on.
     """
     from cli.printing import show
-    from evaluation.studies.requests import parse_seeds
+    from evaluation.studies.requests import parse_methods, parse_seeds
     from evaluation.values.value_benchmark import ESTIMATORS, Bench, bench_tables, judge, require_worlds
     from evaluation.values.worlds import generate
 
     chosen, asked = specs_of(estimators) or list(ESTIMATORS), specs_of(worlds) or []
-    require_worlds(asked, chosen)
+    items = parse_methods(methods) if methods else []
+    require_worlds(asked, chosen, items)
     dealt = pool or generate(out / "pool", size, patients)
     judged = []
     with workers_of(jobs, cluster) as workers:
         wanted = Bench(
-            out, dealt, asked, chosen, parse_seeds(seeds), rounds, settings_of(settings, recipe), workers, draws
+            out, dealt, asked, chosen, items, parse_seeds(seeds), rounds, settings_of(settings, recipe), workers, draws
         )
         for world in asked:
             judged.append(

@@ -1,7 +1,7 @@
 """Estimators of values against retraining, world by world: docs/values_protocol.md says how, so that others can.
 
 ``OUT/WORLD`` holds the world's ``sites``, the ``truth`` (every coalition, every seed), the ``observed`` runs of FedAvg
-by seed, and the ``proxy`` trainings. All of it goes on where it was interrupted.
+by seed, the runs of other ``methods``, and the ``proxy`` trainings. All of it goes on where it was interrupted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,21 @@ from scipy.stats import rankdata
 from evaluation.display.table import Table, plain_name
 from evaluation.results.ranks import ranking
 from evaluation.results.ranks import resample as resample_seeds
+from evaluation.results.run_folders import without_meaning
+from evaluation.studies import comparison
 from evaluation.studies.cluster import Workers
+from evaluation.studies.requests import Item
 from evaluation.truth import coalitions
+from evaluation.truth.ground_truths import SHAPLEY
 from evaluation.truth.power import reliability_table
 from evaluation.truth.reliability import POINTS, Resampled, correlation, resample
 from evaluation.truth.semivalues import FloatArray, required, shapley_weights
 from evaluation.truth.truth_tables import TRUTHS
 from evaluation.values import observed_trainings
 from evaluation.values.estimators import parse
+from evaluation.values.from_records import OwnContribution
+from evaluation.values.observed_run import ObservedRun
+from evaluation.values.paying import Outcome, paying_table
 from evaluation.values.proxy import Proxy, train_proxy
 from evaluation.values.valued_runs import value_runs
 from evaluation.values.worlds import make
@@ -46,6 +53,7 @@ class Bench:
         pool: folder of prepared sites whose patients are dealt.
         worlds: specs, as of `evaluation.values.worlds`; ``asis``: the pool's sites as they are.
         estimators: specs, as of `evaluation.values.estimators`, or of a `Proxy`.
+        methods: whose own contributions are judged beside them, each in runs of its own.
         seeds: of training.
         rounds: of training.
         settings: of training.
@@ -57,6 +65,7 @@ class Bench:
     pool: Path
     worlds: Sequence[str]
     estimators: Sequence[str] = ESTIMATORS
+    methods: Sequence[Item] = ()
     seeds: Sequence[int] = (0,)
     rounds: int = ROUNDS
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -71,8 +80,9 @@ class Judged:
     world: str
     expected: str  # what was planted, in words
     truths: Mapping[str, Resampled]
-    said: Mapping[str, FloatArray]  # by spec: (s, n, D)
-    costs: Mapping[str, float]  # by spec, in trainings of FedAvg by all sites
+    said: Mapping[str, FloatArray]  # by spec, or method: (s, n, D)
+    costs: Mapping[str, float]  # by spec, or method, in trainings of FedAvg by all sites beside the run itself
+    outcomes: Mapping[str, Outcome]  # by spec, or method: what the sites reach meanwhile
 
 
 AS_IS = "asis"
@@ -92,7 +102,7 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
     else:
         sites = folder / "sites"
         expected = make(world, bench.pool, sites)
-    truths = _truths(bench, sites, folder / "truth", progress)
+    truths, alone = _truths(bench, sites, folder / "truth", progress)
     observed = _observed(bench, sites, folder / "observed", progress)
     of_runs = [spec for spec in bench.estimators if options.take_apart(spec)[0] != PROXY]
     valued = value_runs(observed, of_runs, bench.draws)
@@ -106,10 +116,37 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
                                 _counter(progress, f"{world}: {spec}"))  # fmt: skip
             said[spec] = found.values.values
             costs[spec] = found.seconds / len(bench.seeds) / training
-    return Judged(world, expected, truths, {spec: said[spec] for spec in bench.estimators}, costs)
+    said = {spec: said[spec] for spec in bench.estimators}
+    outcomes = dict.fromkeys(said, Outcome(_reached(valued.runs), alone))
+    for label, of_method in _methods(bench, sites, folder / "methods", progress).items():
+        said[label] = np.stack([OwnContribution().values(run) for run in of_method])
+        costs[label] = float(np.mean([run.seconds["training"] for run in of_method])) / training - 1
+        outcomes[label] = Outcome(_reached(of_method), alone)
+    return Judged(world, expected, truths, said, costs, outcomes)
 
 
-def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> dict[str, Resampled]:
+def _reached(observed: Sequence[ObservedRun]) -> FloatArray:
+    """(s, n) test Dice of each site's own patients."""
+    return np.concatenate([run.results.dice.by_site[run.sites].to_numpy(dtype=np.float64) for run in observed])
+
+
+def _methods(bench: Bench, sites: Path, out: Path, progress: Progress) -> dict[str, list[ObservedRun]]:
+    """By method, its runs by seed."""
+    if not bench.methods:
+        return {}
+    given: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
+    planned = comparison.prepare(out, bench.methods, bench.seeds, bench.settings, given)
+    observed_trainings.require_done(
+        comparison.work_off(planned, bench.workers, _counter(progress, f"{out.parent.name}: methods"))
+    )
+    return {
+        item.label: [ObservedRun(run.folder, bench.draws) for run in planned if run.label == item.label]
+        for item in bench.methods
+    }
+
+
+def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[dict[str, Resampled], FloatArray]:
+    """By name, and the (s, n) test Dice of each site's own model of a training alone."""
     names = [site.name for site in open_sites(sites)]
     asked = [one for one in required(names, shapley_weights) if one]
     given: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
@@ -118,7 +155,9 @@ def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> dict[st
     coalitions.write_results(out)
     observed_trainings.require_done(failed)
     results = coalitions.results_of(trainings)
-    return {name: resample(results, values, bench.draws) for name, values in TRUTHS.items()}
+    own = results.of_coalitions.dice.by_site
+    alone = np.array([[own.loc[(name, seed), name] for name in names] for seed in bench.seeds])
+    return {name: resample(results, values, bench.draws) for name, values in TRUTHS.items()}, alone
 
 
 def _observed(bench: Bench, sites: Path, out: Path, progress: Progress) -> list[Path]:
@@ -167,7 +206,13 @@ def bench_tables(judged: Sequence[Judged]) -> list[Table]:
         caption = f"World {one.world} ({one.expected}): {table.caption}"
         tables.append(Table(name, caption, table.frame, decimals=table.decimals))
         tables.append(_values(one))
+        tables.append(paying_table(one.world, one.truths[SHAPLEY], observed_values(one), one.outcomes, one.costs))
     return tables
+
+
+def observed_values(one: Judged) -> dict[str, FloatArray]:
+    """By spec, or method: (s, n), without draws."""
+    return {name: values[..., 0] for name, values in one.said.items()}
 
 
 def _agreements(name: str, judged: Sequence[Judged]) -> Table:
@@ -208,8 +253,11 @@ def _values(one: Judged) -> Table:
     return Table(f"values-{plain_name(one.world)}", caption, frame, decimals=3)
 
 
-def require_worlds(specs: Sequence[str], estimators: Sequence[str]) -> None:
-    """`BadInput` where a world or an estimator is none, before anything is trained."""
+def require_worlds(specs: Sequence[str], estimators: Sequence[str], methods: Sequence[Item] = ()) -> None:
+    """`BadInput` where a world, an estimator or a method is none, before anything is trained."""
+    for item in methods:
+        if "contribution" in without_meaning(item.method):
+            raise BadInput(f"--methods {item.label}: it says nothing of contributions")
     for spec in specs:
         if spec != AS_IS:
             parse_world(spec)

@@ -1,10 +1,13 @@
 """Estimators against retraining: how far they agree, what is refused, and the whole of it from end to end."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from evaluation.studies.requests import parse_methods
 from evaluation.truth.reliability import Resampled
 from evaluation.truth.truth_tables import TRUTHS
+from evaluation.values.paying import Outcome
 from evaluation.values.value_benchmark import ESTIMATORS, Judged, agreement, bench_tables, require_worlds
 from fedmerit.errors import BadInput
 
@@ -24,14 +27,17 @@ def judged(said):
     halves = np.repeat(of_seeds[:, :, None, :1], 2, axis=2)
     truth = Resampled(["A", "B", "C"], [0, 1], of_seeds, halves)
     values = {spec: np.repeat(np.array([line] * 2, dtype=float)[:, :, None], 5, axis=2) for spec, line in said.items()}
-    return Judged("noise:sites=3", "C last", dict.fromkeys(TRUTHS, truth), values, dict.fromkeys(said, 0.25))
+    reached = Outcome(np.full((2, 3), 0.8), np.full((2, 3), 0.7))
+    costs, outcomes = dict.fromkeys(said, 0.25), dict.fromkeys(said, reached)
+    return Judged("noise:sites=3", "C last", dict.fromkeys(TRUTHS, truth), values, costs, outcomes)
 
 
 def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     """Of 1, 2, 4 three times the deviations are -4, -1, 5; of 4, 2, 1 and 1, 4, 2 they are 5, -1, -4 and -4, 5, -1."""
     found = bench_tables([judged({"in_run": (10, 20, 40), "carried": (4, 2, 1), "data_size": (1, 4, 2)})])
     by_name = {table.name: table for table in found}
-    assert set(by_name) == {"bench-shapley", "bench-leave-one-out", "reliability-noise-sites-3", "values-noise-sites-3"}
+    of_world = {f"{name}-noise-sites-3" for name in ("reliability", "values", "paying")}
+    assert set(by_name) == {"bench-shapley", "bench-leave-one-out", *of_world}
     rows = by_name["bench-shapley"].frame.set_index("Estimator")
     assert rows["Pearson"].to_list() == pytest.approx([1, -39 / 42, 6 / 42])
     assert rows["Spearman"].to_list() == pytest.approx([1, -1, 0.5])
@@ -56,16 +62,24 @@ def test_worlds_and_estimators_are_checked_before_anything_is_trained():
     ):
         with pytest.raises(BadInput, match=told):
             require_worlds(worlds, estimators)
+    require_worlds(["asis"], ["in_run"], parse_methods("fedce,cgsv:alpha=0.9"))
+    with pytest.raises(BadInput, match="--methods standalone: it says nothing of contributions"):
+        require_worlds(["asis"], ["in_run"], parse_methods("fedce,standalone"))
 
 
 @pytest.mark.slow
 def test_a_benchmark_from_end_to_end(sites, fedmerit, tmp_path):
     asked = ("bench", "values", "--out", tmp_path / "out", "--pool", sites, "--worlds", "asis", "--seeds", "0",
              "--rounds", 1, "--recipe", "quick", "--set", "depth=2", "--set", "width=2", "--draws", 5,
-             "--estimators", "in_run,data_size,proxy:rounds=1:width=2:depth=2:shrink=2")  # fmt: skip
+             "--estimators", "in_run,data_size,proxy:rounds=1:width=2:depth=2:shrink=2",
+             "--methods", "cgsv")  # fmt: skip
     told = fedmerit(*asked)
     assert told.exit_code == 0, told.output
     first = (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text()
     assert "Ceiling" in first
+    paying = pd.read_csv(tmp_path / "out" / "tables" / "paying-asis.csv").set_index("Paid by")
+    assert {"in_run", "data_size", "cgsv"} < set(paying.index)
+    assert paying.loc["in_run", "Mean Dice [%]"] == paying.loc["data_size", "Mean Dice [%]"]  # of the same FedAvg run
+    assert paying.loc["cgsv", "Mean Dice [%]"] != paying.loc["in_run", "Mean Dice [%]"]
     assert fedmerit(*asked).exit_code == 0
     assert (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text() == first
