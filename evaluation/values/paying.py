@@ -98,9 +98,9 @@ def paying_table(
          "Moves from seed to seed [%]": POINTS * between_seeds(of_seeds)},
     ]  # fmt: skip
     caption = (
-        f"World {world}: paid by what an estimator or method says, mean over seeds: how much of the budget goes to other "
-        "hospitals than by Shapley values of retraining, how much moves when the seed does, and what hospitals reach in "
-        f"the runs paid by; {RETRAINING}: the same of these values themselves, by which every row is to be judged"
+        f"World {world}: paid by what an estimator or method says, mean over seeds: how much of the budget goes to "
+        "other hospitals than by Shapley values of retraining, how much moves when the seed does, and what hospitals "
+        f"reach in the runs paid by; {RETRAINING}: the same of these values themselves, by which every row is to be judged"
     )
     frame = pd.concat([best_first, pd.DataFrame(beside)], ignore_index=True)
     return Table(f"paying-{plain_name(world)}", caption, frame, decimals=1)
