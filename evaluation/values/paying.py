@@ -100,7 +100,7 @@ def paying_table(
     caption = (
         f"World {world}: paid by what an estimator or method says, mean over seeds: how much of the budget goes to "
         "other hospitals than by Shapley values of retraining, how much moves when the seed does, and what hospitals "
-        f"reach in the runs paid by; {RETRAINING}: the same of these values themselves, by which every row is to be judged"
+        f"reach in the runs paid by; {RETRAINING}: the same of these values themselves, by which to judge every row"
     )
     frame = pd.concat([best_first, pd.DataFrame(beside)], ignore_index=True)
     return Table(f"paying-{plain_name(world)}", caption, frame, decimals=1)
