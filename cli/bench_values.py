@@ -40,6 +40,9 @@ def values(
     jobs: Jobs = None,
     cluster: Cluster = None,
     draws: Annotated[int, typer.Option(min=1, help="Of patients, for the intervals.")] = 500,
+    most: Annotated[
+        int, typer.Option(min=8, help="Coalitions that a truth takes; of more, so many are drawn for a regression.")
+    ] = 256,
     settings: Settings = None,
     recipe: Recipe = None,
 ) -> None:
@@ -58,9 +61,8 @@ def values(
     dealt = pool or generate(out / "pool", size, patients)
     judged = []
     with workers_of(jobs, cluster) as workers:
-        wanted = Bench(
-            out, dealt, asked, chosen, items, parse_seeds(seeds), rounds, settings_of(settings, recipe), workers, draws
-        )
+        of_training = settings_of(settings, recipe)
+        wanted = Bench(out, dealt, asked, chosen, items, parse_seeds(seeds), rounds, of_training, workers, draws, most)
         for world in asked:
             judged.append(
                 judge(wanted, world, lambda what, done, of: console.print(f"{what}: {done} done", soft_wrap=True))

@@ -21,10 +21,11 @@ from evaluation.studies import comparison
 from evaluation.studies.cluster import Workers
 from evaluation.studies.requests import Item
 from evaluation.truth import coalitions
-from evaluation.truth.ground_truths import SHAPLEY
+from evaluation.truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY
 from evaluation.truth.power import reliability_table
+from evaluation.truth.regression import coalitions_to_train, shapley_or_regression
 from evaluation.truth.reliability import POINTS, Resampled, correlation, resample
-from evaluation.truth.semivalues import FloatArray, required, shapley_weights
+from evaluation.truth.semivalues import FloatArray
 from evaluation.truth.truth_tables import TRUTHS
 from evaluation.values import observed_trainings
 from evaluation.values.estimators import parse
@@ -32,7 +33,7 @@ from evaluation.values.from_records import OwnContribution
 from evaluation.values.observed_run import ObservedRun
 from evaluation.values.paying import Outcome, paying_table
 from evaluation.values.proxy import Proxy, train_proxy
-from evaluation.values.valued_runs import value_runs
+from evaluation.values.valued_runs import flips_table, value_runs
 from evaluation.values.worlds import make
 from evaluation.values.worlds import parse as parse_world
 from fedmerit.configuration import options
@@ -41,6 +42,7 @@ from fedmerit.errors import BadInput
 from fedmerit.training.data import open_sites
 
 PROXY = "proxy"
+MOST = 256  # coalitions: all of 8 sites
 ESTIMATORS = (*observed_trainings.ESTIMATORS, PROXY)
 
 
@@ -59,6 +61,7 @@ class Bench:
         settings: of training.
         workers: processes that train.
         draws: of patients, for intervals.
+        most: coalitions that a truth takes; where there are more, so many are drawn for a regression over them.
     """
 
     out: Path
@@ -71,6 +74,7 @@ class Bench:
     settings: Mapping[str, str] = field(default_factory=dict)
     workers: Workers = field(default_factory=lambda: Workers(1))
     draws: int = 500
+    most: int = MOST
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,16 +152,21 @@ def _methods(bench: Bench, sites: Path, out: Path, progress: Progress) -> dict[s
 def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[dict[str, Resampled], FloatArray]:
     """By name, and the (s, n) test Dice of each site's own model of a training alone."""
     names = [site.name for site in open_sites(sites)]
-    asked = [one for one in required(names, shapley_weights) if one]
+    grand = frozenset(names)
+    asked = {*coalitions_to_train(names, bench.most, 0), *(grand - {name} for name in names)}
+    asked |= {frozenset([name]) for name in names}  # what each reaches alone
     given: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
-    trainings = coalitions.prepare(out, asked, bench.seeds, "fedavg", bench.settings, given)
+    trainings = coalitions.prepare(
+        out, sorted(asked, key=lambda one: (-len(one), sorted(one))), bench.seeds, "fedavg", bench.settings, given
+    )
     failed = coalitions.work_off(trainings, bench.workers, _counter(progress, f"{out.parent.name}: truth"))
     coalitions.write_results(out)
     observed_trainings.require_done(failed)
     results = coalitions.results_of(trainings)
     own = results.of_coalitions.dice.by_site
     alone = np.array([[own.loc[(name, seed), name] for name in names] for seed in bench.seeds])
-    return {name: resample(results, values, bench.draws) for name, values in TRUTHS.items()}, alone
+    truths = {SHAPLEY: lambda game: shapley_or_regression(game, names), LEAVE_ONE_OUT: TRUTHS[LEAVE_ONE_OUT]}
+    return {name: resample(results, values, bench.draws) for name, values in truths.items()}, alone
 
 
 def _observed(bench: Bench, sites: Path, out: Path, progress: Progress) -> list[Path]:
@@ -181,7 +190,10 @@ def _counter(progress: Progress, what: str) -> Callable[[Path, str | None], None
 
 
 def agreement(said: FloatArray, truth: Resampled, seed: int = 0) -> dict[str, float]:
-    """Pearson and Spearman of means over seeds, and the 95 % interval of Pearson's over seeds and patients of both.
+    """Pearson and Spearman of means over seeds, and their 95 % intervals over seeds and patients of both.
+
+    An interval is ``pearson_low``, ``pearson_high``, and likewise Spearman's; NaN where 5 % of the draws leave the
+    correlation undefined.
 
     Args:
         said: (s, n, D) of an estimator.
@@ -191,11 +203,13 @@ def agreement(said: FloatArray, truth: Resampled, seed: int = 0) -> dict[str, fl
     own, true = said[..., 0].mean(axis=0), truth.mean
     first, second = resample_seeds(said, seed), resample_seeds(truth.values, seed + 1)
     number = min(len(first), len(second))
-    drawn = [correlation(one, other) for one, other in zip(first[:number], second[:number], strict=True)]
-    known = np.array([value for value in drawn if np.isfinite(value)])
-    low, high = np.quantile(known, [0.025, 0.975]) if len(known) > 0.95 * number else (np.nan, np.nan)
-    of_ranks = correlation(rankdata(own), rankdata(true))
-    return {"pearson": correlation(own, true), "spearman": of_ranks, "low": float(low), "high": float(high)}
+    found: dict[str, float] = {}
+    for name, of in (("pearson", np.asarray), ("spearman", rankdata)):
+        drawn = np.array([correlation(of(a), of(b)) for a, b in zip(first[:number], second[:number], strict=True)])
+        known = drawn[np.isfinite(drawn)]
+        low, high = np.quantile(known, [0.025, 0.975]) if len(known) > 0.95 * number else (np.nan, np.nan)
+        found |= {name: correlation(of(own), of(true)), f"{name}_low": float(low), f"{name}_high": float(high)}
+    return found
 
 
 def bench_tables(judged: Sequence[Judged]) -> list[Table]:
@@ -207,6 +221,8 @@ def bench_tables(judged: Sequence[Judged]) -> list[Table]:
         tables.append(Table(name, caption, table.frame, decimals=table.decimals))
         tables.append(_values(one))
         tables.append(paying_table(one.world, one.truths[SHAPLEY], observed_values(one), one.outcomes, one.costs))
+        rankings = {spec: ranking(one.truths[SHAPLEY].sites, values) for spec, values in one.said.items()}
+        tables.append(flips_table(rankings, f"flips-{plain_name(one.world)}", f"World {one.world}: pairs"))
     return tables
 
 
@@ -216,7 +232,9 @@ def observed_values(one: Judged) -> dict[str, FloatArray]:
 
 
 def _agreements(name: str, judged: Sequence[Judged]) -> Table:
-    rows, lows, highs = [], [], []
+    rows: list[dict[str, Any]] = []
+    lows: list[dict[str, float]] = []
+    highs: list[dict[str, float]] = []
     for one in judged:
         truth = one.truths[name]
         told = bool(ranking(truth.sites, truth.values).tells_any)
@@ -234,11 +252,12 @@ def _agreements(name: str, judged: Sequence[Judged]) -> Table:
                 "Cost [trainings]": one.costs[spec],
             }
             rows.append(row)
-            lows.append(dict.fromkeys(row, np.nan) | {"Pearson": found["low"]})
-            highs.append(dict.fromkeys(row, np.nan) | {"Pearson": found["high"]})
+            for ends, end in ((lows, "low"), (highs, "high")):
+                both = {"Pearson": found[f"pearson_{end}"], "Spearman": found[f"spearman_{end}"]}
+                ends.append(dict.fromkeys(row, np.nan) | both)
     caption = (
-        f"Estimators against {name} values by retraining: correlation over sites of means over seeds, its 95 % "
-        "interval over seeds and patients of both, the ceiling that the truth allows; cost beside one FedAvg training"
+        f"Estimators against {name} values by retraining: correlation over sites of means over seeds, 95 % "
+        "intervals over seeds and patients of both, the ceiling that the truth allows; cost beside one FedAvg training"
     )
     frames = [pd.DataFrame(part) for part in (rows, lows, highs)]
     return Table(f"bench-{name.lower()}", caption, frames[0], decimals=2, low=frames[1], high=frames[2])

@@ -88,7 +88,7 @@ def value_tables(valued: Valued) -> list[Table]:
     rankings = valued.rankings
     tables = [_ranking_table(spec, one) for spec, one in rankings.items()]
     if len(rankings) > 1:
-        tables.append(_flips(rankings))
+        tables.append(flips_table(rankings, "value-flips", "Pairs"))
     observed = {name for run in valued.runs for name in run.seconds} - {"training"}
     if observed:
         tables.append(_costs(valued.runs, sorted(observed)))
@@ -119,11 +119,12 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
                  low=low.rename(columns=names), high=high.rename(columns=names), decimals=2)  # fmt: skip
 
 
-def _flips(rankings: Mapping[str, Ranking]) -> Table:
+def flips_table(rankings: Mapping[str, Ranking], name: str, pairs: str) -> Table:
+    """Of every two estimators or methods, the ``pairs`` of sites that they put in another order."""
     names = {"first": "Estimator", "second": "Beside", "flips": "Pairs in another order",
              "contradictions": "of these told apart by both", "pairs": "Pairs of sites"}  # fmt: skip
     frame = flips(rankings).rename(columns=names)
-    return Table("value-flips", "Pairs of sites that two estimators put in another order", frame, decimals=0)
+    return Table(name, f"{pairs} of sites that two estimators put in another order", frame, decimals=0)
 
 
 def _costs(runs: Sequence[ObservedRun], observers: Sequence[str]) -> Table:

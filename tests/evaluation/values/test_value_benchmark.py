@@ -3,12 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+from run_factory import make_sites
 
 from evaluation.studies.requests import parse_methods
 from evaluation.truth.reliability import Resampled
 from evaluation.truth.truth_tables import TRUTHS
+from evaluation.values import value_benchmark as module
 from evaluation.values.paying import Outcome
-from evaluation.values.value_benchmark import ESTIMATORS, Judged, agreement, bench_tables, require_worlds
+from evaluation.values.value_benchmark import ESTIMATORS, Bench, Judged, agreement, bench_tables, judge, require_worlds
 from fedmerit.errors import BadInput
 
 
@@ -17,7 +19,9 @@ def test_agreement_of_what_is_the_truth_is_whole_and_its_interval_narrow():
         values = np.repeat(np.array([[0.1, 0.2, 0.4], [0.1, 0.2, 0.4]])[:, :, None], 4, axis=2)
         mean = values[..., 0].mean(axis=0)
 
-    assert agreement(3 * Truth.values, Truth) == pytest.approx({"pearson": 1, "spearman": 1, "low": 1, "high": 1})
+    assert agreement(3 * Truth.values, Truth) == pytest.approx(
+        dict.fromkeys(("pearson", "pearson_low", "pearson_high", "spearman", "spearman_low", "spearman_high"), 1)
+    )
     assert np.isnan(agreement(np.ones_like(Truth.values), Truth)["pearson"])
 
 
@@ -36,7 +40,7 @@ def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     """Of 1, 2, 4 three times the deviations are -4, -1, 5; of 4, 2, 1 and 1, 4, 2 they are 5, -1, -4 and -4, 5, -1."""
     found = bench_tables([judged({"in_run": (10, 20, 40), "carried": (4, 2, 1), "data_size": (1, 4, 2)})])
     by_name = {table.name: table for table in found}
-    of_world = {f"{name}-noise-sites-3" for name in ("reliability", "values", "paying")}
+    of_world = {f"{name}-noise-sites-3" for name in ("reliability", "values", "paying", "flips")}
     assert set(by_name) == {"bench-shapley", "bench-leave-one-out", *of_world}
     rows = by_name["bench-shapley"].frame.set_index("Estimator")
     assert rows["Pearson"].to_list() == pytest.approx([1, -39 / 42, 6 / 42])
@@ -45,6 +49,9 @@ def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     assert set(rows["Truth told from noise"]) == {"yes"}
     assert set(rows["Cost [trainings]"]) == {0.25}
     assert by_name["bench-shapley"].low["Pearson"].to_list() == pytest.approx(rows["Pearson"].to_list())
+    assert by_name["bench-shapley"].low["Spearman"].to_list() == pytest.approx(rows["Spearman"].to_list())
+    flipped = by_name["flips-noise-sites-3"].frame.set_index(["Estimator", "Beside"])["Pairs in another order"]
+    assert flipped.to_dict() == {("in_run", "carried"): 3, ("in_run", "data_size"): 1, ("carried", "data_size"): 2}
     values = by_name["values-noise-sites-3"].frame.set_index("Site")
     assert values["Shapley [points]"].to_dict() == pytest.approx({"A": 1, "B": 2, "C": 4})
     assert values["carried"].to_list() == [4, 2, 1]
@@ -65,6 +72,25 @@ def test_worlds_and_estimators_are_checked_before_anything_is_trained():
     require_worlds(["asis"], ["in_run"], parse_methods("fedce,cgsv:alpha=0.9"))
     with pytest.raises(BadInput, match="--methods standalone: it says nothing of contributions"):
         require_worlds(["asis"], ["in_run"], parse_methods("fedce,standalone"))
+
+
+def test_of_many_sites_some_coalitions_are_trained_each_site_alone_and_all_but_it_among_them(tmp_path, monkeypatch):
+    names = [f"site{number}" for number in range(10)]
+    asked = []
+
+    def prepare(out, wanted, *_):
+        asked.extend(wanted)
+        raise BadInput("enough")
+
+    monkeypatch.setattr(module.coalitions, "prepare", prepare)
+    make_sites(tmp_path / "sites", names, size=16)
+    with pytest.raises(BadInput, match="enough"):
+        judge(Bench(tmp_path / "out", tmp_path / "sites", ["asis"], most=40), "asis")
+    assert len(set(asked)) == len(asked) <= 40 + 20
+    assert asked[0] == frozenset(names)
+    assert {frozenset([name]) for name in names} < set(asked)
+    assert {frozenset(names) - {name} for name in names} < set(asked)
+    assert any(2 < len(one) < 8 for one in asked)
 
 
 @pytest.mark.slow
