@@ -5,7 +5,7 @@ methods do beside that, such as having candidate models evaluated, is a capabili
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -151,6 +151,7 @@ class Method(Checked):
 
     about: ClassVar[About]
     read_by_variant: ClassVar[tuple[str, ...]] = ()  # parameters that only `registry.VARIANTS` of it follow
+    own_statistics: ClassVar[bool] = False  # whether its outcomes have ``statistics`` "own"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,6 +190,16 @@ class Method(Checked):
     def round(self, state: Any, updates: Tensor, reports: Reports) -> tuple[Any, Outcome]:
         """One aggregation. ``updates`` (n, d) float32: trained minus received, zero rows for absent sites."""
         raise NotImplementedError
+
+    def starting_from(self, state: Any, models: Tensor) -> Any:
+        """The state, where sites start the next round from ``models`` (n, d), and not all from what `round` gave them.
+
+        So it is where a guard withholds from a site, which trains on with its own model, or has near copies share one.
+        A method that has a model per site rates and rewards from these; it keeps them as its state's ``models``, or
+        overrides this.
+        """
+        kept = getattr(state, "models", None)
+        return state if kept is None or kept.shape != models.shape else replace(state, models=models)
 
     def report(self, view: SiteView) -> dict[str, float]:
         """The site half: the quantities named in `asks`, those of them that are available."""

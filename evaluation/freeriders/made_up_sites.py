@@ -142,7 +142,9 @@ def play(
             if method.needs.without_each and number % guard.settings.rate_every == 0:
                 history = _measured(guard, history, ruling, outcome, held + updates, players, optima)
             updates = ruling.own
-            outcome = ruling.settled(outcome, held)
+            given, outcome = outcome, ruling.settled(outcome, held)
+            if outcome.models is not given.models:
+                state = method.starting_from(state, outcome.models)
             alone = ruling.withheld
         before, weights, trained = held, outcome.weights, held + updates
         models = outcome.models

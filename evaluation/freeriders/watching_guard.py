@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from evaluation.freeriders.watched import Said, WatchedRound
-from fedmerit.core import Reports
+from fedmerit.core import Outcome, Reports
 from fedmerit.guard.guard import Answers, Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import Guarding
@@ -26,7 +26,12 @@ class WatchingGuard:
         guard = Guard(Guarding("on", "show"), Enrolled.nothing(n))
         history = replace(self.history or History.empty(n), claimed=round.wrong, alone=round.alone)
         answers = Answers(round.updates, Reports(round.images, round.present), round.last_step)
-        self.history, _ = guard.rule(history, answers)
+        history, ruling = guard.rule(history, answers)
+        weights = ruling.reports.data_share  # a watcher knows no method's
+        shared = round.received[~round.alone]
+        one = len(shared) > 0 and bool((shared == shared[0]).all())
+        made = Outcome(weights, weights, weights, shared[0] if one else round.received)
+        self.history = guard.after(history, replace(ruling, withheld=round.alone & round.present), made)
         verdicts = self.history.verdicts
         lasted = verdicts.lasted.topk(KINDS_NEEDED, dim=0).values[-1].clamp(max=ROUNDS)
         suspicion = lasted.double() + ROUNDS * verdicts.against

@@ -22,12 +22,13 @@ class AllocatesNeurons:
         """What has to be measured before the next round goes out; None: nothing this time."""
         raise NotImplementedError
 
-    def allocate(self, state: Any, importance: Tensor) -> tuple[Any, Tensor, Tensor]:
+    def allocate(self, state: Any, importance: Tensor, alone: Tensor | None = None) -> tuple[Any, Tensor, Tensor]:
         """The submodels of the next rounds, after an `importance_request`.
 
         Args:
             state: as that had it.
             importance: (H,) float64, what the loss rises by without each neuron, the mean over images; signed.
+            alone: (n,) bool, the sites that keep model and neurons, whatever they would be given; None: nobody.
 
         Returns:
             The state, (n, d) models to start from, and (n, H) bool, the neurons that each site holds. What it does

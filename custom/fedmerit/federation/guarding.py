@@ -221,7 +221,11 @@ class Guarding:
             return outcome
         self.history = self.guard.after(self.history, admission.ruling, outcome)
         settled = admission.settled(outcome, received)
-        seen = {"apart": self.history.apart.double(), "measured_error": self.history.measured}
+        seen = {
+            "apart": self.history.apart.double(),
+            "rater_distance": self.history.rater_distance,
+            "measured_error": self.history.measured,
+        }
         return replace(settled, quantities={**settled.quantities, **admission.quantities, **seen})
 
     def record(self, round: int, admission: Admission) -> dict[str, Any]:

@@ -160,6 +160,8 @@ class Federation:
             with clock.paused():
                 yield from self._observe(updates, given, admission.replies, reports)
             outcome = self._apart(self.guarding.settled(admission, given, received), given.models.ndim == 1, sent)
+            if outcome.models is not given.models:
+                self.state = self.method.starting_from(self.state, outcome.models)
             self._take_over(outcome, admitted.replies, admission)
             if self.config.training.statistics == "recalibrated":
                 with clock.paused():
@@ -210,7 +212,9 @@ class Federation:
             else:
                 asked = [site for site in self.sites if self.guarding.takes(site)]
                 importance = yield from self.submodels.ask(task, asked, now.when, now.least)
-        self.state, submodels, self.submodels.held = method.allocate(self.state, importance)
+        alone = torch.zeros(len(self.sites), dtype=torch.bool)
+        alone[list(models.alone)] = True
+        self.state, submodels, self.submodels.held = method.allocate(self.state, importance, alone)
         models.replace(submodels)
         self._checkpoint()
 

@@ -14,11 +14,12 @@ from fedmerit.guard import (
     earners,
     held_claims,
     raters,
+    responses,
     signs,
     verdicts,
 )
 from fedmerit.guard.earners import Earners, earners_of, near_copies
-from fedmerit.guard.history import History, remembered, sketch
+from fedmerit.guard.history import WIDTH, History, remembered, sketch
 from fedmerit.guard.settings import Guarding
 from fedmerit.guard.signs import KINDS
 from fedmerit.vectors import norms
@@ -35,6 +36,7 @@ RULES = (
     signs.STALENESS,
     signs.DIRECTION,
     signs.CLAIM,
+    responses.RULE,
     verdicts.RULE,
 )  # in the order of docs/trust.md
 
@@ -84,6 +86,11 @@ class Ruling:
         parts = self.reports.num_samples[self.earners.first] * self.earners.parts
         return replace(self.reports, num_samples=parts.where(self.counted, 0.0), present=self.counted)
 
+    def divided(self, earned: Tensor) -> Tensor:
+        """(n,) by site: groups divide what their first site ``earned`` (n,), who is withheld from has nothing."""
+        shares, nothing = earned[self.earners.first] * self.earners.parts, self.withheld
+        return shares.where(self.counted | nothing, earned).masked_fill(nothing, 0.0)
+
     def settled(self, outcome: Outcome, received: Tensor) -> Outcome:
         """The outcome by site; ``received`` (d,) or (n, d) is what they started from.
 
@@ -92,7 +99,7 @@ class Ruling:
         """
         if not self.earners.grouped and not self.withheld.any():
             return outcome
-        first, parts, nothing = self.earners.first, self.earners.parts, self.withheld
+        first, nothing = self.earners.first, self.withheld
         one, statistics = outcome.models.ndim == 1, outcome.statistics
         models = outcome.models if one else outcome.models[first]
         if one and statistics == "models":
@@ -101,18 +108,15 @@ class Ruling:
             models = models.expand(len(first), -1).clone()
             models[nothing] = (received.expand(len(first), -1) + self.own)[nothing]
 
-        def divided(values: Tensor) -> Tensor:
-            return (values[first] * parts).where(self.counted | nothing, values).masked_fill(nothing, 0.0)
-
         quantities = {name: values[first] for name, values in outcome.quantities.items()}
         if "quota" in quantities:
             quantities["quota"] = quantities["quota"].masked_fill(nothing, 0.0)
         vectors = {name: vector if vector.ndim == 1 else vector[first] for name, vector in outcome.vectors.items()}
         return replace(
             outcome,
-            contribution=divided(outcome.contribution),
-            reputation=divided(outcome.reputation),
-            weights=divided(outcome.weights),
+            contribution=self.divided(outcome.contribution),
+            reputation=self.divided(outcome.reputation),
+            weights=self.divided(outcome.weights),
             models=models,
             quantities=quantities,
             statistics=statistics,
@@ -190,6 +194,8 @@ class Guard:
         if alone.any():
             others = present & ~history.alone
             direction = torch.where(alone, signs.beside_own_step(now, history.sketches, others), direction)
+        size = min(answers.updates.shape[1], WIDTH)  # of what a sketch holds
+        response = history.responses.cosines(now * factors[:, None])
         scale = torch.outer(lengths, lengths)
         cosines = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0)
         pairs = present[:, None] & present
@@ -201,6 +207,7 @@ class Guard:
             copied=torch.where(pairs, near_copies(cosines, nearness, present), history.copied),
             direction=remembered(history.direction, direction.where(present, torch.nan)),
             lasting=remembered(history.lasting, to_own),
+            response=remembered(history.response, response.where(present, torch.nan)),
             bounded=factors < 1,
             alone=present & history.alone,
         )
@@ -210,10 +217,12 @@ class Guard:
                 signs.stale(to_step, to_own, history.lasting, present),
                 signs.elsewhere(history.direction, present, history.verdicts.against),
                 present & history.claimed,
+                responses.missing(history.response, present, size, history.verdicts.against),
             ]
         )
         known = torch.ones_like(seen)
         known[KINDS.index("direction")] = signs.compared(history.direction, present)
+        known[KINDS.index("response")] = responses.compared(history.response, present, size)
         found = history.verdicts.after(seen, known, present, self.settings.on_verdict == "exclude")
         return replace(history, verdicts=found)
 
@@ -262,11 +271,20 @@ class Guard:
         return Ruling(updates, reports, own, own_products, answers.reports.present, group, withheld, counted)
 
     def after(self, history: History, ruling: Ruling, outcome: Outcome) -> History:
-        """With what the method found wrong: a site's claim, where its update is in the model as it sent it."""
+        """With what the method made of the round.
+
+        What it found wrong, a site's claim, counts where the site's update is in the model as it sent it.
+        """
         flagged = outcome.quantities.get("flagged")
         wrong = torch.zeros_like(history.claimed) if flagged is None else flagged.nan_to_num(0.0) > 0
         alone = torch.bincount(ruling.earners.first, minlength=len(wrong))[ruling.earners.first] == 1
-        return replace(history, claimed=wrong & alone & ~history.bounded, alone=ruling.withheld)
+        history = replace(history, claimed=wrong & alone & ~history.bounded, alone=ruling.withheld)
+        if not ruling.own.shape[1] or outcome.models.ndim == 2:  # others move parts of a site's model
+            return history
+        updates = history.sketches * ruling.quantities["clipped"].nan_to_num(0.0)[:, None]
+        weights = ruling.divided(outcome.weights).masked_fill(~ruling.counted, 0.0)
+        found = history.responses.after(updates, updates * weights[:, None], ruling.answered, ruling.withheld)
+        return replace(history, responses=found.of(weights <= responses.MOST))
 
     def judge(self, history: History, group: Earners, scores: Tensor) -> tuple[History, Tensor, Tensor, Tensor]:
         """What the raters found of each site.
@@ -285,11 +303,17 @@ class Guard:
         heard = rated & ~history.verdicts.against
         voice, offsets = raters.voices(scores, heard)
         judged = raters.judged_by(voice, offsets, scores)
-        apart = raters.standing_apart(scores, offsets, judged, heard)
+        away = raters.distances(scores, offsets, judged, heard)
+        apart = raters.standing_apart(away)
         if apart.any():
             voice, offsets = raters.voices(scores, heard & ~apart)
             judged = raters.judged_by(voice, offsets, scores)
-        return replace(history, apart=torch.where(rated, apart, history.apart)), judged, voice, offsets
+        history = replace(
+            history,
+            apart=torch.where(rated, apart, history.apart),
+            rater_distance=torch.where(rated, away, history.rater_distance),
+        )
+        return history, judged, voice, offsets
 
 
 def _shortened(updates: Tensor, products: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,14 @@
 """What the guard remembers of n sites from round to round: tensors alone, so that a checkpoint holds it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedmerit.guard.responses import Responses
 from fedmerit.guard.signs import KINDS
 from fedmerit.guard.verdicts import Verdicts
 
@@ -24,11 +25,14 @@ class History:
     copied: Tensor  # (n, n) bool: near copies
     direction: Tensor  # (n,) cosine to the others, likewise
     lasting: Tensor  # (n,) cosine to the site's own update before, likewise
+    response: Tensor  # (n,) to what the others moved the model by, likewise
+    responses: Responses
     verdicts: Verdicts
     claimed: Tensor  # (n,) bool: a claim was wrong in the last round
     bounded: Tensor  # (n,) bool: the update in the last aggregation is not the one sent
     alone: Tensor  # (n,) bool: goes on from its own model
     apart: Tensor  # (n,) bool: the site's last ratings stood apart
+    rater_distance: Tensor  # (n,) `raters.distances` of them; NaN: none yet, or not heard
     measured: Tensor  # (n,) error of the model without each site, as others measured it; NaN: not yet
 
     @classmethod
@@ -43,22 +47,30 @@ class History:
             copied=pairs.bool(),
             direction=unknown,
             lasting=unknown,
+            response=unknown,
+            responses=Responses.none(sites, WIDTH),
             verdicts=Verdicts.none(len(KINDS), sites),
             claimed=zeros.bool(),
             bounded=zeros.bool(),
             alone=zeros.bool(),
             apart=zeros.bool(),
+            rater_distance=unknown,
             measured=unknown,
         )
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {**vars(self), "verdicts": dict(vars(self.verdicts))}
+        return {**vars(self), "verdicts": dict(vars(self.verdicts)), "responses": dict(vars(self.responses))}
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "History":
-        """What `content` gave."""
-        return cls(**{**content, "verdicts": Verdicts(**content["verdicts"])})
+        """What `content` gave; what an earlier version did not remember is as before round 0."""
+        start, known = cls.empty(len(content["apart"])), dict(content)
+        verdicts = dict(content["verdicts"])
+        missing = start.verdicts.lasted[len(verdicts["lasted"]) :]
+        known["verdicts"] = Verdicts(**{**verdicts, "lasted": torch.cat([verdicts["lasted"], missing])})
+        known |= {"responses": Responses(**content["responses"])} if "responses" in content else {}
+        return replace(start, **known)
 
 
 def sketch(updates: Tensor, seed: int) -> Tensor:

@@ -47,8 +47,12 @@ def judged_by(voice: Tensor, offsets: Tensor, scores: Tensor) -> Tensor:
     return found.where(voice.sum(dim=1) > 0, torch.nan)
 
 
-def standing_apart(scores: Tensor, offsets: Tensor, judged: Tensor, heard: Tensor) -> Tensor:
-    """(n,) bool: the raters whose ratings are far from what all found, compared with the others'."""
-    away = (scores + offsets[:, None] - judged).abs().nanmean(dim=1)
-    typical = median_of_others(away, heard & away.isfinite())
-    return heard & (away > LEAST_APART) & (away > APART * typical)
+def distances(scores: Tensor, offsets: Tensor, judged: Tensor, heard: Tensor) -> Tensor:
+    """(n,) how far each rater's ratings are from what all found, in Dice, mean over sites; NaN: it is not heard."""
+    return (scores + offsets[:, None] - judged).abs().nanmean(dim=1).where(heard, torch.nan)
+
+
+def standing_apart(away: Tensor) -> Tensor:
+    """(n,) bool: the raters who are far from what all found, compared with the others; ``away`` (n,) `distances`."""
+    typical = median_of_others(away, away.isfinite())
+    return (away > LEAST_APART) & (away > APART * typical)

@@ -46,7 +46,7 @@ CLAIM = Rule(
     "claims that are invented",
     "a sign alone does nothing",
 )
-KINDS = ("length", "staleness", "direction", "claim")
+KINDS = ("length", "staleness", "direction", "claim", "response")
 
 
 def too_short(lengths: Tensor, present: Tensor) -> Tensor:

@@ -135,6 +135,11 @@ class CYCle(Method, LearnsFromPeers):
             outcome = replace(outcome, models=models, statistics="shared")
         return CYCleState(outcome.models, r, estimate, state.round + 1), outcome
 
+    def starting_from(self, state: CYCleState, models: Tensor) -> CYCleState:
+        """As `Method.starting_from`; a warm-up by FedAvg goes on from the model of all."""
+        as_one = self.warmup_by == "fedavg" and state.round < self.warmup
+        return state if as_one else super().starting_from(state, models)
+
     def learn_from(self, view: PeerView) -> PeerTerm:
         """Reputation scoring where it is due (Algorithm 1, lines 2 to 12), then λ0 Σ_k r_(n,k) L_DL(n,k)."""
         before = torch.tensor(list(view.weights.values()), dtype=torch.float64)

@@ -3,7 +3,7 @@
 What normalises stays at the site: γ, β and running statistics. Everything else is averaged.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -30,6 +30,7 @@ class FedBN(Method):
     other model; they do pass through the server, which holds every site's model, and at the last test the sites.
     """
 
+    own_statistics: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="share of training images",
         weights="share of training images",
@@ -50,3 +51,7 @@ class FedBN(Method):
         contribution = weights.where(reports.present, torch.nan)
         outcome = Outcome(contribution, weights, weights, models, statistics="own")
         return FedBNState(models, state.norms), outcome
+
+    def starting_from(self, state: FedBNState, models: Tensor) -> FedBNState:
+        """The norms of ``models`` (n, d) are the sites'; the rest stays that of all."""
+        return replace(state, models=torch.where(state.norms, models, state.models))

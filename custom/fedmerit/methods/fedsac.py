@@ -99,13 +99,17 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         images = 0 if self.importance == "equal" else self.validation_images
         return ImportanceRequest(state.model, self.importance, images)
 
-    def allocate(self, state: FedSACState, importance: Tensor) -> tuple[FedSACState, Tensor, Tensor]:
+    def allocate(
+        self, state: FedSACState, importance: Tensor, alone: Tensor | None = None
+    ) -> tuple[FedSACState, Tensor, Tensor]:
         """Eqs. 4 to 7: what each site's reputation pays for, the least important neurons first."""
         generator = torch.Generator().manual_seed(int(state.round))
         shuffled = torch.randperm(len(importance), generator=generator)  # says nothing of their place in the network
         order = shuffled if self.importance == "equal" else importance.argsort(stable=True)
         neurons = submodels(percentages(importance), order, reputations(state.contribution, self.beta))
         models = state.model.where(owned(neurons, state.owners), 0.0)
+        if alone is not None:
+            neurons[alone], models[alone] = state.neurons[alone], state.models[alone]
         state = replace(state, models=models, neurons=neurons, allocated=state.round)
         return state, models, neurons
 

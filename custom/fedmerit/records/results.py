@@ -63,6 +63,8 @@ QUANTITIES: Mapping[str, str] = {
     "signs": "kinds of signs that the guard saw against the site in the round",
     "verdict": "1 where a verdict of the guard stands against the site",
     "apart": "1 where the site's ratings of others stand apart, so that they do not count",
+    "rater_distance": "how far the site's last ratings of others lie from what all raters found, once all are on one "
+    "level: mean difference in Dice; empty where it rated nobody",
     "measured_error": "1 - Dice of the model without the site, as the others measured it, 0 to 1",
     "statistics_bound": "factor that the guard shortened the way of BatchNorm statistics by, 1: not at all",
     "rejected": "1 where the site's reply was left out of the round (the ledger says why)",
@@ -71,6 +73,14 @@ QUANTITIES: Mapping[str, str] = {
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
+EXPECTED = "expected what `fedmerit run` wrote: copy it anew, or run again"
+KINDS: Mapping[str, type] = {  # of what run.json holds
+    **dict.fromkeys(("run", "method", "task", "engine"), str),
+    **dict.fromkeys(("seed", "rounds"), int),
+    **dict.fromkeys(("sites", "labels"), list),
+    **dict.fromkeys(("parameters", "training", "plan"), dict),
+}
+SAID: Mapping[type, str] = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
 PAIRS = ("peer_reputation", "misalignment", "agreement", "available")  # what one site, the coalition, holds of another
 
 
@@ -152,7 +162,24 @@ def read_table(path: Path) -> pd.DataFrame:
     return table
 
 
-def read_run(run: Path) -> dict[str, Any]:
-    """run.json of a run folder; `BadInput` naming the file where there is none."""
-    value: dict[str, Any] = read_json(Path(run) / "run.json")
-    return value
+class RunInfo(dict[str, Any]):
+    """What ``file``, a run.json, holds; `BadInput` naming it where a name is asked for that it lacks."""
+
+    def __init__(self, file: Path, content: Mapping[str, Any]):
+        super().__init__(content)
+        self.file = file
+
+    def __missing__(self, name: str) -> Any:
+        raise BadInput(f"{self.file}: lacks {name}; {EXPECTED}")
+
+
+def read_run(run: Path) -> RunInfo:
+    """run.json of a run folder; `BadInput` naming the file where there is none, or it is not what a run writes."""
+    file = Path(run) / "run.json"
+    content = read_json(file)
+    if not isinstance(content, dict):
+        raise BadInput(f"{file}: holds no JSON object; {EXPECTED}")
+    for name, kind in KINDS.items():
+        if name in content and not isinstance(content[name], kind):
+            raise BadInput(f"{file}: {name} is {content[name]!r:.40}, not {SAID[kind]}; {EXPECTED}")
+    return RunInfo(file, content)

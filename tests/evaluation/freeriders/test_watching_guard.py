@@ -7,6 +7,7 @@ from pulling_sites import updates_of
 from watched_rounds import round_of
 
 from evaluation.freeriders.watching_guard import WatchingGuard
+from fedmerit.guard.signs import KINDS
 
 RIDER = 5
 
@@ -31,4 +32,4 @@ def test_one_kind_alone_is_no_suspicion():
         wrong = torch.tensor([False] * RIDER + [True])
         said = guard.see(replace(round_of(number, updates_of(number), None), wrong=wrong))
         assert not said.suspicion.any()
-    assert guard.history.verdicts.lasted[-1].tolist() == [0, 0, 0, 0, 0, 4]  # of claims
+    assert guard.history.verdicts.lasted[KINDS.index("claim")].tolist() == [0, 0, 0, 0, 0, 4]

@@ -161,6 +161,9 @@ def test_fedces_error_is_what_the_others_measured(tmp_path):
     measured = rows[rows["quantity"] == "measured_error"].set_index("site")["value"]
     assert said.to_dict() == measured.to_dict()
     assert set(said.index) == set(SITES)
+    away = rows[rows["quantity"] == "rater_distance"].set_index("site")["value"]
+    assert (away >= 0).all()
+    assert set(away.dropna().index) == set(SITES)
 
 
 def test_what_the_others_lose_without_a_site(tmp_path):
@@ -294,6 +297,41 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
     play(again, change=idle)
     assert torch.equal(again.models.parameters, whole.models.parameters)
     assert ledger(tmp_path / "part")[-1]["guard"] == ledger(tmp_path / "whole")[-1]["guard"]
+
+
+@pytest.mark.parametrize("method", ["cgsv", "rffl", "cffl", "fedave", "eci", "dw", "eu", "fedsac"])
+def test_the_method_knows_what_withheld_sites_and_copies_train_from(tmp_path, method):
+    """Birch rides, then works, then sends what Alder sends; another process takes over while a verdict stands."""
+    own = {"standalone_rounds": 2, "importance_interval": 2} if method == "fedsac" else {}
+    config, stood, alike, sent, began, kept = plan(method, 14, **own), [], [], {}, None, None
+
+    def change(site: str, reply: Reply) -> Reply:
+        reply = idle(site, reply) if site == "Cedar" or reply.round < 5 else reply
+        if site == "Birch" and reply.round > 10:
+            reply = replace(reply, update=sent["Alder"].update)
+        sent[site] = reply
+        return reply
+
+    federation = Federation(config, SITES, tmp_path / "run")
+    while federation.round < 13:
+        if federation.round == 4 and federation.work == TRAIN:
+            federation = Federation(config, SITES, tmp_path / "run")
+        round, began = (
+            federation.round,
+            federation.models.parameters.expand(3, -1) if federation.work == TRAIN else began,
+        )
+        federation.take(answers(federation, change=change))
+        if federation.round > round:
+            models = federation.models.parameters
+            assert torch.equal(federation.state.models, models)
+            stood.append(bool(federation.guarding.history.verdicts.against[1]))
+            if stood[-1]:
+                assert torch.equal(models[1], began[1] + sent["Birch"].update)
+                assert not stood[-2] or torch.equal(began[1], kept)
+            kept = models[1]
+            alike.append(torch.equal(models[0], models[1]))
+    assert stood == [False, False, *[True] * 5, *[False] * 6]
+    assert alike[-1] == (method != "fedsac")  # whose sites hold different neurons
 
 
 def test_without_a_guard_nothing_is_asked_or_recorded_of_it(tmp_path):

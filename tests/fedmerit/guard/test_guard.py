@@ -42,7 +42,7 @@ def test_honest_answers_keep_their_bits_and_nobody_is_accused(play):
 
 def test_an_honest_outlier_shows_one_kind_of_sign_and_no_more(play):
     ruling, history = play(honest, 12)[-1]
-    assert ruling.signs[:, 3].tolist() == [False, False, True, False]
+    assert ruling.signs[:, 3].tolist() == [False, False, True, False, False]
     assert not history.verdicts.against[3]
 
 

@@ -18,9 +18,22 @@ def test_history_survives_a_checkpoint(play, tmp_path):
     torch.save(history.content(), tmp_path / "history.pt")
     again = History.of(torch.load(tmp_path / "history.pt", weights_only=True))
     for name, value in vars(history).items():
-        if name != "verdicts":
+        if name not in ("verdicts", "responses"):
             assert torch.equal(value.nan_to_num(9.0), getattr(again, name).nan_to_num(9.0)), name
-    assert torch.equal(again.verdicts.lasted, history.verdicts.lasted)
+    for part in ("verdicts", "responses"):
+        for name, value in vars(getattr(history, part)).items():
+            assert torch.equal(value, getattr(getattr(again, part), name)), name
+
+
+def test_what_an_earlier_version_did_not_remember_is_not_known():
+    content = History.empty(3).content()
+    content["verdicts"]["lasted"] = torch.ones(4, 3, dtype=torch.long)  # of the kinds there were
+    for name in ("rater_distance", "response", "responses"):
+        del content[name]
+    history = History.of(content)
+    assert history.rater_distance.isnan().tolist() == history.response.isnan().tolist() == [True] * 3
+    assert history.verdicts.lasted.tolist() == [[1] * 3] * 4 + [[0] * 3]
+    assert not history.responses.counts.any()
 
 
 def test_a_sketch_keeps_cosines():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedmerit.guard.raters import judged_by, standing_apart, voices
+from fedmerit.guard.raters import distances, judged_by, standing_apart, voices
 
 NAN = float("nan")
 ALL = torch.ones(5, dtype=torch.bool)
@@ -44,7 +44,15 @@ def test_one_who_lies_stands_apart_and_honest_raters_do_not():
     lied[4, :4] = torch.tensor([0.0, 1.0, 0.0, 0.0]).double()
     for given, expected in ((scores, [False] * 5), (lied, [False] * 4 + [True])):
         voice, offsets = voices(given, ALL)
-        assert standing_apart(given, offsets, judged_by(voice, offsets, given), ALL).tolist() == expected
+        away = distances(given, offsets, judged_by(voice, offsets, given), ALL)
+        assert standing_apart(away).tolist() == expected
+
+
+def test_a_raters_distance_is_the_mean_difference_from_what_all_found_once_levels_are_one():
+    scores = torch.tensor([[NAN, 0.4, 0.6], [0.7, NAN, 0.8], [0.5, 0.5, NAN]]).double()
+    judged, offsets = torch.tensor([0.5, 0.5, 0.6]).double(), torch.tensor([0.0, -0.2, 0.1]).double()
+    heard = torch.tensor([True, True, False])  # |-.1|, |0|; |0|, |0|; not heard
+    assert distances(scores, offsets, judged, heard).tolist() == pytest.approx([0.05, 0.0, NAN], nan_ok=True, abs=1e-6)
 
 
 def test_who_is_rated_by_nobody_is_unknown_and_who_is_not_heard_says_nothing():

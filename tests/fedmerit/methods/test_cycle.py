@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -110,6 +111,14 @@ def test_fedavg_may_be_the_warm_up_and_a_round_alone_its_end():
     assert method.sharing(state) is not None
     with pytest.raises(ValueError, match="needs exchange='relay'"):
         CYCle(warmup_by="fedavg", exchange="peer")
+
+
+def test_a_warm_up_by_fedavg_goes_on_from_the_model_of_all_whatever_a_site_starts_from():
+    method, own = CYCle(warmup=2, warmup_by="fedavg"), torch.tensor([[9.0, 9.0], [1.0, 1.0]])
+    state = method.start(torch.zeros(2), 2, [2])
+    assert method.starting_from(state, own) is state
+    together = replace(state, round=torch.tensor(2))  # each trains its own from here on
+    assert torch.equal(method.starting_from(together, own).models, own)
 
 
 def test_site_learns_from_whom_it_has_scored_well():

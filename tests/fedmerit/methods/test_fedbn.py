@@ -8,7 +8,7 @@ from monai.networks.nets import DynUNet
 from rounds import as_numbers, few, layout, make_rounds, outcomes, random_rounds
 
 from fedmerit.configuration.run import Network
-from fedmerit.core import Layout
+from fedmerit.core import Layout, Reports
 from fedmerit.federation.layout import layout_of
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedbn import FedBN
@@ -43,6 +43,17 @@ def test_without_norms_it_is_fedavg_with_statistics_of_its_own(monkeypatch):
     rounds = make_rounds()
     for ours, theirs in zip(outcomes(FedBN(), rounds), outcomes(FedAvg(), rounds), strict=True):
         assert torch.equal(ours.models, theirs.models.repeat(4, 1))
+
+
+def test_of_a_site_that_started_elsewhere_the_norms_are_its_own_and_the_rest_is_everybodys():
+    rounds, method, places = make_rounds(), FedBN(), layout(12)
+    state = method.start(torch.zeros(12), 4, places)
+    models = torch.zeros(4, 12)
+    models[0] = 5.0  # the first: the others' mean is built on its row
+    reports = Reports(rounds.samples, torch.ones(4).bool())
+    _, expected = method.round(state, rounds.updates[0], reports)
+    _, outcome = method.round(method.starting_from(state, models), rounds.updates[0], reports)
+    assert torch.equal(outcome.models, expected.models + models * places.in_norms)
 
 
 def dynunet():

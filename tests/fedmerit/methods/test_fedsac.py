@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -178,6 +179,19 @@ def test_a_network_without_neurons_gives_everybody_all():
     _, outcome = method.round(state, torch.ones(3, 2), reports([1, 2, 3]))
     assert outcome.models.tolist() == [[2, 2]] * 3
     assert outcome.weights.tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_sites_that_go_on_alone_keep_model_and_neurons_when_others_are_given_theirs():
+    method = FedSAC(5.0, C, importance_interval=1)
+    state, models, held = started(method)
+    own = torch.arange(7.0, dtype=torch.float64)
+    state = replace(method.starting_from(state, torch.stack([own, *models[1:]])), round=state.round + 1)
+    later, given, neurons = method.allocate(state, doubles([0.0, 0.9, 0.0]), torch.tensor([True, False, False]))
+    assert torch.equal(given[0], own)
+    assert torch.equal(neurons[0], held[0])
+    assert not torch.equal(neurons[2], held[2])
+    assert torch.equal(later.neurons, neurons)
+    assert torch.equal(later.models, given)
 
 
 # Rounds

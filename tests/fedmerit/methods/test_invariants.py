@@ -96,6 +96,7 @@ def test_weights_sum_to_one_and_shapes_are_those_of_the_contract(method, n, d, a
         assert outcome.models.isfinite().all()
         assert outcome.models.dtype == torch.float32
         assert outcome.statistics in ("models", "shared", "own", "initial")
+        assert (outcome.statistics == "own") == method.own_statistics
         for name in ("contribution", "reputation", "weights"):
             assert getattr(outcome, name).shape == (n,)
         assert outcome.contribution[~reports.present].isnan().all()
@@ -258,6 +259,39 @@ def test_one_huge_update_among_ordinary_ones_is_finite(method):
     for outcome in outcomes(method, rounds):
         assert outcome.models.isfinite().all()
         assert outcome.weights.isfinite().all()
+
+
+# What is told of sites that start from another model than the method gave them
+
+
+def told(method, change):
+    """A round of all sites after one: as it is, and where ``change`` (n, d) was added to what they start from."""
+    rounds, states = make_rounds(rounds=2), []
+    (_, first), (reports, _) = play(method, rounds, states)
+    state, models = states[0], first.models.expand(4, -1)
+    return rounds.updates[1], reports, state, method.starting_from(state, models + change), models
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_one_model_for_all_leaves_its_state_as_it_is(name):
+    method = build_method(name, SOONER.get(name, {}))
+    *_, before, after, _ = told(method, torch.ones(4, 12))
+    one = before.model if hasattr(before, "model") else before.models
+    assert (after is before) == (one.ndim == 1 and name != "fedsac")
+
+
+@pytest.mark.parametrize("name", ["standalone", "cgsv", "rffl", "dw", "eu", "cffl", "fedave", "eci", "cycle", "vpdl"])
+def test_a_site_that_started_elsewhere_goes_on_from_there_and_the_others_as_before(name):
+    method, change = build_method(name, SOONER.get(name, {})), torch.zeros(4, 12)
+    change[1] = 3.0
+    updates, reports, before, after, models = told(method, change)
+    _, expected = method.round(before, updates, reports)
+    _, outcome = method.round(after, updates, reports)
+    assert torch.allclose(outcome.models, expected.models + change, atol=1e-6)
+    assert torch.equal(outcome.weights, expected.weights)
+    if name in ("cffl", "fedave"):  # what it trained is rated
+        rated = method.candidates(after, updates, reports).models
+        assert torch.allclose(rated[1], models[1] + 3 + updates[1], atol=1e-6)
 
 
 # Methods that give each site its own part of an aggregate

@@ -1,5 +1,7 @@
 import json
 import math
+import pickle
+from copy import deepcopy
 
 import pytest
 
@@ -105,6 +107,34 @@ def test_a_folder_that_is_no_run(tmp_path):
         read_results(tmp_path)
     with pytest.raises(BadInput, match=r"run\.json: file not found"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"method": "fed', "not readable as JSON"),
+        ("fedavg", "not readable as JSON"),
+        ('["fedavg"]', "holds no JSON object; expected what `fedmerit run` wrote"),
+        ("null", "holds no JSON object"),
+        ('{"sites": 5}', "sites is 5, not a list; expected"),
+        ('{"plan": null}', "plan is None, not an object; expected"),
+        ('{"rounds": "many"}', "rounds is 'many', not a whole number; expected"),
+    ],
+)
+def test_a_spoiled_run_json_is_named(tmp_path, content, told):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(BadInput) as error:
+        read_run(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: {told}")
+
+
+def test_what_run_json_lacks_is_told_where_it_is_asked_for(tmp_path):
+    (tmp_path / "run.json").write_text('{"method": "fedavg"}')
+    info = read_run(tmp_path)
+    assert (info, info.get("plan"), "plan" in info) == ({"method": "fedavg"}, None, False)
+    for same in (info, deepcopy(info), pickle.loads(pickle.dumps(info))):
+        with pytest.raises(BadInput, match=r"run\.json: lacks plan; expected what `fedmerit run` wrote"):
+            same["plan"]
 
 
 @pytest.mark.parametrize("method", ["standalone", "fedavg"])
