@@ -57,9 +57,7 @@ class CoalitionStudy:
 
     def train(self, asked: Iterable[Coalition], seeds: Sequence[int] | None = None) -> None:
         """Train what is missing, for all seeds or some; `typer.Exit` with 1 where a training failed."""
-        planned = coalitions.prepare(
-            self.out, asked, self.seeds if seeds is None else seeds, self.method, self.settings, self.options
-        )
+        planned = self._prepare(asked, self.seeds if seeds is None else seeds)
         self.trainings |= {training.folder: training for training in planned}
         cost = coalitions.cost(planned)
         if not cost.trainings:
@@ -82,8 +80,12 @@ class CoalitionStudy:
         coalitions.write_results(self.out)
         exit_if_failed(failed, advice="the same command goes on from what is done")
 
+    def _prepare(self, asked: Iterable[Coalition], seeds: Sequence[int]) -> list[Training]:
+        return coalitions.prepare(self.out, asked, seeds, self.method, self.settings, self.options)
+
     def sample(self, rule: Sampling) -> dict[int, Estimate]:
         """Train what permutations drawn by a rule ask for, seed by seed; the estimates by seed."""
+        self._prepare([frozenset(self.names)], self.seeds)  # where that is refused, no rule is written
         write_sampling(self.out, rule)
         estimates = {}
         for seed in self.seeds:

@@ -11,7 +11,7 @@ from rich.text import Text
 from cli.app import console
 from evaluation.display.table import Table, print_table, write_tables
 from evaluation.results.run_folders import open_runs, together
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.configuration.description import plan_of
 from fedmerit.records.results import read_run
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, open_sites
 from fedmerit.training.networks import cost_of
@@ -34,7 +34,7 @@ def print_runs(folders: Sequence[Path]) -> None:
 def print_cost(folder: Path) -> None:
     """What the network of a run costs, before it runs."""
     info = read_run(folder)
-    network = RunConfiguration.from_dict(info["plan"]).network
+    network = plan_of(folder).network
     height, width = info["image_size"]
     cost = cost_of(network, (height, width))
     seen = "a patch" if network.patch else "an image"

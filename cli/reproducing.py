@@ -62,7 +62,7 @@ def paper(
     found = paper_of(name)
     artefacts = chosen(found, only)
     if listed:
-        _print_list(found, artefacts if only else found.artefacts, artefacts, sites)
+        _print_list(found, artefacts if only else found.artefacts, artefacts, sites, into)
         return
     if sites is None or out is None:
         raise BadInput(f"--{'sites' if sites is None else 'out'}: missing; --list shows what there is without them")
@@ -102,7 +102,7 @@ def paper(
 
 
 def _print_list(
-    paper: "Paper", artefacts: "Sequence[Artefact]", asked: "Sequence[Artefact]", sites: Path | None
+    paper: "Paper", artefacts: "Sequence[Artefact]", asked: "Sequence[Artefact]", sites: Path | None, into: int
 ) -> None:
     """Every artefact with the trainings of one seed that it takes, all ``asked`` together, and what is not made."""
     import pandas as pd
@@ -127,5 +127,5 @@ def _print_list(
         console.print("N: number of sites. Artefacts share trainings; --sites SITES counts them.")
         return
     names = [folder.name for folder in open_sites(sites)]
-    total = trainings_per_seed(asked, names)
+    total = trainings_per_seed(asked, names, into)
     console.print(f"together, for {len(names)} sites: {total} trainings of a seed, shared ones counted once")

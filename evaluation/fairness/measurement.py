@@ -74,7 +74,7 @@ def measure(
         [{**key._asdict(), **numbers, "note": why.get(key, "")} for key, numbers in summary.items()],
         columns=[*Key._fields, "mean", "std", "low", "high", "seeds", "note"],
     )
-    ceilings = {} if truth is None else {one.name: truth.ceiling(one) for one in truths}
+    ceilings = {} if truth is None else truth.ceilings
     captions = _captions(alone, split, len(seen.seeds), resampling.level, truths, ceilings)
     runs = results.rows[["method", "seed"]].drop_duplicates()
     ran = {label: int((runs["method"] == label).sum()) for label in methods}

@@ -25,9 +25,10 @@ class Compared:
     labels: tuple[str, ...]
     deal: Deal | None = None
 
-    def keys(self, sites: Sequence[str]) -> list[str]:
+    def keys(self, sites: Sequence[str], into: int) -> list[str]:
         """One for each method."""
-        return [f"{label} on {self.deal}" for label in self.labels]
+        where = self.deal.folder(into) if self.deal else "sites as they are"
+        return [f"{label} on {where}" for label in self.labels]
 
     @property
     def cost(self) -> str:
@@ -70,7 +71,7 @@ class WithoutOne(_OneMethod):
 
     with_all: bool = True
 
-    def keys(self, sites: Sequence[str]) -> list[str]:
+    def keys(self, sites: Sequence[str], into: int) -> list[str]:
         """One for each site left out."""
         return [f"{self.label} without {site}" for site in ("nobody", *sites)[not self.with_all :]]
 
@@ -111,7 +112,7 @@ class _Attacked(_OneMethod):
 class Riding(_Attacked):
     """A method with each site in turn a free rider that repeats one image, and with none."""
 
-    def keys(self, sites: Sequence[str]) -> list[str]:
+    def keys(self, sites: Sequence[str], into: int) -> list[str]:
         """One for each site that rides."""
         return [f"{self.label}, {site} rides" for site in ("nobody", *sites)]
 
@@ -133,9 +134,9 @@ class WrongMasks(_Attacked):
     deal: Deal
     kinds: tuple[str, ...]  # specs of `fedmerit.attacks`
 
-    def keys(self, sites: Sequence[str]) -> list[str]:
+    def keys(self, sites: Sequence[str], into: int) -> list[str]:
         """One for each kind, and one without."""
-        return [f"{self.label} on {self.deal}, {kind}" for kind in ("honest", *self.kinds)]
+        return [f"{self.label} on {self.deal.folder(into)}, {kind}" for kind in ("honest", *self.kinds)]
 
     @property
     def cost(self) -> str:

@@ -74,9 +74,9 @@ def needs_of(artefacts: Sequence[Artefact]) -> list[Need]:
     return list(dict.fromkeys(need for artefact in artefacts for need in artefact.needs))
 
 
-def trainings_per_seed(artefacts: Sequence[Artefact], sites: Sequence[str]) -> int:
+def trainings_per_seed(artefacts: Sequence[Artefact], sites: Sequence[str], into: int) -> int:
     """How many trainings of one seed all of them take together, those that several share counted once."""
-    return len({key for need in needs_of(artefacts) for key in need.keys(sites)})
+    return len({key for need in needs_of(artefacts) for key in need.keys(sites, into)})
 
 
 def produce(

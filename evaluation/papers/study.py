@@ -43,6 +43,10 @@ class Deal:
         """What its column is called."""
         return self.title or self.name
 
+    def folder(self, into: int) -> str:
+        """That of the dealt sites; of deals that name no number of sites, ``into`` that many."""
+        return f"{file_name(self.name)}-{self.into or into}"
+
 
 class Training(Protocol):
     """One run folder, planned."""
@@ -66,8 +70,13 @@ class Need(Protocol):
         """Their methods, with settings of their own: ``fedsac:beta=2``."""
         ...
 
-    def keys(self, sites: Sequence[str]) -> list[str]:
-        """A name for each training of one seed; the same training has the same name in every need."""
+    def keys(self, sites: Sequence[str], into: int) -> list[str]:
+        """A name for each training of one seed; the same training has the same name in every need.
+
+        Args:
+            sites: their names.
+            into: how many sites patients are dealt into, where a deal does not say.
+        """
         ...
 
     @property
@@ -172,10 +181,9 @@ class Study:
         """
         if deal is None:
             return self.sites
-        number = deal.into or self.into
-        folder = self.out / "sites" / f"{file_name(deal.name)}-{number}"
+        folder = self.out / "sites" / deal.folder(self.into)
         if not folder.exists():
-            scheme = Scheme(deal.by, number, alpha=deal.alpha, kappa=deal.kappa, holders=deal.holders)
+            scheme = Scheme(deal.by, deal.into or self.into, alpha=deal.alpha, kappa=deal.kappa, holders=deal.holders)
             partition(self.sites, folder, scheme, label_noise=dict(deal.noise))
         return folder
 

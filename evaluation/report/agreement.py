@@ -107,7 +107,7 @@ def _agreement(
     valued = pd.DataFrame({seed: 100 * truth.values(seed, coalitions[seed]) for seed in truth.parts}, index=sites).T
     of_values = {LEAVE_ONE_OUT: values.leave_one_out_tables, SHAPLEY: values.shapley_tables}[truth.name]
     shown = values.sampled_tables(sites, truth.estimates) if truth.estimates else of_values(trained)
-    table, caveats = _compared(truth.name, valued, measured, said, ground.ceiling(truth))
+    table, caveats = _compared(truth.name, valued, measured, said, ground.ceilings[truth.name])
     if truth.sampled:
         caveats.append(
             f"{truth.sampled}: sites whose values differ by less than twice that are not distinguishable, and no "

@@ -14,7 +14,7 @@ DICE = HEADINGS["dice"]
 
 def other_models(results: Results) -> list[Table]:
     """Those that the results can fill: ``best_round``, ``taken_home`` and ``taken_home_surfaces``."""
-    return [*_best_round(results), *_taken_home(results)]
+    return [*_best_round(results), *taken_home(results)]
 
 
 def _best_round(results: Results) -> list[Table]:
@@ -36,8 +36,8 @@ def _best_round(results: Results) -> list[Table]:
     return [Table("best_round", caption, frame, decimals=1)]
 
 
-def _taken_home(results: Results) -> list[Table]:
-    """A row per method and site, mean over seeds."""
+def taken_home(results: Results, whom: str = "each hospital") -> list[Table]:
+    """``taken_home`` and ``taken_home_surfaces``, where there are any: a row per method and site, mean over seeds."""
     tested = {name: _by_site(results, f"testing_{end}") for name, end in HOME.items()}
     if tested["Takes home"].empty:
         return []
@@ -47,12 +47,12 @@ def _taken_home(results: Results) -> list[Table]:
     surfaces = {f"{name}, {other}": tested[name][other] for other in tested["Takes home"] if other != DICE
                 for name in tested if other in tested[name]}  # fmt: skip
     caption = (
-        "What each hospital takes home (finish=own): the model it was given, what it trains alone by the same recipe, "
+        f"What {whom} takes home (finish=own): the model it was given, what it trains alone by the same recipe, "
         "and the best for its own validation patients of these and of the first fine-tuned there"
     )
     found = [_of_sites("taken_home", caption, dice)]
     if surfaces:
-        caption = "How far surfaces of prediction and reference lie apart by what each hospital takes home"
+        caption = f"How far surfaces of prediction and reference lie apart by what {whom} takes home"
         found.append(_of_sites("taken_home_surfaces", caption, surfaces))
     return found
 

@@ -14,8 +14,10 @@ from evaluation.report.agreement import Agreement
 from evaluation.report.contribution_shares import contribution_shares
 from evaluation.report.hospitals import grounds_of
 from evaluation.report.judgements import FEWEST_SEEDS, ONE_SEED
+from evaluation.report.other_models import taken_home
 from evaluation.report.own_site import Own, rank_bands, rounded_others
 from evaluation.report.parts import ROUNDS, averaged, shared_quantities, surface_columns, with_intervals
+from evaluation.results.views import Results
 
 MERIT = {"mean_weight": "Weight, mean [%]", "mean_reputation": "Reputation, mean [own unit]"}
 SHARE = "Share of contribution [%]"
@@ -40,6 +42,9 @@ def _tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
         shown = {"Gain [points]": Beside(gain, all_gains, 100.0)}
         caption = "Gain in test Dice over training alone [points], with its 95 % interval"
         yield _against("own-gains", own, shown, caption, grounds.hindrance)
+    rows = own.results.rows
+    for table in taken_home(Results(rows[rows["site"] == own.name]), own.name):
+        yield replace(table, name=f"own-{table.name.replace('_', '-')}", frame=table.frame.drop(columns="Site"))
     cases = own.results.dice.sites
     if not cases.empty:
         mine = averaged(cases[cases.index.get_level_values("site") == own.name]).droplevel("site")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.configuration.description import plan_of
 from fedmerit.machine import cores, free_memory
 from fedmerit.records.results import read_run
 from fedmerit.training.data import open_sites
@@ -25,7 +25,7 @@ def workers_for(folder: Path) -> int:
     By its cores and free memory, and by the free memory of the GPUs that the run's sites work on.
     """
     info = read_run(folder)
-    config = RunConfiguration.from_dict(info["plan"])
+    config = plan_of(folder)
     rooms = [FREE_SHARE * free_memory() / memory_of(folder)]
     rooms += [FREE_SHARE * torch.cuda.mem_get_info(gpu)[0] / gpu_memory_of(folder) for gpu in _gpus(folder)]
     return max(1, min(cores() // (config.training.cpu_threads * (info["threads"] or 1)), *map(int, rooms)))
@@ -46,7 +46,7 @@ def gpu_memory_of(folder: Path) -> float:
 def _sizes(folder: Path) -> tuple[int, float, int]:
     """Parameters of a run's network, numbers in the feature maps of one batch, and sites."""
     info = read_run(folder)
-    config = RunConfiguration.from_dict(info["plan"])
+    config = plan_of(folder)
     height, width = info["image_size"]
     parameters = sum(parameter.numel() for parameter in build_network(config.network).parameters())
     images = max(config.training.batch_size, EVALUATION_BATCH / 2)  # training holds what evaluation lets go
@@ -64,7 +64,7 @@ def _gpus(folder: Path) -> list[torch.device]:
 def images_of(folder: Path) -> int:
     """How many training images a run takes in all, over sites, rounds and epochs: what its time goes by."""
     info = read_run(folder)
-    config = RunConfiguration.from_dict(info["plan"])
+    config = plan_of(folder)
     sites = open_sites(Path(info["sites_folder"]), info["sites"])
     per_round = sum(len(samples_of(site.cases("training"), config.network.patch)) for site in sites)
     return int(per_round * config.rounds * config.training.epochs)

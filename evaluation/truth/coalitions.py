@@ -23,7 +23,8 @@ from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
 from evaluation.studies.run_costs import images_of
 from evaluation.studies.study_folders import require_same, require_unchanged, scratch
 from evaluation.truth.semivalues import Coalition, text_of
-from fedmerit.configuration.observation import holds_models_of_sites
+from fedmerit.configuration.description import plan_of
+from fedmerit.configuration.observation import gives_own_models
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -121,13 +122,24 @@ def prepare(
 
 
 def require_one_model(config: RunConfiguration) -> None:
-    """`BadInput` where every site gets a model of its own, as the method's state shows: one left out has none."""
-    if holds_models_of_sites(config.build_method()):
-        way = "add --set reward=global, or " if "reward" in config.parameters else ""
-        raise BadInput(
-            f"method {config.method} gives each site a model of its own, and sites left out of a coalition none to be "
-            f"tested with; {way}take a method with one model for all, such as fedavg"
-        )
+    """`BadInput` where every site ends with a model of its own: one left out of a coalition has none."""
+    method, training = config.build_method(), config.training
+    others = "take a method with one model for all, such as fedavg"
+    if gives_own_models(method):
+        what = f"method {config.method} gives"
+        way = f"add --set reward=global, or {others}" if "reward" in config.parameters else others
+    elif training.last_round == "own":
+        what, way = "last_round=own leaves", "leave it out"
+    elif training.statistics == "own":
+        what, way = "statistics=own, of BatchNorm, gives", "leave it out, or take statistics=mean"
+    elif method.own_statistics and training.statistics == "method":
+        what = f"method {config.method}, by its BatchNorm statistics, gives"
+        way = f"add --set statistics=mean, or {others}"
+    else:
+        return
+    raise BadInput(
+        f"{what} each site a model of its own, and sites left out of a coalition none to be tested with; {way}"
+    )
 
 
 def _options(coalition: Coalition, method: str, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -154,7 +166,7 @@ def cost(trainings: Sequence[Training]) -> Cost:
 def _seconds_per_image(folder: Path, batches: int = 4) -> float:
     """Of training, on this machine, by the run's configuration: the quicker of two tries."""
     info = read_run(folder)
-    config = RunConfiguration.from_dict(info["plan"])
+    config = plan_of(folder)
     site = open_sites(Path(info["sites_folder"]), info["sites"])[0]
     samples = samples_of(site.cases("training"), config.network.patch)
     del samples.index[batches * config.training.batch_size :]

@@ -7,6 +7,7 @@ the same for all seeds, of Shapley values from sampled permutations those of the
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,15 @@ class GroundTruth:
     truths: list[Truth]
     notes: list[str]  # on what those lack that are not complete
 
-    def ceiling(self, truth: Truth) -> float:
+    @cached_property
+    def ceilings(self) -> dict[str, float]:
         """What a perfect estimate's correlation with the values of a seed would be, mean over the seeds; 0 to 1.
 
-        NaN of values from sampled permutations, whose own error no draw of patients tells.
+        By the truths' names; NaN of values from sampled permutations, whose own error no draw of patients tells.
         """
-        if truth.estimates:
-            return math.nan
+        return {truth.name: math.nan if truth.estimates else self._ceiling(truth) for truth in self.truths}
+
+    def _ceiling(self, truth: Truth) -> float:
         rows = self.trained.rows
         of_seeds = Results(rows[rows["seed"].isin(truth.parts)])
         return resample(of_seeds, by_weights(EXACT[truth.name])).ceiling_of_a_seed

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 
 from evaluation.values.observed_run import prepared_sites
+from fedmerit.configuration.description import plan_of
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.observation import ENCRYPTED
 from fedmerit.configuration.options import take_apart
@@ -46,7 +47,7 @@ def observed_after(
         BadInput: something is missing, and the run kept no updates or was encrypted; or its images are elsewhere.
     """
     info = read_run(run)
-    config = RunConfiguration.from_dict(info["plan"])
+    config = plan_of(run)
     there = read_table(run / OBSERVED) if (run / OBSERVED).exists() else pd.DataFrame(columns=COLUMNS)
     seen = set(there["split"])
     lacking = {name: spec for spec in observers if (name := take_apart(spec)[0]) not in seen}

@@ -109,6 +109,7 @@ def test_sampling_trains_what_it_needs_for_every_seed_until_it_ends(study, monke
     drawn = []
     estimate = Sampling.estimate
     monkeypatch.setattr(Sampling, "estimate", lambda rule, game: drawn.append(rule.seed) or estimate(rule, game))
+    monkeypatch.setattr(coalition_study.coalitions, "prepare", lambda out, asked, *_: list(asked))
     monkeypatch.setattr(study, "train", train)
     monkeypatch.setattr(coalition_study, "coalition_utilities", lambda results: games)
     rule = Sampling(("A", "B"), truncation=0.0, precision=0.005, fewest=20, most=100)
@@ -123,6 +124,15 @@ def test_sampling_trains_what_it_needs_for_every_seed_until_it_ends(study, monke
     assert capsys.readouterr().out.splitlines() == [f"seed 3: {ended}", f"seed 5: {ended}"]
     (written,) = study.out.iterdir()
     assert read_json(written)["most"] == 100
+
+
+def test_what_ends_with_a_model_per_site_is_refused_before_anything_is_written(two, tmp_path):
+    study = CoalitionStudy(tmp_path / "out", "silobn", "0", Workers(1), {}, {"sites": two, "rounds": 1})
+    with pytest.raises(BadInput, match=r"each site a model of its own.*; add --set statistics=mean, or take a method"):
+        study.sample(Sampling(("A", "B")))
+    with pytest.raises(BadInput, match="each site a model of its own"):
+        study.train([BOTH])
+    assert not study.out.exists()
 
 
 def test_tables_are_printed_and_written_with_the_results(study, capsys):

@@ -44,6 +44,13 @@ def test_what_cannot_say_it_is_named(fedmerit, runs, tmp_path, given, told):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_without_a_plan_is_named(fedmerit, tmp_path):
+    run = make_run(tmp_path / "run", rounds=2)
+    result = fedmerit("value", run)
+    assert result.exit_code == 2, result.exception
+    assert f"{run / 'run.json'}: lacks plan; expected what `fedmerit run` wrote" in " ".join(result.stderr.split())
+
+
 def test_power_by_hand(fedmerit, tmp_path):
     """2.8016, the sum of the normal quantiles of .975 and .8, times the root of 9/S + 64/P + 36/(4 S)."""
     stated = ("--seed-sd", 3, "--patient-sd", 8, "--round-sd", 6, "--rounds", 4)

@@ -16,7 +16,18 @@ COMMANDS = [
     "attack", "freeriders", "paper", "methods", "export", "submit", "status", "fetch", "abort", "resume", "deploy",
     "bench",
 ]  # fmt: skip
-BENCH = ["speed", "memory", "growth", "aggregation", "methods", "prepare", "values", "planted", "detection"]
+BENCH = [
+    "speed",
+    "memory",
+    "growth",
+    "aggregation",
+    "methods",
+    "prepare",
+    "values",
+    "estimators",
+    "planted",
+    "detection",
+]
 DEPLOY = ["init", "site", "server", "approve", "check"]
 
 

@@ -21,6 +21,30 @@ def test_evaluate_finds_the_dice_of_the_run(fedmerit, own_run, sites):
     assert found.sort_index().to_list() == pytest.approx(recorded.sort_index().to_list(), nan_ok=True)
 
 
+@pytest.mark.parametrize("content", ['{"method": "fedce", "si', "fedce", '["fedce"]', "null", "{}"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("value",),
+        ("fairness",),
+        ("report",),
+        ("report", "--site", "Alder"),
+        ("dossier", "--out", "dossier"),
+        ("evaluate", "--sites", "sites"),
+        ("run", "--resume", "--out"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_names_a_spoiled_run_json(fedmerit, tmp_path, command, content):
+    run = make_run(tmp_path / "run", rounds=2)
+    (run / "run.json").write_text(content)
+    before = {path.name for path in run.iterdir()}
+    result = fedmerit(*command, run)
+    assert result.exit_code == 2, result.exception
+    assert f"{run / 'run.json'}: " in " ".join(result.stderr.split())
+    assert {path.name for path in run.iterdir()} <= before | {".lock"}
+
+
 def test_evaluate_prints_surfaces_and_protocols(fedmerit, own_run, sites):
     result = fedmerit("evaluate", own_run, "--sites", sites)
     assert "HD95 [mm]" in result.output

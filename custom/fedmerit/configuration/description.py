@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.errors import BadInput
+from fedmerit.records.results import read_run
 
 PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
 
@@ -33,6 +35,16 @@ def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: 
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def plan_of(run: Path) -> RunConfiguration:
+    """The configuration that run.json of a run folder holds; `BadInput` naming the file where it holds none."""
+    info = read_run(run)
+    plan = info["plan"]
+    try:
+        return RunConfiguration.from_dict(plan)
+    except BadInput as error:
+        raise BadInput(f"{info.file}: {error}") from None
 
 
 def _version(package: str) -> str:

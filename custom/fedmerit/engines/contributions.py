@@ -22,8 +22,8 @@ def contributions_of(run: Path, sites: Sequence[str]) -> dict[str, float]:
         BadInput: the run is not finished, is of other sites, or says nothing of contributions in [0, 1].
     """
     info = read_run(run)
-    method = str(info.get("method"))
-    if not is_finished(run, int(info.get("rounds", 0))):
+    method = info["method"]
+    if not is_finished(run, info["rounds"]):
         raise BadInput(
             f"{run}: not finished; contributions are taken from a whole run, of standalone or another method"
         )

@@ -11,7 +11,7 @@ from fedmerit.attacks.catalogue import require_possible
 from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.capabilities.pooling import PoolsImages
-from fedmerit.configuration.description import describe
+from fedmerit.configuration.description import describe, plan_of
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
 from fedmerit.configuration.observation import require_observable, require_observers
@@ -225,7 +225,7 @@ def _info(run: Path) -> dict[str, Any]:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
-    config = RunConfiguration.from_dict(info["plan"])
+    config = plan_of(run)
     observed = {"values": config.values, "keep_updates": config.keep_updates}
     elsewhere = {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
     recorded = {**OF_EARLIER_VERSIONS, **info, **observed, **elsewhere}
@@ -274,7 +274,7 @@ def execute(
     here = {"sites_folder": sites, "server_sites": server_sites}
     info = {**OF_EARLIER_VERSIONS, **_info(run), **{name: str(place) for name, place in here.items() if place}}
     plugins.use_scripts(info.get("parts", []))
-    config, folders = RunConfiguration.from_dict(info["plan"]), _folders(run, info)
+    config, folders = plan_of(run), _folders(run, info)
     names = [folder.name for folder in folders]
     threads = threads or info["threads"]
     _require_processes(config, info["engine"], threads, names)

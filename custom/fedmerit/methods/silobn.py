@@ -17,6 +17,7 @@ class SiloBN(FedAvg):
     """FedAvg of all parameters, γ and β of norms included; running means and variances stay at the site."""
 
     needs: ClassVar[Needs] = Needs()
+    own_statistics: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="share of training images",
         weights="share of training images",

@@ -16,6 +16,7 @@ from fedmerit.configuration.run import Training
 from fedmerit.plugins import Catalogue, part_of
 from fedmerit.training.augmentation import AUGMENTATIONS, Augmenter
 from fedmerit.training.data import Samples
+from fedmerit.training.networks import levels_of
 from fedmerit.training.precision import autocast, precision_of
 
 
@@ -75,7 +76,8 @@ def train(
     """Train in place for one round, on the device the network is on; the mean loss of its batches.
 
     Args:
-        network: gives logits (batch, labels, h, w); with deep supervision (batch, heads, labels, h, w).
+        network: gives logits (batch, labels, h, w); with deep supervision several of these, of any sizes, the first of
+            the masks', which `levels_of` takes apart: each next counts half as much, 1/16 at least.
         samples: the site's training images.
         training: loss, optimiser and batches.
         rate: the round's learning rate, of `learning_rate`.
@@ -87,7 +89,7 @@ def train(
     """
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
-    of_heads = DeepSupervisionLoss(loss_function)
+    of_levels = DeepSupervisionLoss(loss_function)
     optimizer = build_optimizer(network, training, rate)
     parameters = list(flat.trainable(network).values())
     if held is not None:  # without it β of a BatchNorm would move, and all by momentum
@@ -103,9 +105,8 @@ def train(
             images, masks = augment(images, masks)
         optimizer.zero_grad(set_to_none=True)
         with autocast(device, precision):
-            heads = network(images)
-            logits = heads if heads.ndim == masks.ndim else heads[:, 0]
-            loss = loss_function(logits, masks) if logits is heads else of_heads(list(heads.unbind(1)), masks)
+            logits, *others = levels_of(network(images), masks.ndim)
+            loss = of_levels([logits, *others], masks) if others else loss_function(logits, masks)
             if extra_loss:
                 loss = loss + extra_loss(images, logits)
         whole = loss + penalty(_vector(parameters)) if penalty else loss

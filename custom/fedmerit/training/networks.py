@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from monai.networks import nets
 from monai.networks.nets import AttentionUnet, BasicUNet, DynUNet, SegResNet, SwinUNETR, UNet
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -111,6 +111,8 @@ NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
 def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
     """A network of MONAI's or of others: (batch, in_channels, h, w), or (..., slices, h, w), to logits alike.
 
+    In training it may give several, for deep supervision (`levels_of`); in evaluation it gives the first.
+
     Its ``patch``, ``mirrored`` and ``largest`` are those of its description, its ``smallest`` the smallest image
     that it takes. On a ``device`` to work on, the weights of a 2D network lie as they are the quickest: channels last
     with batch norms (3/4 of an epoch's time on a CPU), but not with instance norms (5/4).
@@ -129,6 +131,8 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
     own = ARCHITECTURES.get(network.architecture)
     if not isinstance(built, nn.Module):
         raise BadInput(f"architecture={network.architecture}: made {type(built).__name__}; expected a torch.nn.Module")
+    if own is None:
+        built.register_forward_hook(_first_in_evaluation)
     for name in ("patch", "mirrored", "largest"):
         setattr(built, name, getattr(network, name))
     if network.patch or own:
@@ -143,6 +147,24 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
     layout = torch.contiguous_format if instances else torch.channels_last
     placed: nn.Module = built.to(device, memory_format=layout)  # type: ignore[call-overload]
     return placed
+
+
+def levels_of(outputs: Any, axes: int) -> list[Tensor]:
+    """What a network gives in training, as logits by level, the first of the size of its images.
+
+    Args:
+        outputs: logits (batch, labels, ...); or with deep supervision several: a list, of any sizes, or stacked,
+            (batch, levels, labels, ...).
+        axes: of logits.
+    """
+    if not isinstance(outputs, Tensor):
+        return list(outputs)
+    return [outputs] if outputs.ndim == axes else list(outputs.unbind(1))
+
+
+def _first_in_evaluation(network: nn.Module, images: Any, outputs: Any) -> Any:
+    """Some networks of others give all levels in evaluation, too."""
+    return outputs[0] if isinstance(outputs, list | tuple) and outputs and not network.training else outputs
 
 
 def _hasten_norms(network: nn.Module) -> None:
@@ -275,23 +297,41 @@ def _check_patch(network: Network, step: int) -> None:
 
 
 def _require_masks(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where a network of others makes of an image, or patch, no logits of its size."""
+    """`BadInput` where a network of others makes of an image, or patch, no logits of its size, or cannot be trained."""
     sides = network.patch or image_size
-    built, image = initial_network(network, 0).eval(), torch.zeros(1, network.in_channels, *sides)
-    expected = (1, len(network.labels), *sides)
+    built, images = initial_network(network, 0), torch.zeros(2, network.in_channels, *sides)
     try:
-        with torch.inference_mode():
-            shape = tuple(built(image).shape)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            masks, trained = built.eval()(images[:1]), built.train()(images)
     except Exception as error:  # whatever another's code raises
         raise BadInput(
             f"architecture={network.architecture}: cannot be applied to an image of {'x'.join(map(str, sides))} "
             f"({type(error).__name__}: {error}); prepare with another --size or give it other arguments"
         ) from error
-    if shape != expected:
+    expected = (1, len(network.labels), *sides)
+    if _shape(masks) != expected:
         raise BadInput(
-            f"architecture={network.architecture}: makes logits of shape {shape} of an image; expected {expected}: one "
-            "channel for each label, of the image's size"
+            f"architecture={network.architecture}: makes logits of shape {_shape(masks)} of an image; expected "
+            f"{expected}: one channel for each label, of the image's size"
         )
+    in_training = (len(images), *expected[1:])
+    levels = levels_of(trained, len(expected)) if isinstance(trained, Tensor | list | tuple) else [trained]
+    shapes = [_shape(level) for level in levels]
+    if shapes[:1] != [in_training] or not all(_is_level(shape, in_training) for shape in shapes):
+        raise BadInput(
+            f"architecture={network.architecture}: makes {', '.join(map(str, shapes)) or 'nothing'} of two images in "
+            f"training; expected logits of shape {in_training}, or a list of logits for deep supervision, the first of "
+            "that shape, further ones smaller; give it other arguments"
+        )
+
+
+def _shape(logits: Any) -> tuple[int, ...] | str:
+    return tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+
+
+def _is_level(shape: tuple[int, ...] | str, whole: tuple[int, ...]) -> bool:
+    """Whether it is logits of the same images and labels, of any size."""
+    return not isinstance(shape, str) and len(shape) == len(whole) and shape[:2] == whole[:2]
 
 
 @dataclass(frozen=True)

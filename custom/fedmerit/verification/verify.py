@@ -9,10 +9,10 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finished
-from fedmerit.files import read_json
 from fedmerit.records.certificates import Trust, name_of, read_certificate, require_owner, subject
 from fedmerit.records.closing import CLOSING, MODELS
 from fedmerit.records.ledger import GENESIS, verified_records
+from fedmerit.records.results import read_run
 from fedmerit.records.signing import CERTIFICATE
 from fedmerit.verification.given_models import PeerModels, peer_models_of
 from fedmerit.verification.left_behind import require_last_words, require_left_behind
@@ -136,8 +136,7 @@ def _certificate(run: Path, records: Sequence[Record], trust: Trust | None) -> C
 
 
 def _engine(run: Path) -> str | None:
-    info = read_json(run / "run.json") if (run / "run.json").exists() else {}
-    return info.get("engine") if isinstance(info, dict) else None
+    return read_run(run).get("engine") if (run / "run.json").exists() else None
 
 
 def _logs(paths: Sequence[Path], trust: Trust | None) -> list[Log]:

@@ -1,9 +1,13 @@
 """What artefacts need: names and numbers of trainings, and the run folders that they plan."""
 
+from dataclasses import replace
+
+import pytest
 from run_factory import make_sites
 
 from evaluation.freeriders.attacked_runs import HONEST
 from evaluation.papers.needs import Compared, Riding, WithoutOne, WrongMasks
+from evaluation.papers.production import PAPERS, needs_of
 from evaluation.papers.study import Deal
 from fedmerit.records.results import read_run
 
@@ -13,16 +17,36 @@ TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 def test_needs_name_their_trainings():
     names = ["A", "B", "C"]
     assert WithoutOne("fedavg").cost == "N + 1"
-    assert len(WithoutOne("fedavg").keys(names)) == len(Riding("fedce").keys(names)) == 4
-    assert len(WithoutOne("fedce", with_all=False).keys(names)) == 3
+    assert len(WithoutOne("fedavg").keys(names, 5)) == len(Riding("fedce").keys(names, 5)) == 4
+    assert len(WithoutOne("fedce", with_all=False).keys(names, 5)) == 3
     assert Compared(("fedavg", "fedce"), Deal("POW", "powerlaw", into=3)).cost == "2 on POW of 3"
 
 
 def test_the_same_training_has_one_name_in_every_need():
     deal = Deal("POW", "powerlaw")
-    few, many = (Compared(labels, deal).keys([]) for labels in (("fedavg",), ("fedce", "fedavg")))
+    few, many = (Compared(labels, deal).keys([], 5) for labels in (("fedavg",), ("fedce", "fedavg")))
     assert set(few) < set(many)
-    assert not set(few) & {*Compared(("fedavg",)).keys([]), *Compared(("fedavg",), Deal("POW", "uniform")).keys([])}
+    for other in (None, Deal("UNI", "uniform"), Deal("POW", "powerlaw", into=3)):
+        assert not set(few) & set(Compared(("fedavg",), other).keys([], 5))
+
+
+def test_a_deal_into_as_many_sites_as_asked_for_is_one_that_names_their_number():
+    """Whatever the heading of its column: the run folders are the same, too."""
+    asked, named = Deal("POW", "powerlaw"), Deal("POW", "powerlaw", into=5, title="POW, 5 sites")
+    keys = [Compared(("cgsv",), deal).keys([], 5) for deal in (asked, named)]
+    assert keys == [["cgsv on POW-5"]] * 2
+    assert Compared(("cgsv",), asked).keys([], 3) == ["cgsv on POW-3"]
+    assert WrongMasks("cgsv", asked, ("inverted",)).keys([], 5) == ["cgsv on POW-5, honest", "cgsv on POW-5, inverted"]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_sites_of_one_name_are_dealt_in_one_way(paper):
+    """They lie in one folder, and trainings on them are counted once."""
+    needs = needs_of(PAPERS[paper].artefacts)
+    deals = {replace(need.deal, title="") for need in needs if getattr(need, "deal", None)}
+    for into in (3, 5, 10):
+        dealt = {replace(deal, into=deal.into or into) for deal in deals}
+        assert len({deal.folder(into) for deal in deals}) == len(dealt)
 
 
 def test_without_one_plans_every_site_left_out(study):
@@ -49,7 +73,7 @@ def test_the_last_of_the_dealt_sites_has_the_wrong_masks(study, tmp_path):
     deal = Deal("UNI", "uniform", into=2)
     need = WrongMasks("fedavg", deal, ("inverted:share=0.5",))
     assert need.cost == "2 on UNI"
-    assert need.keys([]) == [f"fedavg on {deal}, honest", f"fedavg on {deal}, inverted:share=0.5"]
+    assert need.keys([], 5) == ["fedavg on UNI-2, honest", "fedavg on UNI-2, inverted:share=0.5"]
     planned = need.prepare(study)
     assert [(one.kind, one.site) for one in planned] == [(HONEST, ""), ("inverted:share=0.5", "site-2")]
     assert read_run(planned[1].folder)["sites"] == ["site-1", "site-2"]

@@ -76,12 +76,12 @@ def test_shared_trainings_are_counted_once():
     fedce = PAPERS["fedce"]
     sites = ["A", "B", "C", "D"]
     count = {
-        name: trainings_per_seed(chosen(fedce, name), sites) for name in ("table1", "table3", "figure6", "figure5")
+        name: trainings_per_seed(chosen(fedce, name), sites, 5) for name in ("table1", "table3", "figure6", "figure5")
     }
     assert count == {"table1": 8, "table3": 13, "figure6": 4, "figure5": 5}
-    assert trainings_per_seed(chosen(fedce, "table1,table2,table6,figure3,figure8-9"), sites) == 8
-    assert trainings_per_seed(chosen(fedce, "table1,figure6,figure4,figure7"), sites) == 10 + 5
-    assert trainings_per_seed(chosen(PAPERS["cgsv"], "table1,figure3,figure7"), sites) == 36
+    assert trainings_per_seed(chosen(fedce, "table1,table2,table6,figure3,figure8-9"), sites, 5) == 8
+    assert trainings_per_seed(chosen(fedce, "table1,figure6,figure4,figure7"), sites, 5) == 10 + 5
+    assert trainings_per_seed(chosen(PAPERS["cgsv"], "table1,figure3,figure7"), sites, 5) == 36
     assert len(needs_of(chosen(fedce, "figure4,figure7"))) == 1
 
 

@@ -14,6 +14,7 @@ from evaluation.report.all_sites import write_report
 from evaluation.report.one_site import write_site_report
 from evaluation.results.bootstrap import Resampling
 from evaluation.results.run_folders import open_runs, together
+from evaluation.truth import ground_truths
 from evaluation.truth.ground_truths import write_sampling
 from evaluation.truth.sampling import Sampling
 from fedmerit.errors import BadInput
@@ -76,6 +77,15 @@ def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None
     assert found.of_methods.frame["Ceiling"].max() < 0.7
     assert "of this one seed" not in found.of_methods.caption
     assert any("no agreement can be judged" in caveat for caveat in found.caveats)
+
+
+def test_a_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, drawn = open_runs(_runs(tmp_path)), []
+    real = ground_truths.resample
+    monkeypatch.setattr(ground_truths, "resample", lambda *given: drawn.append(given) or real(*given))
+    found, _ = agreements(runs, together(runs), _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), Resampling(20))
+    assert [one.truth for one in found] == ["leave-one-out", "Shapley"]
+    assert len(drawn) == 2
 
 
 def test_of_one_seed_the_ceiling_says_so(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tables and figures of one hospital, from runs and results made for it."""
 
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -74,6 +75,34 @@ def test_its_surfaces(tmp_path: Path) -> None:
     dice = pd.read_csv(tables / "own-dice.csv").iloc[0]
     assert shown.loc["HD95 [mm]", OWN] == pytest.approx(20 - 0.2 * dice[OWN], abs=0.1)
     assert "Others, median" not in shown
+
+
+def test_what_it_takes_home_and_nobody_else(tmp_path: Path) -> None:
+    """Every other site's Dice is 0.3 lower: a mean of several would show."""
+    run = make_run(tmp_path / "run", rounds=2, surfaces=True)
+    levels = {"given": 0.7, "alone": 0.6, "finished": 0.8}
+    rows = []
+    for site, (end, level), split in product(SITES, levels.items(), ("testing", "validation")):
+        dice = level if site == OWN else level - 0.3
+        for name, value in {"dice": dice, "hd95": 20 - 20 * dice, "nsd": dice / 2}.items():
+            rows.append(Row(run.name, "fedce", 0, 1, site, name, value, f"{split}_{end}", "000", "prostate"))
+    add_rows(run, rows)
+    page = write_site_report([run], OWN)
+    tables = page.parent / "report-files" / "tables"
+    (home,) = pd.read_csv(tables / "own-taken-home.csv").to_dict("records")
+    assert home == {
+        "Method": "fedce",
+        **{"Given, Dice [%]": 70.0, "Alone, Dice [%]": 60.0, "Takes home, Dice [%]": 80.0},
+        **{f"{name}, validation Dice [%]": 100 * levels[end]
+           for name, end in (("Given", "given"), ("Alone", "alone"), ("Takes home", "finished"))},
+    }  # fmt: skip
+    (surfaces,) = pd.read_csv(tables / "own-taken-home-surfaces.csv").to_dict("records")
+    assert (surfaces["Takes home, HD95 [mm]"], surfaces["Takes home, NSD at 2 mm [%]"]) == (4.0, 40.0)
+    text = page.read_text()
+    assert f"What {OWN} takes home (finish=own)" in text
+    assert not any(site in text for site in SITES if site != OWN)
+    other = write_site_report([make_run(tmp_path / "other", rounds=2)], OWN)
+    assert not (other.parent / "report-files" / "tables" / "own-taken-home.csv").exists()
 
 
 def test_of_the_marks_its_own_alone(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from evaluation.studies.cluster import Workers
 from evaluation.truth import coalitions
 from evaluation.truth.semivalues import NOBODY, required, shapley_weights, text_of
 from evaluation.truth.utilities import coalition_utilities
+from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.configuration.run import make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -345,11 +346,39 @@ def test_a_training_that_fails_is_told_and_the_others_are_there(sites, prepare, 
     ],
 )
 def test_methods_with_a_model_per_site_are_known(name, settings):
-    """By their state before round 0, which the models they give after it bear out."""
+    """By what they are before round 0, which the models and statistics they give after it bear out."""
     config = make_configuration(name, "prostate", 2, 0, {"in_channels": 1, "labels": ["prostate"]}, settings)
-    (_, outcome), *_ = play(config.build_method(), make_rounds(rounds=1))
-    if outcome.models.ndim == 1:
+    method = config.build_method()
+    (_, outcome), *_ = play(method, make_rounds(rounds=1))
+    kept = isinstance(method, TrainsLocally) and method.keeps_own_model
+    if outcome.models.ndim == 1 and outcome.statistics != "own" and not kept:
         coalitions.require_one_model(config)
     else:
-        with pytest.raises(BadInput, match=f"method {name} gives each site a model of its own"):
+        with pytest.raises(BadInput, match=rf"^method {name}.* gives each site a model of its own"):
             coalitions.require_one_model(config)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "way"),
+    [
+        ("fedavg", {"statistics": "own"}, "leave it out, or take statistics=mean"),
+        ("fedavg", {"last_round": "own"}, "leave it out"),
+        ("silobn", {}, "add --set statistics=mean, or take a method with one model for all, such as fedavg"),
+        ("silobn", {"statistics": "own"}, "leave it out, or take statistics=mean"),
+        ("ditto", {"statistics": "mean"}, "take a method with one model for all, such as fedavg"),
+        ("cgsv", {}, "add --set reward=global, or take a method with one model for all, such as fedavg"),
+    ],
+)
+def test_a_model_per_site_is_refused_with_the_way_out_before_anything_is_written(
+    prepare, tmp_path, method, settings, way
+):
+    with pytest.raises(BadInput) as error:
+        prepare(tmp_path / "out", [GRAND, ONE], method=method, settings=settings)
+    assert str(error.value).endswith(f"sites left out of a coalition none to be tested with; {way}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rule", ["mean", "weights", "recalibrated", "frozen"])
+def test_one_model_has_statistics_of_all(prepare, tmp_path, rule):
+    """As it is, whatever the method's own rule."""
+    assert len(prepare(tmp_path / "out", [PAIR], method="silobn", settings={"statistics": rule})) == 1

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,9 +129,9 @@ def test_the_folder_of_an_additive_game_is_opened_with_its_ceilings(tmp_path):
     assert found.notes == []
     for truth in found.truths:
         assert list(truth.parts) == [0, 1]
-        assert found.ceiling(truth) == pytest.approx(1)
+        assert found.ceilings[truth.name] == pytest.approx(1)
     sampled = Truth("Shapley", {}, {0: Estimate(np.zeros(3), np.zeros(3), 9, (), "")})
-    assert math.isnan(found.ceiling(sampled))
+    assert math.isnan(replace(found, truths=[sampled]).ceilings["Shapley"])
 
 
 def test_the_ceiling_is_of_the_seeds_of_the_runs(tmp_path):
@@ -139,9 +140,9 @@ def test_the_ceiling_is_of_the_seeds_of_the_runs(tmp_path):
     rows = results.rows
     rows.loc[(rows["seed"] == 1) & rows["coalition"].str.contains("A"), "value"] += 0.1
     whole = open_truths(folder_of(tmp_path, results), SITES, [0, 1])
-    assert whole.ceiling(whole.truths[0]) < 0.9
+    assert whole.ceilings["leave-one-out"] < 0.9
     first = open_truths(tmp_path, SITES, [0])
-    assert [first.ceiling(truth) for truth in first.truths] == pytest.approx([1, 1])
+    assert first.ceilings == pytest.approx({"leave-one-out": 1, "Shapley": 1})
 
 
 def test_folders_that_hold_no_truth_are_named(tmp_path):

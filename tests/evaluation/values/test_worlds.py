@@ -1,13 +1,10 @@
-"""Worlds are dealt as they say, and smaller copies hold the same."""
+"""Worlds are dealt as they say."""
 
-import numpy as np
 import pytest
 from run_factory import make_sites
 
-from data_prep.shrinking import block_means, shrink
 from evaluation.values.worlds import KINDS, generate, make, parse
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, sha256
 from fedmerit.training.data import open_sites
 
 SOURCES = [f"site{place}" for place in range(1, 7)]
@@ -45,20 +42,3 @@ def test_a_pool_stands_for_what_it_was_made_of(tmp_path, monkeypatch):
 def test_a_world_that_is_none_is_refused(spec):
     with pytest.raises(BadInput, match="--worlds"):
         parse(spec)
-
-
-def test_a_smaller_copy_holds_means_of_blocks_and_masks_of_halves(tmp_path):
-    source = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
-    shrink(source, tmp_path / "small", 4)
-    for before, after in zip(open_sites(source), open_sites(tmp_path / "small"), strict=True):
-        after.require_arrays()
-        assert after.image_size == (4, 4)
-        assert [len(cases) for cases in after.splits.values()] == [len(cases) for cases in before.splits.values()]
-        own, small = before.cases("training")[0], after.cases("training")[0]
-        assert small.image[1, 0, 2, 3] == pytest.approx(own.image[1, 0, 8:12, 12:16].mean(), rel=1e-5)
-        assert small.label[1, 0, 2, 1] == (own.label[1, 0, 8:12, 4:8].mean() >= 0.5)
-        sums = read_json(after.path / "site.json")["checksums"]
-        assert all(sha256(after.path / name) == digest for name, digest in sums.items())
-    with pytest.raises(BadInput, match="16x16 cannot be shrunk by 3"):
-        shrink(source, tmp_path / "other", 3)
-    assert block_means(np.arange(16).reshape(4, 4), 2).tolist() == [[2.5, 4.5], [10.5, 12.5]]

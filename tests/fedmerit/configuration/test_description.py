@@ -6,11 +6,14 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError
 
 import numpy as np
+import pytest
 import torch
 
 from fedmerit.configuration import description
-from fedmerit.configuration.description import describe
+from fedmerit.configuration.description import describe, plan_of
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.errors import BadInput
+from fedmerit.files import write_json
 
 CONFIG = make_configuration("fedce", "fundus", 7, 3, TASKS["fundus"], {"combine": "plus", "lr": "0.1"})
 
@@ -49,3 +52,23 @@ def test_what_came_with_a_job_has_no_version(monkeypatch):
     told = describe("mine", CONFIG, ("A",), "prod")
     assert told["fedmerit_version"] == told["packages"]["fedmerit"] == "not installed"
     assert told["packages"]["nvflare"] == "1.0"
+
+
+def test_the_plan_of_a_run_folder_is_read_back(tmp_path):
+    write_json(tmp_path / "run.json", describe("mine", CONFIG, ("B", "A"), "sim"))
+    assert plan_of(tmp_path) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"method": "fedavg"}, "lacks plan; expected what `fedmerit run` wrote"),
+        ({"plan": {}}, "plan: method: Field required"),
+        ({"plan": CONFIG.to_dict() | {"method": "magic"}}, "method 'magic': unknown"),
+    ],
+)
+def test_a_plan_that_is_none_is_told_with_its_file(tmp_path, content, told):
+    write_json(tmp_path / "run.json", content)
+    with pytest.raises(BadInput) as error:
+        plan_of(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: {told}")

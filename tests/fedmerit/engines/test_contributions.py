@@ -54,6 +54,13 @@ def test_a_run_that_does_not_say_is_refused(trained, alone, tmp_path, changes, n
         contributions_of(run, names)
 
 
+@pytest.mark.parametrize(("content", "told"), [("[]", "holds no JSON object"), ('{"rounds": 3}', "lacks method")])
+def test_a_spoiled_run_json_is_named(tmp_path, content, told):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(BadInput, match=rf"run\.json: {told}"):
+        contributions_of(tmp_path, NAMES)
+
+
 @pytest.mark.slow
 def test_run_takes_them_and_can_be_resumed_with_them(
     fedmerit, options, alone, dice, server_sites_data, tmp_path, monkeypatch

@@ -8,6 +8,7 @@ import pytest
 import torch
 from monai.metrics import DiceMetric
 from torch import nn
+from torch.nn.functional import interpolate
 
 from fedmerit import flat
 from fedmerit.configuration.run import OPTIMIZERS, Network, Training
@@ -314,6 +315,56 @@ def test_deep_supervision_weighs_every_head(slices):
     moved = flat.named(start, flat.get_parameters(start) - before)
     assert all(moved[name].any() for name in moved if name.startswith("deep_supervision_heads"))
     assert start.eval()(torch.zeros(1, 1, 16, 16)).shape == (1, 2, 16, 16)
+
+
+class Levels(nn.Module):
+    """Logits of three sizes, as a network of others may give them, in evaluation, too."""
+
+    kind = list
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Conv2d(1, 2, 1) for _ in range(3))
+
+    def forward(self, images):
+        return self.kind(head(images[..., :: 2**level, :: 2**level]) for level, head in enumerate(self.heads))
+
+
+class Tuple(Levels):
+    kind = tuple
+
+
+@pytest.mark.parametrize("kind", [Levels, Tuple])
+def test_levels_of_other_sizes_count_half_as_much_each(kind, slices):
+    """1, 1/2 and 1/4 of the loss of each, of the masks' nearest pixels: by hand before the only step."""
+    network = Network(1, ("disc", "cup"), f"{__name__}:{kind.__name__}")
+    built = initial_network(network, 0)
+    plain = replace(TRAINING, loss="dice", batch_size=len(slices), augment=False, epochs=1)
+    images, masks = (torch.stack([pair[part] for pair in slices]) for part in (0, 1))
+    with torch.no_grad():
+        sizes = [interpolate(masks.float(), size=level.shape[2:], mode="nearest-exact") for level in built(images)]
+        losses = [build_loss("dice")(*pair) for pair in zip(built(images), sizes, strict=True)]
+    before = flat.get_parameters(built)
+    loss = train(built, slices, plain, 1e-2, seed=0)
+    assert loss == pytest.approx(float(losses[0] + losses[1] / 2 + losses[2] / 4), rel=1e-5)
+    assert all(part.any() for part in flat.named(built, flat.get_parameters(built) - before).values())
+    images = torch.randn(1, 1, 16, 16)
+    assert torch.equal(built.eval()(images), built.heads[0](images))  # evaluation takes the first
+
+
+def test_monais_segresnet_with_deep_supervision_is_trained_at_every_level(slices):
+    arguments = {"init_filters": 8, "blocks_down": [1, 1, 1], "dsdepth": 2}
+    description = Network(1, ("disc", "cup"), "SegResNetDS", arguments=arguments)
+    check_image_size(description, (16, 16))
+    network = initial_network(description, 0)
+    assert [tuple(level.shape) for level in network(torch.zeros(2, 1, 16, 16))] == [(2, 2, 16, 16), (2, 2, 8, 8)]
+    before = flat.get_parameters(network)
+    assert math.isfinite(train(network, slices, TRAINING, 1e-2, seed=0))
+    moved = flat.named(network, flat.get_parameters(network) - before)
+    heads = [name for name in moved if ".head." in name]
+    assert len(heads) == 4
+    assert all(moved[name].any() for name in heads)
+    assert network.eval()(torch.zeros(1, 1, 16, 16)).shape == (1, 2, 16, 16)
 
 
 # Networks

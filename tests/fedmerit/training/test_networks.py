@@ -3,6 +3,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from torch import nn
 
 from fedmerit import flat
 from fedmerit.configuration.run import Network
@@ -14,6 +15,7 @@ from fedmerit.training.networks import (
     check_image_size,
     cost_of,
     initial_network,
+    levels_of,
     load_network,
     output_modules,
     save_network,
@@ -136,3 +138,55 @@ def test_the_cost_is_that_of_the_network():
     wide = cost_of(replace(network, width=8), (32, 32))
     larger = cost_of(network, (64, 64))
     assert larger.operations == 4 * cost.operations < wide.operations * 4
+
+
+class Trained(nn.Module):
+    """Right in evaluation; in training it gives what is wrong with it."""
+
+    def __init__(self, in_channels, out_channels, wrong):
+        super().__init__()
+        self.head, self.wrong = nn.Conv2d(in_channels, out_channels, 1), wrong
+
+    def forward(self, images):
+        """Logits, or else."""
+        logits = self.head(images)
+        of = {
+            "dict": lambda: {"logits": logits},
+            "loss": lambda: (logits, logits.mean()),
+            "labels": lambda: [logits, logits[:, :1]],
+            "small first": lambda: [logits[..., ::2, ::2], logits],
+            "empty": list,
+        }
+        return of[self.wrong]() if self.training else logits
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("dict", "makes dict of two images in training"),
+        ("loss", r"makes \(2, 2, 16, 16\), \(\) of two images"),
+        ("labels", r"makes \(2, 2, 16, 16\), \(2, 1, 16, 16\) of two images"),
+        ("small first", r"makes \(2, 2, 8, 8\), \(2, 2, 16, 16\) of two images"),
+        ("empty", "makes nothing of two images"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_told_before_a_run(wrong, told):
+    network = Network(1, ("disc", "cup"), f"{__name__}:Trained", arguments={"wrong": wrong})
+    with pytest.raises(BadInput, match=rf"{told}.*; expected logits of shape \(2, 2, 16, 16\), or a list of logits"):
+        check_image_size(network, (16, 16))
+
+
+def test_looking_at_a_network_of_others_draws_nothing():
+    arguments = {"features": [4, 4, 8, 8, 8, 4], "dropout": 0.5}
+    before = torch.get_rng_state()
+    check_image_size(Network(1, ("disc",), "BasicUNetPlusPlus", arguments=arguments), (32, 32))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_levels_are_taken_apart():
+    logits = torch.randn(2, 3, 8, 8)
+    assert [level is logits for level in levels_of(logits, 4)] == [True]
+    assert levels_of((logits, logits[..., ::2, ::2]), 4)[1].shape == (2, 3, 4, 4)
+    stacked = levels_of(torch.stack([logits, -logits], dim=1), 4)
+    assert torch.equal(stacked[0], logits)
+    assert torch.equal(stacked[1], -logits)

@@ -81,6 +81,13 @@ def test_local_run_is_not_signed_and_its_sites_agree_all_the_same(fedmerit, trai
     assert "line 1: it is not signed" in result.stderr
 
 
+def test_a_run_json_that_says_nothing_does_not_pass_for_one_of_an_engine_that_signs_nothing(trained, tmp_path):
+    run = Path(shutil.copytree(trained(), tmp_path / "run"))
+    (run / "run.json").write_text("[]")
+    with pytest.raises(BadInput, match=r"run\.json: holds no JSON object"):
+        verify_run(run)
+
+
 def test_log_holds_what_the_site_got_sent_and_was_told(signed):
     ledger, log = lines_of(signed / "ledger.jsonl"), lines_of(log_of(signed))
     assert [(entry["round"], entry["work"]) for entry in log[:3]] == [(0, "train"), (1, "train"), (2, "train")]
