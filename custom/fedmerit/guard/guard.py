@@ -217,7 +217,7 @@ class Guard:
                 signs.stale(to_step, to_own, history.lasting, present),
                 signs.elsewhere(history.direction, present, history.verdicts.against),
                 present & history.claimed,
-                responses.missing(history.response, present, size, history.verdicts.against),
+                responses.opposed(history.response, present, size, history.verdicts.against),
             ]
         )
         known = torch.ones_like(seen)

@@ -14,19 +14,20 @@ from torch import Tensor
 
 from fedmerit.guard.rule import Rule, median_of_others
 
-PART = 0.25  # of the others' median response
+PART = -0.5  # of the others' median response
+EASED = 0.5  # times that, while a verdict stands
 SHOWN = 8.0  # times what chance gives: median response of the others that is enough to compare with
 MEMORY = 0.5  # weight of a round beside the one after it
 MOST = 0.5  # weight in the aggregation above which a site makes its own way: nothing is known of it then
 
 RULE = Rule(
     "sign: response",
-    "Where all have one model, the update does not respond to what the others moved it by: the cosine of that way and "
-    f"of how the update changed on it, reversed and mean over rounds, is under {PART:g} times the median of the "
-    f"others; {2 * PART:g} times, while a verdict stands. Where that median is under {SHOWN:g} times what chance "
-    "gives, as late in training, the sign stays as it was.",
-    "reversed signs, half of them too; noise, also beside an honest update that is sent again",
-    "a sign alone does nothing; an honest outlier responds as others do",
+    "Where all have one model, the update asks for more of what others gave the model: the cosine of that way and of "
+    f"how the update changed on it, reversed and mean over rounds, is under {PART:g} times the median of the others; "
+    f"{EASED * PART:g} times, while a verdict stands. Where that median is under {SHOWN:g} times what chance gives, as "
+    "late in training, the sign stays as it was.",
+    "reversed signs",
+    "a sign alone does nothing; an honest outlier asks for less, or for nothing",
 )
 
 
@@ -101,7 +102,7 @@ def compared(responses: Tensor, present: Tensor, size: int) -> Tensor:
     return known & (median_of_others(responses, known) > shown)
 
 
-def missing(responses: Tensor, present: Tensor, size: int, against: Tensor) -> Tensor:
-    """(n,) bool: who does not respond; of those that a verdict stands ``against`` (n,) twice as much is asked."""
+def opposed(responses: Tensor, present: Tensor, size: int, against: Tensor) -> Tensor:
+    """(n,) bool: whose updates point along; less is enough of those that a verdict stands ``against`` (n,)."""
     usual = median_of_others(responses, present & responses.isfinite())
-    return compared(responses, present, size) & (responses < PART * usual * torch.where(against, 2, 1))
+    return compared(responses, present, size) & (responses < PART * usual * torch.where(against, EASED, 1.0))

@@ -48,13 +48,14 @@ def test_who_was_away_is_compared_over_the_whole_way():
 
 
 def test_the_sign_needs_others_who_respond_more_than_by_chance():
-    said, nobody, size = torch.tensor([0.4, 0.4, 0.4, 0.09]).double(), torch.zeros(4).bool(), 10_000
+    said, nobody, size = torch.tensor([0.4, 0.4, 0.4, -0.21]).double(), torch.zeros(4).bool(), 10_000
     here = ~nobody
-    assert responses.missing(said, here, size, nobody).tolist() == [False, False, False, True]
-    assert not responses.missing(said.clamp(min=0.11), here, size, nobody).any()
-    assert responses.missing(said.clamp(min=0.11), here, size, torch.tensor([False, False, False, True]))[3]
-    assert not responses.missing(said, here, 300, nobody).any()  # 8 / √300 = .46
-    assert not responses.missing(said, torch.tensor([True, False, False, True]), size, nobody).any()
+    assert responses.opposed(said, here, size, nobody).tolist() == [False, False, False, True]
+    for less in (-0.19, 0.0):  # half of the others' is not reached; who does not respond is no attacker
+        assert not responses.opposed(said.clamp(min=less), here, size, nobody).any()
+    assert responses.opposed(said.clamp(min=-0.11), here, size, torch.tensor([False, False, False, True]))[3]
+    assert not responses.opposed(said, here, 300, nobody).any()  # 8 / √300 = .46
+    assert not responses.opposed(said, torch.tensor([True, False, False, True]), size, nobody).any()
 
 
 def played(change, until=ROUNDS, rounds=ROUNDS, site=5):
@@ -114,11 +115,20 @@ def test_honest_sites_respond_and_so_does_an_outlier():
     assert history.verdicts.lasted[2, 3] >= 3  # another direction is all there is
 
 
-@pytest.mark.parametrize("change", [half, lambda update, number: -update], ids=["half", "all"])
-def test_reversed_signs_are_judged_and_only_they(change):
-    assert played(change).verdicts.against.tolist() == [False] * 5 + [True]
+def turned(update, number):
+    return -update
+
+
+def test_reversed_signs_are_judged_and_only_they():
+    assert played(turned).verdicts.against.tolist() == [False] * 5 + [True]
+
+
+def test_half_the_signs_reversed_look_like_a_site_that_does_not_respond_and_are_not_judged():
+    history = played(half)
+    assert abs(history.response[5]) < 0.4 * history.response[:5].median()
+    assert not history.verdicts.against.any()
 
 
 def test_who_stops_is_paid_again():
-    assert played(half, until=5, rounds=7).verdicts.against[5]
-    assert not played(half, until=5, rounds=14).verdicts.against.any()
+    assert played(turned, until=5, rounds=7).verdicts.against[5]
+    assert not played(turned, until=5, rounds=14).verdicts.against.any()
