@@ -122,7 +122,7 @@ Cluster = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS|slurm", help="Where to train: docs/clusters.md.", show_default="this machine"),
 ]
-Threads = Annotated[int | None, typer.Option(help="Sites at work at a time.", show_default="all; local: cores")]
+Threads = Annotated[int | None, typer.Option(help="Sites at work at a time.", show_default="cores")]
 Device = Annotated[str | None, typer.Option(help="cuda:0 for all, or SITE=cuda:0,SITE=cpu.", show_default="auto")]
 ServerSites = Annotated[
     Path | None,

@@ -10,11 +10,12 @@ from evaluation.benchmarks.benchmark import Benchmark, Measure, bars
 from evaluation.benchmarks.measured_command import measure
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.training.data import open_sites
 
 CASES: Mapping[str, str] = {
     "steps": "forward, backward, optimiser and two validations of the same work, nothing else",
     "local": "FedMerit, local engine",
-    "sim": "FedMerit on NVFlare's simulator, a thread a site",
+    "sim": "FedMerit on NVFlare's simulator, all sites at work at a time",
     "sim-2": "the same with --threads 2",
     "peer": "NVFlare's FedCERecipe with a client after its documentation, torch's default threads",
     "peer-1": "the same with torch.set_num_threads(1)",
@@ -59,7 +60,7 @@ def _case(case: str, out: Path, sites: Path, rounds: int, settings: Mapping[str,
         shutil.rmtree(work, ignore_errors=True)
         run, ends = work / "run", work / "ends.txt"
         engine = "sim" if case.startswith("sim") else "local"
-        threads = 2 if case == "sim-2" else None
+        threads = {"sim": len(open_sites(sites)), "sim-2": 2}.get(case)
         chosen = {"augment": "false", **settings}
         runs.create(run, "fedce", sites, rounds, engine=engine, threads=threads, settings=chosen)
         if case.startswith("peer"):

@@ -23,6 +23,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.requirements import require_patience, require_sites, require_sites_apart
 from fedmerit.files import LOCK, held, write_json
+from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.results import read_run
@@ -297,8 +298,13 @@ def execute(
         else:
             from fedmerit.flare.simulation import run_simulator
 
-            root, threads = Path(info["sites_folder"]), min(threads or len(names), len(names))
-            run_simulator(config, names, root, run, threads, device, on_round, lock, of_server, attacks)
+            root, at_work = Path(info["sites_folder"]), min(threads or _at_work(config, names), len(names))
+            run_simulator(config, names, root, run, at_work, device, on_round, lock, of_server, attacks)
+
+
+def _at_work(config: RunConfiguration, sites: Sequence[str]) -> int:
+    """Sites at work at a time on the simulator: as many as there are cores for; all where they ask each other."""
+    return len(sites) if from_site_to_site(config.build_method()) else max(1, cores() // config.training.cpu_threads)
 
 
 def _folders(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:

@@ -1,7 +1,4 @@
-"""The sim engine: one job on NVFlare's simulator, in a process of its own, followed by its ledger.
-
-``python -m fedmerit.flare.simulation RUN WORKSPACE THREADS SITE...`` is that process.
-"""
+"""The sim engine: one job on NVFlare's simulator, in a process of its own (`simulator.py`), followed by its ledger."""
 
 import os
 import re
@@ -15,20 +12,17 @@ from typing import Any
 from uuid import uuid4
 
 import psutil
-from nvflare.recipe.sim_env import SimEnv
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.files import read_json, write_json
-from fedmerit.flare.recipe import MeritRecipe, site_policy
 from fedmerit.flare.turns import TURNS
 from fedmerit.machine import free_memory
 from fedmerit.records.ledger import Ledger
 from fedmerit.training import place
 
 POLL = 0.3  # seconds
-SITE_MEMORY = 0.8e9  # bytes of a site's process, NVFlare, PyTorch and MONAI loaded
+SITE_MEMORY = 0.3e9  # bytes of a site's process beyond what it shares with the others; 0.15 where networks are small
 FREE_SHARE = 0.8  # of what is free, to count on
 FAULT = re.compile(r"ERROR|Error:|(BadInput|RunFailed|Exception):")  # the last: of this package
 MARK = "FEDMERIT_SIMULATION"  # variable by which all processes of one simulation are known
@@ -53,7 +47,7 @@ def run_simulator(
         sites: names of the sites.
         root: the folder of their site folders.
         run: the run folder, with run.json.
-        threads: sites at work at a time. Each has a process, where memory allows; else a new one for every task.
+        threads: sites at work at a time. Each site has a process, where memory allows; else a new one for every task.
         devices: setting as `fedmerit.training.place.device_of` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
@@ -79,7 +73,7 @@ def run_simulator(
         if threads < len(sites) and len(sites) * SITE_MEMORY <= FREE_SHARE * free_memory():
             workspace.mkdir(parents=True, exist_ok=True)
             here[TURNS], threads = f"{threads}:{workspace.resolve()}", len(sites)
-        command = [sys.executable, "-m", "fedmerit.flare.simulation", str(run), str(workspace), str(threads), *sites]
+        command = [sys.executable, "-m", "fedmerit.flare.simulator", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command, env=os.environ | here, stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock]
@@ -114,17 +108,3 @@ def _what_happened(log: Path, workspace: Path) -> str:
     told = [line for line in lines if FAULT.search(line)]
     last = "\n".join(told[-5:] or ["no error in its log, which ends with:", *lines[-5:]])
     return f"the simulator ended before the run did:\n{last}\nlogs: {log}, and by site below {workspace}"
-
-
-def main(run: str, workspace: str, threads: str, *sites: str) -> None:
-    """The child process: where images and the run lie stands in its environment."""
-    info = read_json(Path(run) / "run.json")
-    waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
-    privacy, track = info.get("privacy", []), info.get("track", [])
-    recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", *waiting, len(sites), privacy, track)
-    write_json(Path(workspace) / recipe.name / "local" / "resources.json", site_policy(track=bool(track)))
-    recipe.execute(SimEnv(clients=list(sites), num_threads=int(threads), workspace_root=str(Path(workspace).resolve())))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -15,7 +15,7 @@ TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 
 
 def test_every_case_is_a_command_of_its_own_on_the_same_work(tmp_path, monkeypatch, undrawn):
-    sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
+    sites = make_sites(tmp_path / "sites", ("Alder", "Birch", "Cedar"), size=16)
     found = {}
 
     def measure(command, ends):
@@ -35,7 +35,7 @@ def test_every_case_is_a_command_of_its_own_on_the_same_work(tmp_path, monkeypat
         assert command[3:] == [str(work / "run"), str(work / "ends.txt"), *more]
         assert (run["method"], run["rounds"], run["engine"]) == ("fedce", 3, "sim" if "sim" in case else "local")
         assert run["plan"]["training"]["augment"] is False
-    assert found["sim-2"][1]["threads"] == 2
+    assert (found["sim"][1]["threads"], found["sim-2"][1]["threads"]) == (3, 2)
     table = benchmark.table.set_index(["case", "quantity"])["median"]
     assert table[:, "seconds per round"].to_dict() == {case: place + 1 for place, case in enumerate(CASES)}
     assert {file.stem for file in (tmp_path / "out").glob("*.png")} == {"speed-seconds", "speed-memory"}

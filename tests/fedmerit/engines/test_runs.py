@@ -14,6 +14,7 @@ import torch
 from gate import Gate
 from stopping import stop_at
 
+from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
@@ -196,6 +197,20 @@ def test_resume_of_a_finished_run_trains_nothing(fedmerit, trained, tmp_path, as
     assert contents(run) == before
 
 
+@pytest.mark.parametrize(
+    ("method", "settings", "expected"),
+    [
+        ("fedavg", {}, 2),
+        ("fedavg", {"cpu_threads": 2}, 1),
+        ("cycle", {"exchange": "peer"}, 3),  # each has to be there to be asked
+    ],
+)
+def test_as_many_simulated_sites_are_at_work_as_there_are_cores_for(monkeypatch, method, settings, expected):
+    monkeypatch.setattr(runs, "cores", lambda: 2)
+    config = make_configuration(method, "prostate", 100, 0, TASKS["prostate"], settings)
+    assert runs._at_work(config, ["site1", "site2", "site3"]) == expected
+
+
 # Real processes, really killed
 
 
@@ -214,7 +229,7 @@ def started(scripts, options, tmp_path, kill, wait_for):
 
         def far_enough() -> bool:
             assert process.poll() is None, (tmp_path / "output.txt").read_text()
-            return run.exists() and len(Ledger(run / "ledger.jsonl").records) >= records
+            return (run / "run.json").exists() and len(Ledger(run / "ledger.jsonl").records) >= records
 
         try:
             wait_for(far_enough, 600)

@@ -1,0 +1,191 @@
+"""NVFlare's simulator as one program: server and sites are forked from a process that has imported everything, once.
+
+NVFlare's own begins a program for every site, which imports PyTorch and MONAI by itself and sleeps for two seconds
+after every task. What server and sites do, and send each other, is NVFlare's either way.
+
+``python -m fedmerit.flare.simulator RUN WORKSPACE THREADS SITE...`` is that process; where images and the run lie
+stands in its environment.
+"""
+
+import copy
+import gc
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch._dynamo  # noqa: F401  # the first step of an optimiser imports it, 90 MB: here once for all sites
+from nvflare.apis.fl_constant import ConfigVarName, FLContextKey, SystemConfigs, WorkspaceConstants
+from nvflare.apis.workspace import Workspace
+from nvflare.fuel.hci.server.authz import AuthorizationService
+from nvflare.fuel.sec.audit import AuditService
+from nvflare.fuel.utils import log_utils
+from nvflare.fuel.utils.config_service import ConfigService
+from nvflare.private.fed.app.simulator.simulator_runner import SimulatorRunner
+from nvflare.private.fed.app.simulator.simulator_worker import ClientTaskWorker
+from nvflare.private.fed.app.utils import init_security_content_service
+from nvflare.private.fed.simulator.simulator_audit import SimulatorAuditor
+from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
+from nvflare.private.fed.utils.fed_utils import fobs_initialize, register_ext_decomposers
+from nvflare.recipe.sim_env import SimEnv
+from nvflare.security.security import EmptyAuthorizer
+
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.files import read_json, write_json
+from fedmerit.flare.recipe import MeritRecipe, site_policy
+from fedmerit.workers import end_with_parent
+
+POLL = 0.1  # seconds between two looks of an idle site for a task
+SiteProcess = tuple[ForkProcess, Connection]  # by which it is told
+
+
+class ForkedSites(SimulatorRunner):
+    """NVFlare's simulator of a job, its sites in forked processes that each live as long as the run.
+
+    Args:
+        job: an exported job folder.
+        workspace: NVFlare's folder of the simulation.
+        sites: by name what `forked` gave.
+        patient: whether rounds end without a site that is gone; else the run ends.
+    """
+
+    def __init__(self, job: Path, workspace: Path, sites: Mapping[str, SiteProcess], patient: bool):
+        log_config = os.environ.get(log_utils.FL_LOG_LEVEL, log_utils.LogMode.CONCISE)
+        super().__init__(str(job), str(workspace), clients=",".join(sites), threads=len(sites), log_config=log_config)
+        self.sites, self.patient = sites, patient
+
+    def client_run(self, server_custom_folder: str, clients: Sequence[Any], gpu: str | None) -> None:
+        """NVFlare calls it once the server is there, and ends the server after it."""
+        for client in clients:
+            self.sites[client.client_name][1].send(self._told(client))
+        processes = {site: process for site, (process, _) in self.sites.items()}
+        for death in deaths(processes):
+            self.logger.error(death)
+            if not self.patient:  # its round would never end; what the log tells last is why
+                os._exit(1)
+
+    def _told(self, client: Any) -> tuple[Namespace, Any, dict[str, Any]]:
+        """What a site's process needs to know, as NVFlare's simulator tells its own."""
+        workspace = Path(self.args.workspace)
+        log_config = workspace / "local" / WorkspaceConstants.LOGGING_CONFIG
+        args = Namespace(
+            workspace=str(workspace / client.client_name),
+            logging_config=self.args.log_config or str(log_config),
+            client=client.client_name,
+            token=client.token,
+            simulator_root=self.simulator_root,
+            root_url=str(client.cell.get_root_url_for_child()),
+            parent_url=str(client.cell.get_internal_listener_url()),
+            decomposer_module=ConfigService.get_str_var(ConfigVarName.DECOMPOSER_MODULE, SystemConfigs.RESOURCES_CONF),
+        )
+        deploy = copy.deepcopy(self.deploy_args)
+        deploy.workspace = args.workspace
+        return args, deploy, self.build_ctx | {"client_name": client.client_name}
+
+
+def forked(sites: Sequence[str]) -> dict[str, SiteProcess]:
+    """By name a process for every site, waiting to be told what it needs to know.
+
+    To be called before this process has threads or has computed anything: neither survives a fork.
+    """
+    gc.collect()
+    gc.freeze()  # no collection writes to what the processes share
+    context, processes = multiprocessing.get_context("fork"), {}
+    for site in sites:
+        ours, its = context.Pipe()
+        processes[site] = context.Process(target=_site, args=(its,)), ours
+        processes[site][0].start()
+    return processes
+
+
+def deaths(processes: Mapping[str, ForkProcess]) -> Iterator[str]:
+    """Which site's process died, and how, as it happens; ends when all processes have ended."""
+    running: dict[object, tuple[str, ForkProcess]] = {one.sentinel: (site, one) for site, one in processes.items()}
+    while running:
+        for sentinel in wait([process.sentinel for _, process in running.values()]):
+            site, process = running.pop(sentinel)
+            process.join()
+            if process.exitcode:
+                yield f"the process of site {site} ended with exit code {process.exitcode}"
+
+
+def _site(connection: Connection) -> None:
+    """A site's process, until the server ends the run."""
+    end_with_parent()
+    status = 1
+    try:
+        _serve(*connection.recv())
+        status = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # whatever threads NVFlare left
+
+
+def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
+    """What NVFlare's program of a simulated site does, which takes these; it looks for its next task at once."""
+    workspace = Workspace(args.workspace, site_name=args.client)
+    os.chdir(args.workspace)
+    for folder in (WorkspaceConstants.STARTUP_FOLDER_NAME, WorkspaceConstants.SITE_FOLDER_NAME):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    log_utils.dynamic_log_config(args.logging_config, args.workspace, workspace.get_log_config_file_path())
+    fobs_initialize(workspace, job_id=SimulatorConstants.JOB_NAME)
+    register_ext_decomposers(args.decomposer_module)
+    AuthorizationService.initialize(EmptyAuthorizer())
+    AuditService.the_auditor = SimulatorAuditor()
+    init_security_content_service(args.workspace)
+    worker = ClientTaskWorker()
+    client = worker._create_client(args, build, deploy)
+    worker.create_client_engine(client, deploy)
+    worker.create_client_runner(client)
+    with client.run_manager.new_context() as fl_ctx:
+        runner = fl_ctx.get_prop(FLContextKey.RUNNER)
+    while not runner.run_abort_signal.triggered:
+        with client.run_manager.new_context() as fl_ctx:
+            _, worked = runner.fetch_and_run_one_task(fl_ctx)
+        if not worked:
+            time.sleep(POLL)
+    runner.end_run_events_sequence()
+    client.cell.stop()
+
+
+def main(run: str, workspace: str, threads: str, *names: str) -> None:
+    """Simulate the run: its sites in forked processes, or NVFlare's way where there are fewer ``threads`` than sites.
+
+    That is a new program for every site and task, which needs the memory of no more than ``threads``.
+    """
+    can_fork = sys.platform == "linux"  # elsewhere not what has been imported
+    sites = forked(names) if can_fork and int(threads) == len(names) else None
+    info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
+    waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
+    privacy, track = info.get("privacy", []), info.get("track", [])
+    recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", *waiting, len(names), privacy, track)
+    write_json(root / recipe.name / "local" / "resources.json", site_policy(track=bool(track)))
+    if sites is None:
+        recipe.execute(SimEnv(clients=list(names), num_threads=int(threads), workspace_root=str(root)))
+        return
+    with TemporaryDirectory() as folder:
+        recipe.export(folder)
+        simulator = ForkedSites(Path(folder) / recipe.name, root / recipe.name, sites, patient=waiting[1] > 0)
+        status = simulator.simulator_run_main()
+    sys.stdout.flush()
+    os._exit(status)  # whatever threads NVFlare left: server and sites have ended, and all is written
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # an ordinary end would wait for the sites, which wait to be told
