@@ -27,10 +27,11 @@ from cli.app import (
     specs_of,
     with_contributions,
 )
-from fedmerit.configuration.recipes import ROUNDS, guarded
+from fedmerit.configuration.recipes import PAPER, PRESETS, ROUNDS, guarded
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
+    from fedmerit.configuration.recipes import Preset
     from fedmerit.parameters import Rule
 
 COLUMNS = {  # of the table of methods, by the field of `About`
@@ -48,7 +49,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="One of them: what its parameters are.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table as it stands in docs/methods.md.")] = False,
 ) -> None:
-    """The methods and how they differ; or what --set takes with one: its parameters, and those of every method."""
+    """The methods and how they differ; or what --set takes with one: its parameters, those of all, its preset."""
     if markdown:
         typer.echo(markdown_of_methods())
         return
@@ -84,10 +85,23 @@ def _tables_of_parameters(name: str) -> list[Table]:
 
     if name not in METHODS:
         raise BadInput(f"method {name!r}: unknown; expected one of {', '.join(METHODS)}")
+    preset = PRESETS.get(name)
     return [
         _table_of_parameters(f"Parameters of {name}", {"": METHODS[name]}),
         _table_of_parameters("Parameters of every method; the guard is off in compare and studies", OF_EVERY_METHOD),
+        *([_table_of_preset(preset)] if preset else []),
     ]
+
+
+def _table_of_preset(preset: "Preset") -> Table:
+    table = Table(title=f"--preset {PAPER}", title_justify="left")
+    for header in ("parameter", "value"):
+        table.add_column(header)
+    table.add_row("stated in", preset.source)
+    table.add_row("rounds", f"{preset.rounds}: add --rounds {preset.rounds}")
+    for name, value in {**preset.parameters, **preset.training}.items():
+        table.add_row(name, _text(value))
+    return table
 
 
 def _table_of_parameters(title: str, groups: Mapping[str, type[Any]]) -> Table:

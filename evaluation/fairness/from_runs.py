@@ -16,6 +16,12 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.records.results import read_results
 
+ONE_MODEL = "Dice is the same for all sites"  # as `measures.undefined` puts it
+APART = (
+    "all sites have one model; the papers have each train once more at the end: run it with --set last_round=own, or "
+    "METHOD:last_round=own among the methods of compare"
+)
+
 
 def study(
     paths: Sequence[Path],
@@ -169,7 +175,11 @@ def _undefined(found: Fairness) -> list[str]:
     for row in found.measured[found.measured["note"] != ""].to_dict("records"):
         names, methods = reasons.setdefault((row["table"], row["note"]), ({}, {}))
         names[row["measure"]] = methods[row["method"]] = None
+    one_model = {method for (_, note), (_, methods) in reasons.items() if ONE_MODEL in note for method in methods}
     return [
-        f"fairness-{table}: {', '.join(names)} undefined for {', '.join(methods)}: {note}"
-        for (table, note), (names, methods) in reasons.items()
+        *(
+            f"fairness-{table}: {', '.join(names)} undefined for {', '.join(methods)}: {note}"
+            for (table, note), (names, methods) in reasons.items()
+        ),
+        *([f"{', '.join(sorted(one_model))}: {APART}"] if one_model else []),
     ]

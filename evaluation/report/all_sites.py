@@ -80,7 +80,7 @@ def write_report(
         trained=trained(opened),
         title=_title(honest),
         method=method,
-        answers=_answers(judged, method, agreed),
+        answers=_answers(judged, method, agreed, results),
         facts=summary.facts(results),
         sentences=[*summary.sentences(results), *_judged(honest), *_suspected(suspicions.frame, honest)],
         of_methods=summary.method_by_method(results),
@@ -107,15 +107,19 @@ def write_report(
     return out
 
 
-def _answers(judged: Sequence[Hospital], method: str | None, agreed: Sequence[Agreement]) -> list[str]:
+def _answers(
+    judged: Sequence[Hospital], method: str | None, agreed: Sequence[Agreement], results: Results
+) -> list[str]:
     """Who made it better, and by how much, in a few sentences."""
     if method is None:
         return ["No run trains hospitals together: there is nothing to gain or to give."]
     shares, seeds = {one.name: one.share for one in judged}, min(one.share_seeds for one in judged)
     said = [judgements.overall({one.name: one.verdict for one in judged}, method), judgements.of_most(shares, seeds)]
+    tested = results.dice.sites["cases"]
     for one in agreed:
         values = {str(site): value / 100 for site, value in one.values.mean().items()}
-        said.append(judgements.of_values(values, one.truth, len(one.values)))
+        cases = int(tested.min()) if len(tested) else 0
+        said.append(judgements.of_values(values, one.truth, len(one.values), cases))
     return list(filter(None, said))
 
 

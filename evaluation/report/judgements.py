@@ -123,6 +123,8 @@ def overall(found: Mapping[str, Verdict], method: str) -> str:
     if sites := places[Verdict.UNJUDGED]:
         told.append(f"{', '.join(sites)} cannot be judged by so few cases or seeds")
     if sites := places[Verdict.UNKNOWN]:
+        if len(sites) == len(found):
+            return f"Whether the hospitals are better together by {method} than alone is not known."
         told.append(f"of {', '.join(sites)} it is not known")
     return f"Of {len(found)} hospitals that train together by {method}, {listed(told)}."
 
@@ -152,13 +154,14 @@ def of_most(shares: Mapping[str, Measured], seeds: int) -> str:
     return f"{text}. Their intervals over {seeds} seeds overlap: they cannot be told apart."
 
 
-def of_values(values: Mapping[str, float], truth: str, seeds: int) -> str:
+def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -> str:
     """Whose absence costs most, by a ground truth; nothing where it says nothing of two hospitals.
 
     Args:
         values: by hospital, fractions of Dice.
         truth: what the values are.
         seeds: that they rest on.
+        cases: test cases of the hospital that has the fewest, of any seed.
     """
     known = {site: value for site, value in values.items() if not isnan(value)}
     if len(known) < 2:
@@ -170,7 +173,11 @@ def of_values(values: Mapping[str, float], truth: str, seeds: int) -> str:
         f"By {truth} values {listed(most)} {_is(most)} worth most to all ({points(known[most[0]])} points of mean Dice"
         f"{_each(most)}) and {listed(least)} least ({points(known[least[0]])}{_each(least)})"
     )
-    return f"{text}. This is one seed: the order may be chance." if seeds < FEWEST_SEEDS else f"{text}."
+    if seeds < FEWEST_SEEDS:
+        return f"{text}. This is one seed: the order may be chance."
+    if cases < FEWEST_CASES:
+        return f"{text}. With {cases} test {'case' if cases == 1 else 'cases'} at a hospital the order may be chance."
+    return f"{text}."
 
 
 def of_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:

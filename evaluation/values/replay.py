@@ -17,10 +17,12 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.evaluating import candidate_task, evaluate_models
 from fedmerit.federation.observing_rounds import UPDATES, KeptRound, Observers, kept_rounds
 from fedmerit.federation.recorder import OBSERVED, observed_rows
+from fedmerit.federation.statistics_rules import RoundStatistics, estimates, of_candidates, rule_of_candidates
 from fedmerit.files import write_text
 from fedmerit.records.results import COLUMNS, Row, read_run, read_table
 from fedmerit.training.data import SiteFolder
 from fedmerit.training.networks import build_network
+from fedmerit.training.patches import samples_of
 from fedmerit.training.place import pick_device
 from fedmerit.values.observing import Observation
 
@@ -101,14 +103,16 @@ def _evaluated(
     folders: Sequence[SiteFolder],
     device: str,
 ) -> list[Row]:
-    number = kept.view.round
-    task = candidate_task(observation.candidates, kept.buffers, kept.statistics, None, number, "validation")
+    number, candidates, network = kept.view.round, observation.candidates, config.network
+    there = RoundStatistics(kept.buffers, kept.statistics, weights=kept.view.weights)
+    rule = rule_of_candidates(config.training, number, config.build_method())
     torch.set_num_threads(config.training.cpu_threads)
-    network = build_network(config.network, pick_device(device, "values"))
-    answers = {
-        folder.name: evaluate_models(network, folder.cases("validation"), task, config)
-        for folder, present in zip(folders, kept.view.reports.present.tolist(), strict=True)
-        if present
-    }
+    built = build_network(network, pick_device(device, "values"))
+    answers = {}
+    for row, folder in enumerate(folders):
+        if kept.view.reports.present[row]:
+            task = candidate_task(candidates, of_candidates(candidates, there, rule, row), number, "validation")
+            own = samples_of(folder.cases("training"), network.patch) if estimates(config.training) else None
+            answers[folder.name] = evaluate_models(built, folder.cases("validation"), task, config, own)
     sites = [folder.name for folder in folders]
     return observed_rows((run.name, config.method, config.seed, number), name, sites, observation.coalitions, answers)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from made_photographs import write_photographs
 
+from fedmerit.configuration.recipes import PRESETS
 from fedmerit.configuration.run import Network, Training
 from fedmerit.guard.settings import Guarding
 from fedmerit.methods.registry import METHODS
@@ -44,6 +45,21 @@ def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeyp
     assert re.search(r" lr +│ 0.001 +│ above 0 ", result.output)
     shown = {"cffl": ("above 0, at most 1", "one of sparse, global", "true or false", "0.166667")}
     assert all(told in result.output for told in shown.get(method, ()))
+
+
+@pytest.mark.parametrize("method", ["qfedavg", "rr", "fedavg"])
+def test_methods_tells_how_the_paper_of_one_trains_it(fedmerit, monkeypatch, method):
+    monkeypatch.setattr("cli.app.console.width", 400)
+    result = fedmerit("methods", method)
+    preset = PRESETS.get(method)
+    assert ("--preset paper" in result.output) == bool(preset)
+    if preset:
+        assert preset.source in result.output
+        assert f"--rounds {preset.rounds}" in result.output
+        said = result.output.split("--preset paper")[1]
+        for name, value in {**preset.training, **preset.parameters}.items():
+            shown = f"{value:g}" if isinstance(value, float) else value
+            assert re.search(rf" {name} +│ {re.escape(str(shown))} ", said)
 
 
 def test_methods_of_an_unknown_one_lists_them(fedmerit):

@@ -40,6 +40,14 @@ class Preset:
 
 
 _SGD = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
+_CIFAR = {  # Table 4, Xu et al. 2021: "framework-independent", of CGSV and of what it is compared with
+    **_SGD,
+    "lr": 0.015,
+    "schedule": "step",
+    "decay": 0.977,
+    "decay_every": 1,
+    "batch_size": 128,
+}
 PAPER = "paper"  # the preset of the run's own method
 PRESETS: Mapping[str, Preset] = {  # by method; of several data sets CIFAR-10's, the nearest to slices
     "fedce": Preset(
@@ -51,7 +59,7 @@ PRESETS: Mapping[str, Preset] = {  # by method; of several data sets CIFAR-10's,
     "cgsv": Preset(
         "Xu et al. 2021, Table 4 and Section 5; decay counted in rounds, local epochs not stated",
         200,
-        {**_SGD, "lr": 0.015, "schedule": "step", "decay": 0.977, "decay_every": 1, "batch_size": 128},
+        _CIFAR,
         {"alpha": 0.95, "gamma": 0.15},
     ),
     "fedave": Preset(
@@ -72,6 +80,34 @@ PRESETS: Mapping[str, Preset] = {  # by method; of several data sets CIFAR-10's,
         {**_SGD, "momentum": 0.9, "lr": 0.1, "schedule": "step", "decay": 0.1, "decay_every": 25, "batch_size": 128},
         {"alpha": 0.5, "lambda0": 50.0, "tau_opt": 0.25, "tau_max": 0.75, "warmup": 25},
     ),
+    "eci": Preset(
+        "Xu et al. 2021, Section 4.1 and Table 4, who compare with it; truncation and local epochs not stated",
+        200,
+        _CIFAR,
+        {"unrewarded": "nothing"},
+    ),
+    "cffl": Preset(
+        "Lyu et al. 2020, as its authors' code for CIFAR-10; training of Xu et al. 2021, Table 4, who compare with it",
+        200,
+        _CIFAR,
+        {"alpha": 5.0, "coef": 1 / 3, "clip": 1e-3},
+    ),
+    "rffl": Preset(
+        "Xu and Lyu 2021, as its authors' code for CIFAR-10; batch size not stated, that of CGSV",
+        200,
+        {**_CIFAR, "epochs": 3},
+        {"alpha": 0.95, "gamma": 0.15, "coef": 1 / 3, "warmup": 10},
+    ),
+    "qfedavg": Preset(
+        "Li et al. 2020, Algorithm 2 with L = 1/lr, lr of its authors' code; q is tuned there; batch size not stated, "
+        "rounds neither, those of CGSV",
+        200,
+        {**_SGD, "lr": 0.01, "epochs": 1},
+        {"rule": "exact", "L": 100.0},
+    ),
+    "dw": Preset("Xu et al. 2021, Section 4.1 and Table 4; by what n is divided not stated", 200, _CIFAR, {}),
+    "eu": Preset("Xu et al. 2021, Section 4.1 and Table 4; how the sign turns not stated", 200, _CIFAR, {}),
+    "rr": Preset("Xu et al. 2021, Section 4.1 and Table 4; how turns are taken not stated", 200, _CIFAR, {}),
 }
 
 

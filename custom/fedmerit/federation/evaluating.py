@@ -107,31 +107,20 @@ def evaluate_models(
 
 def candidate_task(
     candidates: Candidates,
-    trained: Sequence[Buffers],
-    sent_out: Buffers,
-    held: Sequence[Buffers] | None,
+    statistics: tuple[tuple[Buffers, ...], Tensor],
     round: int,
     split: str,
     ledger: str = GENESIS,
 ) -> Evaluation:
-    """The evaluation of candidate models on a split.
-
-    Each has the mean of its sites' ``trained`` BatchNorm statistics; one that no site has a share in those that were
-    ``sent_out``, or of those that sites ``held`` the mean by `Candidates.received`.
-    """
-    beside, shares = [sent_out], (~candidates.shares.any(dim=1, keepdim=True)).double()
-    if held is not None and candidates.received is not None:
-        beside, shares = list(held), candidates.received
-    shares = torch.cat([candidates.shares, shares], dim=1)
-    used = shares.any(dim=0).nonzero().flatten().tolist()
-    there = [*trained, *beside]
+    """The evaluation of candidate models on a split, with ``statistics`` of `statistics_rules.of_candidates`."""
+    buffers, shares = statistics
     return Evaluation(
         round=round,
         split=split,
         models=candidates.models,
         mixtures=candidates.mixtures,
-        buffers=tuple(there[place] for place in used),
-        shares=shares[:, used],
+        buffers=buffers,
+        shares=shares,
         bins=candidates.bins,
         ledger=ledger,
     )

@@ -15,6 +15,7 @@ from fedmerit.federation.exchange import Exchange, FaultOf, Moment
 from fedmerit.federation.guarding import Admission, Guarding
 from fedmerit.federation.recorder import Admitted, Replies
 from fedmerit.federation.server_models import Models, ModelsInTheClear
+from fedmerit.federation.statistics_rules import RoundStatistics, estimates, of_candidates, rule_of_candidates
 from fedmerit.federation.submodels import mean_importance
 from fedmerit.training.data import SERVER_SPLIT, Case
 from fedmerit.training.networks import build_network
@@ -53,34 +54,39 @@ class Evaluator:
         self, candidates: Candidates, admitted: Admitted, admission: Admission, clock: Clock
     ) -> Generator[Exchange, None, tuple[CandidateResults, Admitted]]:
         """What the server validation set says of candidate models, and what counts of the round with that."""
-        task = self._task(candidates, admission.replies, SERVER_SPLIT)
+        task_of = self._tasks(candidates, admission.replies, SERVER_SPLIT)
         if self.cases:
-            return _pooled([self._here(task)]), admitted
-        usable, admitted = yield from self._by_those_that_replied(task, admitted, clock)
+            return _pooled([self._here(task_of(None))]), admitted
+        usable, admitted = yield from self._by_those_that_replied(task_of, admitted, clock)
         if self.guarding.on:
             return self.guarding.judged(admission, candidates, usable), admitted
         return _pooled(list(usable.values())), admitted
 
     def without_each(
-        self, without: Candidates, admitted: Admitted, admission: Admission, clock: Clock
+        self, without: Candidates, admitted: Admitted, admission: Admission, weights: Tensor, clock: Clock
     ) -> Generator[Exchange, None, Admitted]:
-        """Tell the guard what the others, or the server's own images, say of the models without each site."""
-        task = self._task(without, admission.replies, SERVER_SPLIT if self.cases else self.guarding.split)
+        """Tell the guard what the others, or the server's own images, say of the models without each site.
+
+        ``weights`` (n,) are those of the aggregation.
+        """
+        split = SERVER_SPLIT if self.cases else self.guarding.split
+        task_of = self._tasks(without, admission.replies, split, weights)
         if self.cases:
-            self.guarding.measured(admission, {"server": self._here(task)}, by_server=True)
+            self.guarding.measured(admission, {"server": self._here(task_of(None))}, by_server=True)
             return admitted
-        usable, admitted = yield from self._by_those_that_replied(task, admitted, clock)
+        usable, admitted = yield from self._by_those_that_replied(task_of, admitted, clock)
         self.guarding.measured(admission, usable, by_server=False)
         return admitted
 
     def observation(
-        self, candidates: Candidates, replies: Replies
+        self, candidates: Candidates, replies: Replies, weights: Tensor
     ) -> Generator[Exchange, None, list[Evaluated | None]]:
-        """What the sites with a reply say of models on their validation patients, in site order."""
-        task = self._task(candidates, replies, "validation")
-        return (
-            yield from self.by_sites({site: task for site, reply in zip(self.sites, replies, strict=True) if reply})
-        )
+        """What the sites with a reply say of models on their validation patients, in site order.
+
+        ``weights`` (n,) are those of the aggregation.
+        """
+        task_of = self._tasks(candidates, replies, "validation", weights)
+        return (yield from self.by_sites({self.sites[row]: task_of(row) for row, reply in enumerate(replies) if reply}))
 
     def by_sites(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
         """What the sites make of their tasks, in site order."""
@@ -93,19 +99,27 @@ class Evaluator:
         """(H,) of neurons, on the server's own images."""
         return mean_importance([measure_importance(self._network(), self.cases, task)])
 
-    def _task(self, candidates: Candidates, replies: Replies, split: str) -> Evaluation:
-        """With statistics of the sites whose updates are in, or those sent out."""
-        models, now = self.models, self.now()
+    def _tasks(
+        self, candidates: Candidates, replies: Replies, split: str, weights: Tensor | None = None
+    ) -> Callable[[int | None], Evaluation]:
+        """What the site of a row is asked; of None, the server itself."""
+        models, now, config = self.models, self.now(), self.config
         assert isinstance(models, ModelsInTheClear)
         trained = [reply.buffers if reply else {} for reply in replies]
         held = models.buffers if models.own_statistics else None
-        return candidate_task(candidates, trained, models.statistics, held, now.round, split, now.told)
+        there = RoundStatistics(trained, models.statistics, held, weights)
+        rule = rule_of_candidates(config.training, now.round, config.build_method())
+
+        def task_of(row: int | None) -> Evaluation:
+            return candidate_task(candidates, of_candidates(candidates, there, rule, row), now.round, split, now.told)
+
+        return task_of
 
     def _by_those_that_replied(
-        self, task: Evaluation, admitted: Admitted, clock: Clock
+        self, task_of: Callable[[int | None], Evaluation], admitted: Admitted, clock: Clock
     ) -> Generator[Exchange, None, tuple[dict[str, Evaluated], Admitted]]:
-        asked = {site: task for site, reply in zip(self.sites, admitted.replies, strict=True) if reply}
-        exchange = self.now().exchange(asked, self._fault_of(task), "evaluation", admitted.rejected)
+        asked = {site: task_of(row) for row, site in enumerate(self.sites) if admitted.replies[row]}
+        exchange = self.now().exchange(asked, self._fault_of(task_of(None)), "evaluation", admitted.rejected)
         with clock.paused():
             yield exchange
         usable = {site: answer for site, answer in exchange.usable().items() if isinstance(answer, Evaluated)}
@@ -113,7 +127,10 @@ class Evaluator:
             reply and replace(reply, seconds=reply.seconds + (usable[site].seconds if site in usable else 0.0))
             for site, reply in zip(self.sites, admitted.replies, strict=True)
         ]
-        received = [size + payload(task) for size in admitted.received]
+        received = [
+            size + payload(asked.get(site) or task_of(row))
+            for row, (site, size) in enumerate(zip(self.sites, admitted.received, strict=True))
+        ]
         return usable, Admitted(replies, exchange.faults(), received)
 
     def _fault_of(self, task: Evaluation) -> FaultOf:
@@ -126,8 +143,7 @@ class Evaluator:
         return fault_of
 
     def _here(self, task: Evaluation) -> Evaluated:
-        estimates = self.config.training.statistics == "recalibrated"
-        images = samples_of(self.cases, self.config.network.patch) if estimates else None
+        images = samples_of(self.cases, self.config.network.patch) if estimates(self.config.training) else None
         return evaluate_models(self._network(), self.cases, task, self.config, images, self.found)
 
     def _network(self) -> nn.Module:

@@ -32,6 +32,7 @@ from fedmerit.federation.observing_rounds import KeptRound, Observers, keep_roun
 from fedmerit.federation.recorder import Admitted, Recorder, Replies
 from fedmerit.federation.requirements import require_fit, require_sites
 from fedmerit.federation.server_models import ModelsInTheClear, models_of
+from fedmerit.federation.statistics_rules import estimates
 from fedmerit.federation.submodels import Submodels
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder
@@ -163,12 +164,12 @@ class Federation:
             if outcome.models is not given.models:
                 self.state = self.method.starting_from(self.state, outcome.models)
             self._take_over(outcome, admitted.replies, admission)
-            if self.config.training.statistics == "recalibrated":
+            if estimates(self.config.training):
                 with clock.paused():
                     yield from self._recalibrate(admission.parts)
             without = self.guarding.without_each(self.round, given, admission, received)
             if without is not None:
-                admitted = yield from self.evaluator.without_each(without, admitted, admission, clock)
+                admitted = yield from self.evaluator.without_each(without, admitted, admission, given.weights, clock)
             outcome = self._with_evidence(outcome, admission, clock)
             self._record(admitted, began, outcome, admission)
             self.round += 1
@@ -295,7 +296,7 @@ class Federation:
             buffers = tuple(reply.buffers if reply else {} for reply in replies)
             keep_round(self.run, KeptRound(view, buffers, self.models.statistics))
         for name, observation in self.observers.observe(view):
-            answers = yield from self.evaluator.observation(observation.candidates, replies)
+            answers = yield from self.evaluator.observation(observation.candidates, replies, outcome.weights)
             self.recorder.observed(self.round, name, observation.coalitions, answers)
 
     def _require_finite(self, outcome: Outcome) -> None:

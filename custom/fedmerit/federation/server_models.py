@@ -20,6 +20,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Method, Outcome, Reports
 from fedmerit.federation.peers import givers
 from fedmerit.federation.recorder import Replies
+from fedmerit.federation.statistics_rules import rule_of
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Adder, Ciphertexts
 from fedmerit.records.ledger import digest
@@ -239,11 +240,10 @@ class ModelsInTheClear(Models):
             self.changed = outcome.models != self.parameters
             self.changed[~reports.present] = True  # whatever such a site holds, it gets the whole model
         self.parameters, self.vectors, self.alone = outcome.models, outcome.vectors, ()
-        asked = self.config.training.statistics
-        rule = outcome.statistics if asked == "method" else asked
+        rule = rule_of(self.config.training, round, outcome.statistics)
         if rule == "initial":
             self.statistics = flat.get_buffers(initial_network(self.config.network, self.config.seed))
-        elif rule != "frozen" or round < self.config.training.frozen_from:
+        elif rule != "frozen":
             shares = outcome.weights if rule == "weights" else reports.data_share
             self.statistics = self._mean_statistics(replies, shares, reports.present, held)
         if rule == "own" or (rule == "models" and outcome.models.ndim == 2):

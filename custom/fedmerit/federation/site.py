@@ -24,6 +24,7 @@ from fedmerit.federation.peers import AskPeer
 from fedmerit.federation.requirements import require_fit
 from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.site_models import EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
+from fedmerit.federation.statistics_rules import estimates, rule_of
 from fedmerit.flat import Buffers
 from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
@@ -235,14 +236,9 @@ class Site:
             flat.load(self.network, model, buffers)
             self._save("", name or self.name)
             task = replace(task, models=model[None], buffers=(buffers,))
-        own_images = self.samples if self._estimates and task.split == SERVER_SPLIT else None
+        own_images = self.samples if task.purpose is Purpose.ROUND and estimates(self.config.training) else None
         cases = self._cases(task.split)
         return evaluate_models(self.network, cases, task, self.config, own_images, self._evaluations)
-
-    @property
-    def _estimates(self) -> bool:
-        """Whether BatchNorm statistics of models that nobody trained are estimated on the site's training images."""
-        return self.config.training.statistics == "recalibrated"
 
     def _estimate(self, task: Evaluation) -> Evaluated:
         """BatchNorm statistics of one model."""
@@ -317,14 +313,14 @@ class Site:
         weight, data_share = task.weight, task.data_share
         if weight is None or data_share is None or weight >= 1 or data_share >= 1:
             return None
-        rule, statistics = self.config.training.statistics, task.buffers
-        if rule in ("method", "mean", "shared", "weights"):  # those of the others
+        statistics, rule = task.buffers, rule_of(self.config.training, task.round - 1)  # of the round that gave them
+        if rule in ("models", "mean", "weights"):  # those of the others
             share = weight if rule == "weights" else data_share
             statistics = flat.buffers_without(task.buffers, memory.buffers, share)
 
         def validation_dice(parameters: Tensor) -> float:
             flat.load(self.network, parameters, statistics)
-            if self._estimates:
+            if estimates(self.config.training):
                 estimate_statistics(self.network, self.samples)
             return self._validation_dice(self.network)
 

@@ -335,6 +335,7 @@ def test_the_union_of_the_test_splits(out, tmp_path):
     assert math.isnan(row["mean"])
     assert row["note"] == "Dice is the same for all sites"
     assert "fairness-performance: pearson, pearson_p undefined for fedavg: Dice is the same for all sites" in notes
+    assert any(note.startswith("fedavg: all sites have one model") and "last_round=own" in note for note in notes)
     assert command(tmp_path, "--split", "union").exit_code == 0
     results = tmp_path / "standalone_seed0" / "results.csv"  # Birch did not answer the final test
     lines = results.read_text().splitlines(keepends=True)

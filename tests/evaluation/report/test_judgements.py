@@ -56,6 +56,8 @@ def test_over_all_hospitals() -> None:
         "Of 5 hospitals that train together by fedce, 2 are better together (A, B), of C no difference can be "
         "told, D cannot be judged by so few cases or seeds and of E it is not known."
     )
+    unknown = judgements.overall(dict.fromkeys("AB", Verdict.UNKNOWN), "fedce")
+    assert unknown == "Whether the hospitals are better together by fedce than alone is not known."
     judged = judgements.overall({"A": Verdict.BETTER, "B": Verdict.TIE}, "fedce")
     assert judged.endswith("1 is better together (A), none is better alone and of B no difference can be told.")
     lost = judgements.overall({"A": Verdict.BETTER, "B": Verdict.WORSE}, "fedce")
@@ -77,8 +79,13 @@ def test_of_who_contributed_most() -> None:
 def test_of_a_ground_truth() -> None:
     values = {"A": 0.031, "B": -0.004}
     text = f"By Shapley values A is worth most to all (+3.1 points of mean Dice) and B least ({MINUS}0.4)."
-    assert judgements.of_values(values, "Shapley", 2) == text
-    assert judgements.of_values(values, "Shapley", 1) == f"{text} This is one seed: the order may be chance."
+    assert judgements.of_values(values, "Shapley", 2, 5) == text
+    assert judgements.of_values(values, "Shapley", 1, 5) == f"{text} This is one seed: the order may be chance."
+    few = judgements.of_values(values, "Shapley", 2, 4)
+    assert few == f"{text} With 4 test cases at a hospital the order may be chance."
+    assert judgements.of_values(values, "Shapley", 2, 1).endswith(
+        "With 1 test case at a hospital the order may be chance."
+    )
 
 
 def test_of_methods() -> None:
@@ -142,7 +149,7 @@ def test_of_ties() -> None:
     """Who is equal is not put in an order."""
     alike = {"A": Measured(0.5, 0.5, 0.5), "B": Measured(0.5, 0.5, 0.5)}
     assert judgements.of_most(alike, 2) == "By the method's own estimate all contributed alike, 50.0 % of all each."
-    values = judgements.of_values({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2)
+    values = judgements.of_values({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2, 5)
     assert values == "By Shapley values all are worth alike to all (+1.0 points of mean Dice)."
     assert judgements.of_most({"A": GAIN, "B": GAIN, "C": TIE}, 2).startswith(
         "By the method's own estimate A and B contributed most (5.0 % of all each) and C least (1.0 %)"
@@ -175,8 +182,8 @@ def test_a_share_that_reads_as_an_equal_one_is_about_equal() -> None:
 
 
 def test_of_a_ground_truth_that_is_missing() -> None:
-    assert judgements.of_values({"A": math.nan, "B": math.nan}, "Shapley", 2) == ""
-    assert judgements.of_values({"A": 0.01, "B": math.nan}, "Shapley", 2) == ""
+    assert judgements.of_values({"A": math.nan, "B": math.nan}, "Shapley", 2, 5) == ""
+    assert judgements.of_values({"A": 0.01, "B": math.nan}, "Shapley", 2, 5) == ""
 
 
 def test_of_taking_part() -> None:

@@ -55,3 +55,18 @@ def test_encrypted_updates_tell_nothing_afterwards(run):
     assert len(observed_after(run, ["in_run"])) == 1
     with pytest.raises(BadInput, match="carried cannot be told: updates leave encrypted"):
         observed_after(run, ["carried"])
+
+
+@pytest.mark.parametrize("statistics", ["own", pytest.param("recalibrated", marks=pytest.mark.slow)])
+def test_afterwards_models_have_the_batch_norm_statistics_that_they_had_in_the_run(tmp_path, statistics):
+    sites, run = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16), tmp_path / "run"
+    settings = {"architecture": "unet", "width": "2", "depth": "2", "statistics": statistics}
+    asked = {"values": ["in_run"], "keep_updates": True}
+    runs.create(run, method="fedavg", sites=sites, rounds=1, engine="local", threads=1, settings=settings, **asked)
+    runs.execute(run, lambda record: None)
+    there = observed_after(run, ["in_run"])
+    (run / OBSERVED).unlink()
+    tables = [there, observed_after(run, ["in_run"])]
+    columns = ["site", "coalition", "case", "label", "quantity"]
+    seen, again = (table.query("quantity != 'seconds'").set_index(columns)["value"].to_dict() for table in tables)
+    assert again == seen

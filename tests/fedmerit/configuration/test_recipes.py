@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from fedmerit.configuration.recipes import PAPER, PRESETS, RECIPES, with_recipe
@@ -48,6 +50,16 @@ def test_a_papers_own_settings_are_a_preset_of_its_method(method):
     assert made.parameters.items() >= dict(preset.parameters).items()
     assert config(preset=method).training == made.training  # any method trains as it does
     assert config(preset=method).parameters == config().parameters
+
+
+@pytest.mark.parametrize("method", PRESETS)
+def test_the_documentation_has_every_preset(method):
+    page = (Path(__file__).resolve().parents[3] / "docs" / "training.md").read_text()
+    table = page.split("## As the papers train")[1].split("\n\n")[2].splitlines()
+    (row,) = [line for line in table if f"`{method}`" in line.split("|")[1]]
+    told = set(PRESETS[method].parameters) - {"kl_floor"}  # in words
+    assert all(f"`{name}=" in row for name in told)
+    assert f"| {PRESETS[method].rounds} |" in row or "| not stated |" in row
 
 
 def test_what_is_set_goes_before_a_preset_and_a_preset_before_a_recipe():

@@ -139,6 +139,8 @@ def test_no_evaluation_at_all_ends_the_run_with_every_reason(run):
 
 ASKED = Candidates(torch.zeros(2, SIZE), torch.eye(2, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64), 2)
 
+EQUAL = torch.full((3,), 1 / 3, dtype=torch.float64)
+
 
 def said(*positives, losses=((0, 0), (0, 0)), seconds=0.0):
     """Of two models, Dice of ``positives`` percent, on one case of 100 voxels."""
@@ -266,7 +268,7 @@ def test_an_answer_of_other_cases_than_enrolled_does_not_count(build, calls):
 
 def test_models_without_each_are_told_to_the_guard(build, calls):
     there = admitted(2.0, None, 3.0)
-    steps = build(on=True).without_each(ASKED, there, admission_of(there), clock(calls))
+    steps = build(on=True).without_each(ASKED, there, admission_of(there), EQUAL, clock(calls))
     counted, (exchange,) = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
     assert exchange.tasks["Cedar"].split == "validation"  # where the guard has them evaluated
     assert calls == ["pause", "on", ("measured", ["Alder", "Cedar"], False)]
@@ -275,13 +277,13 @@ def test_models_without_each_are_told_to_the_guard(build, calls):
 
 def test_on_its_own_images_the_servers_word_on_models_without_each_counts_alone(build, calls):
     there = admitted(2.0, None, 3.0)
-    steps = build(cases=("mine",), on=True).without_each(ASKED, there, admission_of(there), clock(calls))
+    steps = build(cases=("mine",), on=True).without_each(ASKED, there, admission_of(there), EQUAL, clock(calls))
     assert run_through(steps, {}) == (there, [])
     assert calls == [("here", ("mine",), SERVER_SPLIT, None), ("measured", ["server"], True)]
 
 
 def test_what_is_observed_is_on_validation_patients_of_those_that_replied_in_site_order(build):
-    steps = build().observation(ASKED, admitted(2.0, None, 3.0).replies)
+    steps = build().observation(ASKED, admitted(2.0, None, 3.0).replies, EQUAL)
     cedar = said(20, 60)
     found, (exchange,) = run_through(steps, {"Cedar": cedar})
     assert found == [None, None, cedar]
@@ -296,10 +298,30 @@ def test_where_sites_hold_statistics_of_their_own_a_candidate_may_have_the_mean_
     buffers = evaluates.models.buffers[0]
     evaluates.models.buffers = [{name: torch.full_like(v, k) for name, v in buffers.items()} for k in (1, 2, 3)]
     asked = Candidates(torch.zeros(1, SIZE), torch.eye(1, dtype=torch.float64), 0 * third, received=third)
-    steps = evaluates.observation(asked, admitted(2.0, 1.0, 3.0).replies)
+    steps = evaluates.observation(asked, admitted(2.0, 1.0, 3.0).replies, EQUAL)
     task = next(steps).tasks["Alder"]
     mixed = flat.average_buffers(task.buffers, task.shares[0])
     assert all(value.unique().tolist() == [2.25] for name, value in mixed.items() if name.endswith("running_mean"))
+
+
+@pytest.mark.parametrize("asked", ["observation", "without_each"])
+def test_by_the_methods_weights_are_the_statistics_of_models_made_after_a_round(build, calls, asked):
+    """Sites trained statistics of 1, 2 and 3; by weights .1, .3 and .6, and not by images, of all the mean is 2.5."""
+    evaluates, third = build(on=True, statistics="weights"), torch.full((1, 3), 1 / 3, dtype=torch.float64)
+    trained = evaluates.models.buffers[0]
+    there = admitted(2.0, 1.0, 3.0)
+    for place, reply in enumerate(there.replies):
+        there.replies[place] = replace(reply, buffers={n: torch.full_like(v, place + 1) for n, v in trained.items()})
+    candidates = Candidates(torch.zeros(1, SIZE), torch.eye(1, dtype=torch.float64), third)
+    weights = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64)
+    if asked == "observation":
+        steps = evaluates.observation(candidates, there.replies, weights)
+    else:
+        steps = evaluates.without_each(candidates, there, admission_of(there), weights, clock(calls))
+    for task in next(steps).tasks.values():
+        mixed = flat.average_buffers(task.buffers, task.shares[0])
+        means = [value for name, value in mixed.items() if name.endswith("running_mean")]
+        assert torch.cat(means).unique().tolist() == pytest.approx([2.5])
 
 
 def test_importance_on_its_own_images_is_the_mean_over_them(build, monkeypatch):

@@ -166,11 +166,17 @@ def test_statistics_are_estimated_on_training_images_where_the_run_has_it_so(sit
     assert site().answer(task) == Failure(NOT_FOR_OTHERS)
 
 
-def test_candidates_are_evaluated_with_statistics_estimated_for_them_where_the_run_has_it_so(site, monkeypatch):
-    """Statistics of a model that nobody trained say nothing: here they are those of images 1000 times as bright."""
-    here = site("cffl", {"statistics": "recalibrated"})
+@pytest.mark.parametrize(("method", "split"), [("cffl", SERVER_SPLIT), ("fedce", "validation")])
+def test_candidates_are_evaluated_with_statistics_estimated_for_them_where_the_run_has_it_so(
+    site, monkeypatch, method, split
+):
+    """Statistics of a model that nobody trained say nothing: here they are those of images 1000 times as bright.
+
+    On validation patients it is the models without a site, and what observers ask for.
+    """
+    here = site(method, {"statistics": "recalibrated"})
     monkeypatch.setitem(here.folder.splits, SERVER_SPLIT, here.folder.cases("validation"))
-    task = evaluation(here, SERVER_SPLIT)
+    task = evaluation(here, split)
     wrong = {name: value + 1000 for name, value in task.buffers[0].items()}
     answer = here.answer(replace(task, buffers=(wrong,)))
     flat.load(here.network, task.models[0], wrong)
@@ -234,17 +240,19 @@ def reporting(site):
 
 
 @pytest.mark.parametrize(
-    ("statistics", "others"),
+    ("settings", "others"),
     [
-        ("mean", 4.0),  # (5 - 8/4) / (1 - 1/4), by the share of the images
-        ("weights", 2.0),  # (5 - 8/2) / (1 - 1/2), by the weight
-        ("own", 5.0),  # the site's own are not the others'
+        ({"statistics": "mean"}, 4.0),  # (5 - 8/4) / (1 - 1/4), by the share of the images
+        ({"statistics": "weights"}, 2.0),  # (5 - 8/2) / (1 - 1/2), by the weight
+        ({"statistics": "own"}, 5.0),  # the site's own are not the others'
+        ({"statistics": "frozen", "frozen_from": 1}, 4.0),  # of round 0, still the mean
+        ({"statistics": "frozen"}, 5.0),
     ],
 )
 def test_a_method_is_shown_the_sites_part_in_the_model_and_the_others_statistics(
-    reporting, monkeypatch, statistics, others
+    reporting, monkeypatch, settings, others
 ):
-    here, task, view = reporting(0.5, 0.25, statistics=statistics)
+    here, task, view = reporting(0.5, 0.25, **settings)
     assert torch.equal(view.received, task.parameters)
     assert torch.equal(view.own.previous, task.parameters + 1)
     assert torch.equal(view.own.trained, task.parameters + 2)
