@@ -154,7 +154,7 @@ def test_of_ties() -> None:
     assert judgements.of_most({"A": GAIN, "B": GAIN, "C": TIE}, 2).startswith(
         "By the method's own estimate A and B contributed most (5.0 % of all each) and C least (1.0 %)"
     )
-    assert judgements.of_values({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", 2) == (
+    assert judgements.of_values({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", 2, 5) == (
         "By Shapley values A and B are worth most to all (+2.0 points of mean Dice each) and C least (+0.0)."
     )
     assert judgements.of_gains({"a": LOSS, "b": LOSS}, ENOUGH).endswith(
