@@ -28,7 +28,7 @@ def estimators(
     from evaluation.benchmarks.estimator_costs import estimator_costs
     from evaluation.display.table import print_table
 
-    _, table = estimator_costs(
+    table = estimator_costs(
         out,
         parse_whole(sites, "--sites", least=2),
         [name.strip() for name in values.split(",")],

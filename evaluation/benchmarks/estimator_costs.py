@@ -23,7 +23,7 @@ def estimator_costs(
     repetitions: int,
     settings: Mapping[str, Any],
     on_case: Any,
-) -> tuple[Benchmark, pd.DataFrame]:
+) -> pd.DataFrame:
     """Measure short trainings of generated sites, all alike, in this process, one site at a time.
 
     Args:
@@ -37,8 +37,8 @@ def estimator_costs(
         on_case: called before every measurement.
 
     Returns:
-        What was measured, and its table: sites, what is observed, seconds, and their ratio to those of a round of as
-        many sites in which nothing is, median, least and most of those within a repetition.
+        Sites, what is observed, seconds, and their ratio to those of a round of as many sites in which nothing is: the
+        median, the least and the most of those within a repetition. Written to ``out``, too.
 
     Raises:
         BadInput: fewer than two rounds or sites, or something that cannot be observed.
@@ -72,7 +72,7 @@ def estimator_costs(
             rows.append(row | ratios.loc[case, ["median", "least", "most"]].add_prefix("Ratio, ").to_dict())
     table = pd.DataFrame(rows)
     benchmark.write_with(out, table)
-    return benchmark, table
+    return table
 
 
 def _name(number: int, observed: str) -> str:

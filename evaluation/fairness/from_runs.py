@@ -7,6 +7,7 @@ from pathlib import Path
 from data_prep.csv_cells import no_formulas
 from evaluation.display.table import write_tables
 from evaluation.fairness.measurement import Fairness, measure
+from evaluation.fairness.measures import ALIKE
 from evaluation.results.bootstrap import DRAWS, Resampling
 from evaluation.results.dice import ALONE, OWN, Dice
 from evaluation.results.run_folders import Run, open_runs, together
@@ -16,7 +17,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.records.results import read_results
 
-ONE_MODEL = "Dice is the same for all sites"  # as `measures.undefined` puts it
+ONE_MODEL = f"Dice {ALIKE}"
 APART = (
     "all sites have one model; the papers have each train once more at the end: run it with --set last_round=own, or "
     "METHOD:last_round=own among the methods of compare"

@@ -14,6 +14,7 @@ from scipy.stats import beta, rankdata
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+ALIKE = "is the same for all sites"  # why a correlation is undefined
 FEWEST_CORRELATED = 3  # sites; two points always lie on a line
 ROUNDING = 1e-12  # a vector whose entries differ by less, relative to the largest, is constant
 
@@ -151,7 +152,7 @@ def undefined(name: str, x: ArrayLike, y: ArrayLike, names: tuple[str, str] = ("
         if name in CORRELATIONS and x.shape[-1] < FEWEST_CORRELATED:
             return f"{x.shape[-1]} sites; a correlation takes {FEWEST_CORRELATED}"
         if name in CORRELATIONS and _constant(vector):
-            return f"{what} is the same for all sites"
+            return f"{what} {ALIKE}"
         if name == "cosine" and not vector.any():
             return f"{what} is zero for all sites"
     return "one site has no spread" if name in ("std", "gain_spread") and x.shape[-1] < 2 else ""

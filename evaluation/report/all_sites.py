@@ -116,9 +116,9 @@ def _answers(
     shares, seeds = {one.name: one.share for one in judged}, min(one.share_seeds for one in judged)
     said = [judgements.overall({one.name: one.verdict for one in judged}, method), judgements.of_most(shares, seeds)]
     tested = results.dice.sites["cases"]
+    cases = int(tested.min()) if len(tested) else 0
     for one in agreed:
         values = {str(site): value / 100 for site, value in one.values.mean().items()}
-        cases = int(tested.min()) if len(tested) else 0
         said.append(judgements.of_values(values, one.truth, len(one.values), cases))
     return list(filter(None, said))
 

@@ -161,7 +161,7 @@ def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -
         values: by hospital, fractions of Dice.
         truth: what the values are.
         seeds: that they rest on.
-        cases: test cases of the hospital that has the fewest, of any seed.
+        cases: test cases of the hospital that has the fewest, of any seed; 0: not known.
     """
     known = {site: value for site, value in values.items() if not isnan(value)}
     if len(known) < 2:
@@ -175,7 +175,7 @@ def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -
     )
     if seeds < FEWEST_SEEDS:
         return f"{text}. This is one seed: the order may be chance."
-    if cases < FEWEST_CASES:
+    if 0 < cases < FEWEST_CASES:
         return f"{text}. With {cases} test {'case' if cases == 1 else 'cases'} at a hospital the order may be chance."
     return f"{text}."
 

@@ -106,6 +106,7 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
     else:
         sites = folder / "sites"
         expected = make(world, bench.pool, sites)
+    planned = _planned(bench, sites, folder / "methods")  # what cannot be run is refused before hours of training
     truths, alone = _truths(bench, sites, folder / "truth", progress)
     observed = _observed(bench, sites, folder / "observed", progress)
     of_runs = [spec for spec in bench.estimators if options.take_apart(spec)[0] != PROXY]
@@ -122,7 +123,10 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
             costs[spec] = found.seconds / len(bench.seeds) / training
     said = {spec: said[spec] for spec in bench.estimators}
     outcomes = dict.fromkeys(said, Outcome(_reached(valued.runs), alone))
-    for label, of_method in _methods(bench, sites, folder / "methods", progress).items():
+    failed = comparison.work_off(planned, bench.workers, _counter(progress, f"{folder.name}: methods"))
+    observed_trainings.require_done(failed)
+    for label in (item.label for item in bench.methods):
+        of_method = [ObservedRun(run.folder, bench.draws) for run in planned if run.label == label]
         said[label] = np.stack([OwnContribution().values(run) for run in of_method])
         costs[label] = float(np.mean([run.seconds["training"] for run in of_method])) / training - 1
         outcomes[label] = Outcome(_reached(of_method), alone)
@@ -134,19 +138,10 @@ def _reached(observed: Sequence[ObservedRun]) -> FloatArray:
     return np.concatenate([run.results.dice.by_site[run.sites].to_numpy(dtype=np.float64) for run in observed])
 
 
-def _methods(bench: Bench, sites: Path, out: Path, progress: Progress) -> dict[str, list[ObservedRun]]:
-    """By method, its runs by seed."""
-    if not bench.methods:
-        return {}
+def _planned(bench: Bench, sites: Path, out: Path) -> list[comparison.Planned]:
+    """The runs of the methods."""
     given: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
-    planned = comparison.prepare(out, bench.methods, bench.seeds, bench.settings, given)
-    observed_trainings.require_done(
-        comparison.work_off(planned, bench.workers, _counter(progress, f"{out.parent.name}: methods"))
-    )
-    return {
-        item.label: [ObservedRun(run.folder, bench.draws) for run in planned if run.label == item.label]
-        for item in bench.methods
-    }
+    return comparison.prepare(out, bench.methods, bench.seeds, bench.settings, given) if bench.methods else []
 
 
 def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[dict[str, Resampled], FloatArray]:
@@ -220,15 +215,11 @@ def bench_tables(judged: Sequence[Judged]) -> list[Table]:
         caption = f"World {one.world} ({one.expected}): {table.caption}"
         tables.append(Table(name, caption, table.frame, decimals=table.decimals))
         tables.append(_values(one))
-        tables.append(paying_table(one.world, one.truths[SHAPLEY], observed_values(one), one.outcomes, one.costs))
+        observed = {name: values[..., 0] for name, values in one.said.items()}
+        tables.append(paying_table(one.world, one.truths[SHAPLEY], observed, one.outcomes, one.costs))
         rankings = {spec: ranking(one.truths[SHAPLEY].sites, values) for spec, values in one.said.items()}
         tables.append(flips_table(rankings, f"flips-{plain_name(one.world)}", f"World {one.world}: pairs"))
     return tables
-
-
-def observed_values(one: Judged) -> dict[str, FloatArray]:
-    """By spec, or method: (s, n), without draws."""
-    return {name: values[..., 0] for name, values in one.said.items()}
 
 
 def _agreements(name: str, judged: Sequence[Judged]) -> Table:

@@ -1,9 +1,10 @@
 """How updates respond to what others made of the model: whoever minimises a loss asks for less of what it was given.
 
 Of two rounds s < t, the change Δ_t - Δ_s of a site's update points against the way that the others' updates moved the
-model in between, for any loss that is convex on it, wherever its minimum lies: (Δ_t - Δ_s) · (w_t - w_s) < 0. So an
-honest outlier responds as all others do; noise and replays do not, and reversed signs point along. A site's own part of
-the way is left out, since it holds the noise of its own updates.
+model in between, for any loss that is convex on it, wherever its minimum lies: (Δ_t - Δ_s) · (w_t - w_s) < 0. Reversed
+signs point along. Noise and half the signs reversed point neither way, but so did an honest hospital for some rounds:
+that a site does not respond is no sign. A site's own part of the way is left out, since it holds the noise of its own
+updates.
 """
 
 from collections.abc import Mapping

@@ -19,7 +19,7 @@ def test_a_round_is_held_against_one_of_as_many_sites_in_which_nothing_is_observ
 
     monkeypatch.setattr(module, "generated_sites", lambda out, size, number: number)
     monkeypatch.setattr(module, "rounds_of", rounds_of)
-    _, table = estimator_costs(tmp_path, [2, 3], ["in_run"], 64, 3, 2, {"width": 2}, lambda *_: None)
+    table = estimator_costs(tmp_path, [2, 3], ["in_run"], 64, 3, 2, {"width": 2}, lambda *_: None)
     assert table.to_numpy().tolist() == [
         [2, "nothing", 3.0, 1.0, 1.0, 1.0],
         [2, "in_run", 4.0, 1.375, 1.25, 1.5],

@@ -79,7 +79,7 @@ def test_of_who_contributed_most() -> None:
 def test_of_a_ground_truth() -> None:
     values = {"A": 0.031, "B": -0.004}
     text = f"By Shapley values A is worth most to all (+3.1 points of mean Dice) and B least ({MINUS}0.4)."
-    assert judgements.of_values(values, "Shapley", 2, 5) == text
+    assert judgements.of_values(values, "Shapley", 2, 5) == judgements.of_values(values, "Shapley", 2, 0) == text
     assert judgements.of_values(values, "Shapley", 1, 5) == f"{text} This is one seed: the order may be chance."
     few = judgements.of_values(values, "Shapley", 2, 4)
     assert few == f"{text} With 4 test cases at a hospital the order may be chance."
