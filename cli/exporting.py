@@ -12,10 +12,12 @@ from rich.table import Table
 from cli.app import (
     TASKS,
     Contributions,
+    Finish,
     Guard,
     KeepUpdates,
     Method,
     OnVerdict,
+    Preset,
     Privacy,
     Recipe,
     RoundTimeout,
@@ -31,7 +33,7 @@ from fedmerit.configuration.recipes import PAPER, PRESETS, ROUNDS, guarded
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
-    from fedmerit.configuration.recipes import Preset
+    from fedmerit.configuration import recipes
     from fedmerit.parameters import Rule
 
 COLUMNS = {  # of the table of methods, by the field of `About`
@@ -93,7 +95,7 @@ def _tables_of_parameters(name: str) -> list[Table]:
     ]
 
 
-def _table_of_preset(preset: "Preset") -> Table:
+def _table_of_preset(preset: "recipes.Preset") -> Table:
     table = Table(title=f"--preset {PAPER}", title_justify="left")
     for header in ("parameter", "value"):
         table.add_column(header)
@@ -153,6 +155,8 @@ def export(
     contributions: Contributions = None,
     settings: Settings = None,
     recipe: Recipe = None,
+    preset: Preset = None,
+    finish: Finish = None,
     guard: Guard = None,
     on_verdict: OnVerdict = None,
     privacy: Privacy = None,
@@ -176,7 +180,7 @@ def export(
         raise BadInput("--task or --sites: expected one of them; --sites takes folders of any task")
     if sites is None and task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}, or --sites SITES")
-    chosen = guarded(settings_of(settings, recipe, guard=guard, on_verdict=on_verdict))
+    chosen = guarded(settings_of(settings, recipe, finish, preset, guard, on_verdict))
     if contributions:  # in the order of names, as the sites of the job will stand
         chosen = with_contributions(chosen, contributions, read_run(contributions)["sites"])
     observed = specs_of(values) or [], keep_updates

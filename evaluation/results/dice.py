@@ -71,9 +71,10 @@ class Dice:
 
     def _one_empty(self) -> pd.Series:
         """Pairs of case and label with an NSD and no HD95, per site."""
-        pairs = [(self.surface_cases.get(f"hd95{unit}"), self.surface_cases.get(f"nsd{unit}")) for unit in ("", "_px")]
         counts = [
-            (nsd.notna() & hd95.isna()).sum(axis=1) for hd95, nsd in pairs if hd95 is not None and nsd is not None
+            (nsd.notna() & self.surface_cases.get(f"hd95{unit}", pd.DataFrame()).reindex_like(nsd).isna()).sum(axis=1)
+            for unit in ("", "_px")
+            if (nsd := self.surface_cases.get(f"nsd{unit}")) is not None
         ]
         return _per_site(pd.concat(counts), "sum")
 

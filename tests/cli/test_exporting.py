@@ -73,6 +73,17 @@ def test_methods_prints_the_table_of_the_documentation(fedmerit):
     assert fedmerit("methods", "--markdown").output.strip() in page
 
 
+def test_export_takes_what_run_takes_by_options_of_their_own(fedmerit, tmp_path):
+    options = ("--preset", "paper", "--finish", "own")
+    told = fedmerit("export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
+    assert told.exit_code == 0, told.output
+    config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
+    (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
+    training = plan["training"]
+    assert (training["optimizer"], training["lr"], training["finish"]) == ("sgd", 0.015, "own")
+    assert plan["parameters"]["gamma"] == 0.15
+
+
 @pytest.mark.parametrize("options", [("--min-sites", 0), ("--rounds", 0), ("--set", "depth=1")])
 def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options):
     job = tmp_path / "job"

@@ -63,6 +63,14 @@ def test_surfaces_stand_beside_dice_and_what_has_no_hd95_is_counted() -> None:
     assert set(Dice(HAND).sites) == {"dice", "lowest", "cases", "both_empty"}  # as earlier versions recorded it
 
 
+def test_of_what_nobody_found_there_is_an_nsd_and_no_hd95_at_all() -> None:
+    rows = [row for label in ("disc", "cup") for row in _surface("Alder", "0", label, None, 0.0)]
+    rows = [row for row in rows if row.value is not None]
+    table = Dice(pd.concat([HAND, _rows(rows)], ignore_index=True)).sites.droplevel(["method", "seed"])
+    assert table.loc["Alder", ["nsd", "one_empty"]].to_list() == [0.0, 2]
+    assert "hd95" not in table
+
+
 def test_label_dice_leaves_out_what_is_empty_in_both() -> None:
     table = Dice(HAND).labels.droplevel(["method", "seed"])
     assert list(table) == ["disc", "cup"]  # as the results name them, not by the alphabet
