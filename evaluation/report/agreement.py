@@ -13,6 +13,7 @@ from evaluation.display.table import Table
 from evaluation.fairness.measurement import measure
 from evaluation.fairness.measures import CORRELATIONS
 from evaluation.fairness.pairs import Estimates, Key
+from evaluation.report.judgements import Measured
 from evaluation.results.bootstrap import USUAL, Resampling
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
@@ -21,6 +22,7 @@ from evaluation.truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, GroundTruth, 
 from evaluation.truth.semivalues import FloatArray
 from evaluation.truth.utilities import coalition_utilities
 
+ESTIMATE = "mean contribution"  # of a method, over rounds
 MOST_EXACT = 7  # sites whose permutations are all tried
 SAMPLED = 9999  # permutations of more sites
 LOW_CEILING = 0.7  # below, less than half of the variance of the values is the sites' own
@@ -34,6 +36,7 @@ class Agreement:
     truth: str  # leave-one-out or Shapley
     values: pd.DataFrame  # seeds x sites, points of Dice
     said: Mapping[tuple[str, str], pd.DataFrame]  # by method and estimate: seeds x sites
+    ranks: Mapping[str, Measured]  # by method: Spearman's correlation of its `ESTIMATE` with the values
     of_values: Table
     of_methods: Table
     caveats: list[str]
@@ -117,7 +120,12 @@ def _agreement(
     if (totals <= 0).any():
         seeds = ", ".join(str(seed) for seed in totals.index[totals <= 0])
         caveats.append(f"The {truth.name} values sum to 0 or less (seed {seeds}): shares of them mean nothing there.")
-    return Agreement(truth.name, valued, said, shown[0], table, caveats, truth.sampled)
+    ranks = {
+        str(row["method"]): Measured(row["mean"], row["low"], row["high"])
+        for row in measured.to_dict("records")
+        if (row["table"], row["estimate"], row["measure"]) == (f"{truth.name.lower()}-ranks", ESTIMATE, "spearman")
+    }
+    return Agreement(truth.name, valued, said, ranks, shown[0], table, caveats, truth.sampled)
 
 
 def _compared(

@@ -11,7 +11,7 @@ from evaluation.display import curves, dots_and_bars, heat_maps
 from evaluation.display.pages import Drawing, Picture, pictures, write_page
 from evaluation.display.table import Table, write_tables
 from evaluation.report import alt_texts, caveats, guard_verdicts, judgements, marks, summary
-from evaluation.report.agreement import Agreement, agreements
+from evaluation.report.agreement import ESTIMATE, Agreement, agreements
 from evaluation.report.all_sites_tables import report_tables
 from evaluation.report.hospitals import Hospital, hospital_table, hospitals, judged_method
 from evaluation.report.judgements import of_suspicions
@@ -120,6 +120,8 @@ def _answers(
     for one in agreed:
         values = {str(site): value / 100 for site, value in one.values.mean().items()}
         said.append(judgements.of_values(values, one.truth, len(one.values), cases))
+        if method in one.ranks:
+            said.append(judgements.of_agreement(one.ranks[method], one.truth, len(one.values), cases))
     return list(filter(None, said))
 
 
@@ -206,7 +208,7 @@ def _drawn_agreements(agreed: Sequence[Agreement]) -> dict[str, Drawing]:
     drawn = {}
     for one in agreed:
         said = {method: frame.mean() for (method, estimate), frame in one.said.items()
-                if estimate in ("mean contribution", "sample share")}  # fmt: skip
+                if estimate in (ESTIMATE, "sample share")}  # fmt: skip
         said = {("sample share" if method == "any" else method): line for method, line in said.items()}
         text = (
             f"What each method says of the hospitals' contributions, over their {one.truth} values; means over seeds."

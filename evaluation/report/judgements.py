@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan, nan
 
-from evaluation.report.words import between, listed, percent, points
+from evaluation.report.words import between, correlation, listed, percent, points
 
 FEWEST_SEEDS = 2
 FEWEST_CASES = 5  # test cases of a hospital, in one seed
@@ -17,6 +17,11 @@ TOO_FEW = "not enough cases to judge"
 AS_SHOWN = 3  # decimals of a fraction: what a reader sees as the same percentage is not told apart
 TINY = 1e-9  # numbers that differ by less are a tie
 ONE_SEED = "one seed is not enough to judge"
+AGREES = {  # whether an estimate ranks hospitals as their values do, by where the interval of the correlation lies
+    1: " They agree, if not on every hospital.",
+    0: " That they agree is not shown, so no payment should rest on the estimate.",
+    -1: " They disagree, so no payment should rest on the estimate.",
+}
 
 
 @dataclass(frozen=True)
@@ -173,11 +178,26 @@ def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -
         f"By {truth} values {listed(most)} {_is(most)} worth most to all ({points(known[most[0]])} points of mean Dice"
         f"{_each(most)}) and {listed(least)} least ({points(known[least[0]])}{_each(least)})"
     )
-    if seeds < FEWEST_SEEDS:
-        return f"{text}. This is one seed: the order may be chance."
-    if 0 < cases < FEWEST_CASES:
-        return f"{text}. With {cases} test {'case' if cases == 1 else 'cases'} at a hospital the order may be chance."
-    return f"{text}."
+    return f"{text}.{_perhaps('the order', seeds, cases)}"
+
+
+def of_agreement(ranks: Measured, truth: str, seeds: int, cases: int) -> str:
+    """Whether a method's estimate ranks the hospitals as a ground truth does; nothing where that is undefined.
+
+    Args:
+        ranks: Spearman's correlation of the two, -1 to 1, with its interval over cases and seeds.
+        truth: what the values are.
+        seeds: that it rests on.
+        cases: test cases of the hospital that has the fewest, of any seed; 0: not known.
+    """
+    if isnan(ranks.mean):
+        return ""
+    inside = "" if isnan(ranks.low) else f" [{correlation(ranks.low)}, {correlation(ranks.high)}]"
+    text = (
+        f"The method's estimate and {truth} values rank the hospitals with a correlation of "
+        f"{correlation(ranks.mean)}{inside}"
+    )
+    return f"{text}.{_perhaps('it', seeds, cases) or AGREES[ranks.against(0)]}"
 
 
 def of_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:
@@ -383,6 +403,15 @@ def of_planted(
         else "No honest one was flagged."
     )
     return f"{run} was made with attackers in it: {listed(parts)}. {also}"
+
+
+def _perhaps(what: str, seeds: int, cases: int) -> str:
+    """A sentence that follows, on why something may be chance; nothing where there is no reason to think so."""
+    if seeds < FEWEST_SEEDS:
+        return f" This is one seed: {what} may be chance."
+    if 0 < cases < FEWEST_CASES:
+        return f" With {cases} test {'case' if cases == 1 else 'cases'} at a hospital {what} may be chance."
+    return ""
 
 
 def _sure(gains: Sequence[Measured], sign: int, judged: bool) -> str:

@@ -23,3 +23,8 @@ def points(fraction: float) -> str:
 def between(low: float, high: float) -> str:
     """``−0.3 to +1.5``, points of Dice."""
     return f"{points(low)} to {points(high)}"
+
+
+def correlation(value: float) -> str:
+    """``−0.37``, of -1 to 1."""
+    return f"{value:+z.2f}".replace("-", MINUS)

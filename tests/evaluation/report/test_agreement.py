@@ -60,6 +60,8 @@ def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> N
     worth = list(WORTH.values())
     assert row["Pearson"] == pytest.approx(np.mean([pearsonr(worth, said.loc[seed]).statistic for seed in (0, 1)]))
     assert row["Spearman"] == pytest.approx(np.mean([spearmanr(worth, said.loc[seed]).statistic for seed in (0, 1)]))
+    assert found.ranks["fedce"].mean == row["Spearman"]
+    assert list(found.ranks) == ["fedce"]  # of fedavg it is the share of training images
     assert ("any", "sample share") in table.index
     assert any("rests on 4 sites" in caveat for caveat in found.caveats)
     assert table["Ceiling"].to_list() == pytest.approx([1] * len(table))  # every case says the same
@@ -109,8 +111,8 @@ def test_p_is_the_share_of_permutations_as_far_from_0() -> None:
 
 
 def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
-    truth = _truth(tmp_path / "truth", sizes=(1, 2, 3, 4))
-    out = write_report(_runs(tmp_path), tmp_path / "r" / "report.html", truth=truth)
+    truth, runs = _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), _runs(tmp_path)
+    out = write_report(runs, tmp_path / "r" / "report.html", truth=truth)
     page = out.read_text()
     for name in ("leave-one-out", "shapley"):
         assert f'id="table-agreement-{name}"' in page
@@ -120,6 +122,9 @@ def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
     assert "no p can fall below 0.042" in page
     table = pd.read_csv(out.parent / "tables" / "agreement-leave-one-out.csv")
     assert table["Pearson"].between(-1, 1).all()
+    said = "The method&#39;s estimate and Shapley values rank the hospitals with a correlation of"
+    assert said not in page  # FedAvg's is the share of training images
+    assert said in write_report(runs[2:], tmp_path / "fedce.html", truth=truth).read_text()
 
 
 @pytest.mark.slow

@@ -88,6 +88,26 @@ def test_of_a_ground_truth() -> None:
     )
 
 
+def test_of_how_an_estimate_agrees_with_a_ground_truth() -> None:
+    text = "The method's estimate and Shapley values rank the hospitals with a correlation of"
+    agree, open_, against = Measured(0.8, 0.4, 1.0), Measured(0.1, -0.3, 0.6), Measured(-0.6, -1.0, -0.2)
+    assert judgements.of_agreement(agree, "Shapley", 2, 5) == (
+        f"{text} +0.80 [+0.40, +1.00]. They agree, if not on every hospital."
+    )
+    assert judgements.of_agreement(open_, "Shapley", 2, 0).endswith(
+        f"+0.10 [{MINUS}0.30, +0.60]. That they agree is not shown, so no payment should rest on the estimate."
+    )
+    assert judgements.of_agreement(against, "Shapley", 2, 5).endswith(
+        "They disagree, so no payment should rest on the estimate."
+    )
+    assert judgements.of_agreement(agree, "Shapley", 1, 5).endswith("1.00]. This is one seed: it may be chance.")
+    assert judgements.of_agreement(agree, "Shapley", 2, 1).endswith("With 1 test case at a hospital it may be chance.")
+    assert judgements.of_agreement(Measured(0.0), "Shapley", 2, 5) == (  # of which no interval is known, so nor that
+        f"{text} +0.00. That they agree is not shown, so no payment should rest on the estimate."
+    )
+    assert judgements.of_agreement(NOTHING, "Shapley", 2, 5) == ""
+
+
 def test_of_methods() -> None:
     text = judgements.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.5, "b": 0.6}, {"a": 0.1, "b": 0.05})
     assert "a has the highest mean test Dice (80.0 %), b the highest at its worst-served hospital (60.0 %)" in text
