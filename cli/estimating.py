@@ -46,7 +46,7 @@ def value(
         )
     folder = out or runs[0] / "values"
     show(value_tables(valued), folder)
-    save_png(folder / "figures" / "values.png", png(value_ranges(valued.rankings, units(valued))))
+    save_png(folder / "figures" / "values.png", png(value_ranges(valued.shown, units(valued))))
     console.print(f"tables and figure: {folder}", soft_wrap=True)
 
 

@@ -23,7 +23,7 @@ def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str]) -> F
         figure, axes = panels(len(rankings))
         for panel, (name, one) in zip(axes, rankings.items(), strict=True):
             _draw(panel, one)
-            panel.set_title(name if one.tells_any else f"{name}: no two sites can be told apart")
+            panel.set_title(name if one.tells_any else f"{name}\nno two can be told apart")
             panel.set_xlabel(units[name])
     return figure
 

@@ -35,7 +35,7 @@ def drawn_values(runs: Sequence[Run]) -> dict[str, Drawing]:
         if asked := [spec for spec in default_estimators(folders) if spec not in COUNTED]:
             valued = value_runs(folders, asked, DRAWS)
             named = {spec: spec if len(labels) == 1 else f"{label}: {spec}" for spec in asked}
-            found = {spec: _untold(one) if hindrance else one for spec, one in valued.rankings.items()}
+            found = {spec: _untold(one) if hindrance else one for spec, one in valued.shown.items()}
             rankings |= {named[spec]: one for spec, one in found.items()}
             caption += f" {label}: {hindrance}, so no two sites are told apart." if hindrance else ""
             of_values |= {named[spec]: unit for spec, unit in units(valued).items()}

@@ -6,7 +6,7 @@ single seed, nothing is known of what another would have given, and the interval
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -58,6 +58,10 @@ class Ranking:
     def tells_any(self) -> bool:
         """Whether any two sites can be told apart."""
         return bool(self.told.any())
+
+    def times(self, factor: float) -> "Ranking":
+        """The same in another unit, of which one is ``factor`` of this one's."""
+        return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
     @property
     def table(self) -> pd.DataFrame:

@@ -41,6 +41,11 @@ class Valued:
         """By spec."""
         return {spec: ranking(self.sites, values) for spec, values in self.values.items()}
 
+    @property
+    def shown(self) -> dict[str, Ranking]:
+        """By spec, in the unit that `units` names."""
+        return {spec: one.times(POINTS) if _is_dice(spec) else one for spec, one in self.rankings.items()}
+
 
 def value_runs(
     paths: Sequence[Path],
@@ -85,7 +90,7 @@ def _observed(
 
 def value_tables(valued: Valued) -> list[Table]:
     """A table an estimator, then flips, costs, and of in-run values who gains by whose data."""
-    rankings = valued.rankings
+    rankings = valued.shown
     tables = [_ranking_table(spec, one) for spec, one in rankings.items()]
     if len(rankings) > 1:
         tables.append(flips_table(rankings, "value-flips", "Pairs"))
@@ -99,8 +104,7 @@ def value_tables(valued: Valued) -> list[Table]:
 
 def _ranking_table(spec: str, one: Ranking) -> Table:
     frame = one.table.reset_index()
-    points = dict.fromkeys(("value", "low", "high"), POINTS if _is_dice(spec) else 1.0)
-    frame = frame.assign(**{name: frame[name] * factor for name, factor in points.items()}, share=100 * frame["share"])
+    frame = frame.assign(share=100 * frame["share"])
     heading = "Value [points]" if _is_dice(spec) else "Value"
     shown = frame[["site", "value", "share", "ranks", "as good as"]]
     names = {
@@ -151,7 +155,7 @@ def _who_gains(runs: Sequence[ObservedRun]) -> Table:
 
 def units(valued: Valued) -> dict[str, str]:
     """What the values of each estimator are, for a figure."""
-    return {spec: "Dice gained, a fraction" if _is_dice(spec) else "in units of its own" for spec in valued.values}
+    return {spec: "points of Dice" if _is_dice(spec) else "in units of its own" for spec in valued.values}
 
 
 def _is_dice(spec: str) -> bool:

@@ -20,7 +20,7 @@ def test_one_seed_tells_no_two_sites_apart(tmp_path: Path, monkeypatch: pytest.M
     drawn: dict[str, Ranking] = {}
 
     monkeypatch.setattr(observed_values, "default_estimators", lambda folders: ["own"])
-    monkeypatch.setattr(observed_values, "value_runs", lambda *asked: SimpleNamespace(rankings={"own": apart}))
+    monkeypatch.setattr(observed_values, "value_runs", lambda *asked: SimpleNamespace(shown={"own": apart}))
     monkeypatch.setattr(observed_values, "units", lambda valued: {"own": "points"})
     monkeypatch.setattr(observed_values, "value_ranges", lambda rankings, of_values: drawn.update(rankings))
     folders = [make_run(tmp_path / str(seed), seed=seed, rounds=2) for seed in range(seeds)]

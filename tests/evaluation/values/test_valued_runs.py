@@ -116,9 +116,15 @@ def test_every_estimator_says_something_of_every_site(observed):
     assert {"values-in-run", "value-flips", "value-costs", "who-gains"} <= set(tables)
     assert "counted, not measured" in tables["values-data-size"].caption
     assert "NO TWO SITES CAN BE TOLD APART" in tables["values-in-run"].caption or valued.rankings["in_run"].tells_any
+    for spec, factor in {"in_run": 100, "data_size": 1}.items():
+        table = tables[f"values-{spec.replace('_', '-')}"].frame.set_index("Site")
+        value = table["Value [points]" if factor == 100 else "Value"].loc[valued.sites]
+        assert value.to_numpy() == pytest.approx(factor * valued.rankings[spec].value)
+        assert valued.shown[spec].value == pytest.approx(factor * valued.rankings[spec].value)
+    assert units(valued)["in_run"] == "points of Dice"
     gains = tables["who-gains"].frame.set_index("Site")
     assert gains.mean(axis=1).to_numpy() == pytest.approx(100 * valued.values["in_run"][..., 0].mean(axis=0))
-    assert len(png(value_ranges(valued.rankings, units(valued)))) > 10_000
+    assert len(png(value_ranges(valued.shown, units(valued)))) > 10_000
 
 
 def test_draws_are_of_patients_and_rounds_and_the_first_is_what_was(observed):
