@@ -173,7 +173,8 @@ def _drawn(results: Results, everything: Results) -> dict[str, Drawing]:
         order = [method for method in results.methods if method in gains.index.unique("method")]
         best = [method for method in by_rank(of_methods(results.dice.intervals, "mean")) if method in order]
         gains = gains.loc[[method for method in order if method in best[:MOST_GAINS]]]
-        text = "Gain in test Dice over training alone, 95 % intervals over cases and seeds; left of 0 a hospital lost."
+        inside = ", 95 % intervals over cases and seeds" if gains["low"].notna().any() else ""
+        text = f"Gain in test Dice over training alone{inside}; left of 0 a hospital lost."
         text += f" The {MOST_GAINS} methods of the highest mean Dice." if len(order) > MOST_GAINS else ""
         drawn["gains"] = Drawing(text, dots_and_bars.gain_ranges(gains, results.sites), alt_texts.of_gains(gains))
     if not everything.rounds.validation.empty:

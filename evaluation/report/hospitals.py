@@ -12,12 +12,12 @@ from evaluation.report.agreement import Agreement
 from evaluation.report.contribution_shares import contribution_shares, of_training_images, seeds_of_shares
 from evaluation.report.judgements import Grounds, Measured, Verdict, of_gain, of_share, verdict
 from evaluation.report.parts import averaged, surface_columns, with_intervals
-from evaluation.results.dice import ALONE
+from evaluation.results.dice import ALONE, POOLED
 from evaluation.results.intervals import of_sites
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
 
-NOT_TOGETHER = (ALONE, "pooled")  # methods that are no federation
+NOT_TOGETHER = (ALONE, POOLED)  # methods that are no federation
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from evaluation.freeriders.detection import flags
 from evaluation.freeriders.detectors import DETECTORS, Detector
 from evaluation.report.guard_verdicts import DOES, standings
 from evaluation.report.judgements import by_signs, of_planted
+from evaluation.results.dice import POOLED
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
 from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
@@ -50,6 +51,7 @@ def suspected(runs: Sequence[Run]) -> tuple[Table, list[str]]:
         One row per method, site and detector: in how many seeds, the first round, the highest suspicion of the
         flagged rounds and the threshold; and the names of detectors whose evidence no run records.
     """
+    runs = [run for run in runs if run.info["method"] != POOLED]  # whose sites all bear one update
     rows, silent = [], []
     for detector in (one for one in DETECTORS if one.name != BY_SERVER):
         seen = False

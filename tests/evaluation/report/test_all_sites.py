@@ -215,6 +215,15 @@ def test_gains_are_drawn_of_methods_with_a_seed_in_common_with_training_alone(tm
     assert "no finished run of the method standalone with a seed of another" in page
 
 
+def test_gains_of_too_few_cases_are_not_said_to_have_intervals(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / method, method=method, rounds=2) for method in ("standalone", "fedce")]
+    assert "Gain in test Dice over training alone, 95" in write_report(runs, images=False).read_text()
+    for run in runs:
+        rows = pd.read_csv(run / "results.csv", dtype={"case": str}, keep_default_na=False)
+        rows[rows["case"].isin(["", "000"])].to_csv(run / "results.csv", index=False)
+    assert "Gain in test Dice over training alone; left of 0" in write_report(runs, images=False).read_text()
+
+
 def test_every_picture_says_what_is_to_be_seen(compared: Path) -> None:
     page = Page(compared.read_text())
     seen = [value for tag, name, value in page.attributes if (tag, name) == ("img", "alt")]

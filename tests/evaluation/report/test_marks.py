@@ -7,7 +7,7 @@ from parsed_page import Page
 from run_factory import SITES, add_rows, make_run, write_ledger
 
 from evaluation.report.all_sites import write_report
-from evaluation.report.marks import marked
+from evaluation.report.marks import marked, suspected
 from evaluation.results.run_folders import open_runs
 from fedmerit.errors import BadInput
 from fedmerit.records.results import Row
@@ -58,6 +58,18 @@ def test_suspicions_come_with_rounds_values_and_thresholds(tmp_path: Path) -> No
     assert (small["Suspicion, highest"], small["Threshold"]) == (f"{MINUS}0.01", f"{MINUS}0.10")
     assert ("Alder", "small norm") not in found
     assert "No evidence recorded for: free-rider value" in page.text
+
+
+@pytest.mark.parametrize("method", ["fedavg", "pooled"])
+def test_pooled_training_whose_sites_bear_one_update_makes_nobody_suspect(tmp_path: Path, method: str) -> None:
+    run = make_run(tmp_path / "run", method=method, rounds=3)
+    for number in range(3):
+        add_rows(
+            run, [Row("run", method, 0, number, site, "norm", 0.0 if site == "Dogwood" else 1.0) for site in SITES]
+        )
+    found, silent = suspected(open_runs([run]))
+    assert found.frame.empty == (method == "pooled")
+    assert ("small norm" in silent) == (method == "pooled")
 
 
 def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:
