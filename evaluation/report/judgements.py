@@ -18,9 +18,9 @@ AS_SHOWN = 3  # decimals of a fraction: what a reader sees as the same percentag
 TINY = 1e-9  # numbers that differ by less are a tie
 ONE_SEED = "one seed is not enough to judge"
 AGREES = {  # whether an estimate ranks hospitals as their values do, by where the interval of the correlation lies
-    1: " They agree, if not on every hospital.",
-    0: " That they agree is not shown, so no payment should rest on the estimate.",
-    -1: " They disagree, so no payment should rest on the estimate.",
+    1: "They agree beyond what cases and seeds leave to chance.",
+    0: "That they agree is not shown, so no payment should rest on the estimate.",
+    -1: "They disagree, so no payment should rest on the estimate.",
 }
 
 
@@ -152,8 +152,8 @@ def of_most(shares: Mapping[str, Measured], seeds: int) -> str:
         f"{_each(most)}) and {listed(least)} least ({percent(known[least[0]].mean)}{_each(least)}); an equal share is "
         f"{percent(1 / len(known))}"
     )
-    if seeds < FEWEST_SEEDS:
-        return f"{text}. This is one seed: the order may be chance."
+    if chance := _perhaps("the order", seeds):
+        return f"{text}. {chance}"
     if min(known[site].low for site in most) > max(known[site].high for site in least):
         return f"{text}. Their intervals over {seeds} seeds lie apart."
     return f"{text}. Their intervals over {seeds} seeds overlap: they cannot be told apart."
@@ -178,7 +178,7 @@ def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -
         f"By {truth} values {listed(most)} {_is(most)} worth most to all ({points(known[most[0]])} points of mean Dice"
         f"{_each(most)}) and {listed(least)} least ({points(known[least[0]])}{_each(least)})"
     )
-    return f"{text}.{_perhaps('the order', seeds, cases)}"
+    return f"{text}. {_perhaps('the order', seeds, cases)}".rstrip()
 
 
 def of_agreement(ranks: Measured, truth: str, seeds: int, cases: int) -> str:
@@ -197,7 +197,7 @@ def of_agreement(ranks: Measured, truth: str, seeds: int, cases: int) -> str:
         f"The method's estimate and {truth} values rank the hospitals with a correlation of "
         f"{correlation(ranks.mean)}{inside}"
     )
-    return f"{text}.{_perhaps('it', seeds, cases) or AGREES[ranks.against(0)]}"
+    return f"{text}. {_perhaps('it', seeds, cases) or AGREES[ranks.against(0)]}"
 
 
 def of_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:
@@ -405,12 +405,12 @@ def of_planted(
     return f"{run} was made with attackers in it: {listed(parts)}. {also}"
 
 
-def _perhaps(what: str, seeds: int, cases: int) -> str:
-    """A sentence that follows, on why something may be chance; nothing where there is no reason to think so."""
+def _perhaps(what: str, seeds: int, cases: int = 0) -> str:
+    """Why something may be chance, in a sentence; nothing where neither seeds nor cases, if known, are too few."""
     if seeds < FEWEST_SEEDS:
-        return f" This is one seed: {what} may be chance."
+        return f"This is one seed: {what} may be chance."
     if 0 < cases < FEWEST_CASES:
-        return f" With {cases} test {'case' if cases == 1 else 'cases'} at a hospital {what} may be chance."
+        return f"With {cases} test {'case' if cases == 1 else 'cases'} at a hospital {what} may be chance."
     return ""
 
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pandas as pd
 
 from evaluation.display.table import HEADINGS, UNITS, Table
-from evaluation.results.dice import UNION
+from evaluation.results.dice import ALONE, POOLED, UNION
 from evaluation.results.views import Results
 
 PAPER = "Jiang et al. 2023"
-BOUNDS = {"standalone": "floor", "pooled": "ceiling"}  # of what a federation is measured by
+BOUNDS = {ALONE: "floor", POOLED: "ceiling"}  # of what a federation is measured by
 OVER_SEEDS = ", mean ± std over seeds"
 
 

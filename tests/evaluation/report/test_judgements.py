@@ -92,7 +92,7 @@ def test_of_how_an_estimate_agrees_with_a_ground_truth() -> None:
     text = "The method's estimate and Shapley values rank the hospitals with a correlation of"
     agree, open_, against = Measured(0.8, 0.4, 1.0), Measured(0.1, -0.3, 0.6), Measured(-0.6, -1.0, -0.2)
     assert judgements.of_agreement(agree, "Shapley", 2, 5) == (
-        f"{text} +0.80 [+0.40, +1.00]. They agree, if not on every hospital."
+        f"{text} +0.80 [+0.40, +1.00]. They agree beyond what cases and seeds leave to chance."
     )
     assert judgements.of_agreement(open_, "Shapley", 2, 0).endswith(
         f"+0.10 [{MINUS}0.30, +0.60]. That they agree is not shown, so no payment should rest on the estimate."
