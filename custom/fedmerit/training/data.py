@@ -7,6 +7,7 @@ a case of one slice.
 
 import hashlib
 import math
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +28,14 @@ SPLITS = ("training", "validation", "testing")
 LONGEST_NAME = 100  # characters of a site's
 FORMULA = "=+-@"  # what a spreadsheet computes begins with one of these
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
+ONE_HEADER = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
 
 
 def load_array(path: Path) -> NDArray[Any]:
     """Memory-map one ``.npy`` file, read-only; `BadInput` naming the file if that fails."""
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        with ONE_HEADER:
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found; run `fedmerit prepare` again") from None
     except (OSError, ValueError, EOFError) as error:  # the last is what NumPy says of a file of zero bytes
