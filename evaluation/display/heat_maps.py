@@ -1,12 +1,49 @@
-"""Figures of tables whose cells are coloured: what sites hold of each other, numbers by two parameters."""
+"""Figures of coloured cells: gains of sites, what sites hold of each other, numbers by two parameters."""
 
 import numpy as np
 import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from evaluation.display.drawing import STYLE, panels, titled, turn_if_long
+from evaluation.display.drawing import DARK_GREY, EQUAL, INK, NARROW, STYLE, panels, titled, turn_if_long
+from evaluation.display.table import MINUS
 from evaluation.results.views import Results
+
+FAR = 15.0  # points of Dice: gains from here on have the deepest colour
+
+
+def gains(points: pd.DataFrame, times: pd.Series) -> Figure:
+    """Who gains, who loses, at what cost: a row per method, the highest mean on top.
+
+    Args:
+        points: methods x sites, Dice above training alone in points; NaN: not known.
+        times: of methods, what a round takes, training alone being 1.
+    """
+    shown = points.assign(**{"all sites": points.mean(axis=1)}).sort_values("all sites", ascending=False, kind="stable")
+    cells = shown.to_numpy(float)
+    with style.context([STYLE, {"axes.grid": False}]):
+        figure = Figure(figsize=(NARROW + 1.4, 1.0 + 0.27 * len(shown)), dpi=160, layout="constrained")
+        panel, beside = figure.subplots(1, 2, sharey=True, width_ratios=(3.2, 1))
+        panel.imshow(cells, vmin=-FAR, vmax=FAR, cmap="PuOr", aspect="auto")
+        for (row, column), value in np.ndenumerate(cells):
+            if not np.isnan(value):
+                ink = "white" if abs(value) > 0.6 * FAR else "#1b1e23"
+                panel.text(
+                    column, row, f"{value:+.1f}".replace("-", MINUS), ha="center", va="center", color=ink, fontsize=8
+                )
+        panel.axvline(shown.shape[1] - 1.5, color="white", linewidth=3)
+        panel.set_xticks(range(shown.shape[1]), shown.columns)
+        panel.set_yticks(range(len(shown)), [str(method) for method in shown.index])
+        panel.tick_params(length=0)
+        panel.set_title("Dice above training alone [points]")
+        taken = times.reindex(shown.index).to_numpy(float)
+        bars = beside.barh(range(len(shown)), taken, color=DARK_GREY, height=0.6)
+        beside.bar_label(bars, fmt="%.1f", padding=2, fontsize=8, color=INK)
+        beside.axvline(1, **EQUAL)
+        beside.set_xlim(0, 1.3 * max(1.0, float(np.nanmax(taken, initial=1.0))))
+        beside.set_title("Time")
+        beside.tick_params(axis="y", length=0)
+    return figure
 
 
 def reputations(results: Results) -> Figure:

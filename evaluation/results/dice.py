@@ -17,6 +17,7 @@ POOLED = "pooled"  # the method that trains on all sites' images in one place
 SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities; runs of earlier versions have none of them
 FEWEST_TO_RESAMPLE = 3  # test cases of a site in a run; of one or two there is no interval
 OWN, UNION = "testing", "union"  # a site's own test cases; those of every site, for the model it ends with
+VALIDATION = "validation"  # a site's own, in every round and after the last
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from evaluation.results.dice import OWN, SURFACES, UNION, Dice, UnionDice
+from evaluation.results.dice import OWN, RUN, SURFACES, UNION, VALIDATION, Dice, UnionDice
 from evaluation.results.recorded import Rounds
 
 
@@ -54,6 +54,21 @@ class Results:
         """The same results, with the test cases of all sites in the place of each site's own."""
         rest = self.rows[~self.rows["split"].isin([OWN, UNION])]
         return Results(pd.concat([rest, self.rows[self.rows["split"] == UNION].assign(split=OWN)], ignore_index=True))
+
+    @cached_property
+    def with_validation(self) -> "Results":
+        """The same results, with each site's validation cases beside its test cases, both of the model it ends with.
+
+        Twice the cases where there are few. A model that was chosen by its validation Dice looks better on them.
+        """
+        tested = self.rows[self.rows["split"] == OWN]
+        rounds = tested.groupby(RUN, observed=True)["round"].max().rename("tested")
+        validated = self.rows[self.rows["split"] == VALIDATION].join(rounds, on=RUN)
+        final = validated[validated["round"] > validated.pop("tested")]  # after the last round, as the test is
+        final = final.assign(split=OWN, case=VALIDATION + "/" + final["case"].astype(str))
+        final["round"] = final["round"] - 1
+        rest = self.rows[self.rows["split"] != VALIDATION]
+        return Results(pd.concat([rest, final], ignore_index=True))
 
     @cached_property
     def of_coalitions(self) -> "Results":

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from evaluation.display import table
+from evaluation.display import heat_maps, table
+from evaluation.display.drawing import png
+from evaluation.display.pages import save_png
 from evaluation.display.table import Table, file_name
 from evaluation.results.dice import ALONE
 from evaluation.results.run_folders import open_run, together
@@ -181,8 +183,15 @@ def results_of(planned: Sequence[Planned], order: Sequence[str] | None = None) -
 
 
 def write_tables(out: Path, planned: Sequence[Planned]) -> list[Table]:
-    """The tables of `evaluation.studies.comparison_tables`, written below ``out/tables`` as CSV and LaTeX."""
+    """The tables of `evaluation.studies.comparison_tables`, written below ``out/tables`` as CSV and LaTeX.
+
+    Where a run trains alone, ``out/figures/gains.png`` shows who gains, who loses, at what cost.
+    """
     labels, seeds = dict.fromkeys(run.label for run in planned), dict.fromkeys(run.seed for run in planned)
-    found = comparison_tables.tables(results_of(planned), list(labels), list(seeds))
+    results = results_of(planned)
+    found = comparison_tables.tables(results, list(labels), list(seeds))
     table.write_tables(found, out / "tables")
+    above = comparison_tables.gains(results, list(labels))
+    if not above.empty:
+        save_png(out / "figures" / "gains.png", png(heat_maps.gains(above, comparison_tables.times(results))))
     return found

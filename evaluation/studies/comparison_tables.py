@@ -1,4 +1,5 @@
-"""The comparison tables of Jiang et al. 2023 (FedCE, Tables 1 and 6): functions of results, no files.
+"""The comparison tables of Jiang et al. 2023 (FedCE, Tables 1 and 6), and what every site has above training alone:
+functions of results, no files.
 
 Dice is a percentage here.
 """
@@ -50,6 +51,7 @@ def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[T
         )
         caption = f"{what}{OVER_SEEDS} (as Table 6 of {PAPER}){bounded}"
         found += [replace(plain, spread=None), replace(plain, name=f"table6{suffix}", caption=caption)]
+    found += _gains(results, methods)
     if not union.empty:
         caption = f"Dice [%] on the union of the test splits, of the model each site ends with{OVER_SEEDS}"
         measured = [method for method in methods if method in union.index.get_level_values("method")]
@@ -60,6 +62,35 @@ def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[T
             shown = UNITS.get(quantity, 1.0) * table[label]
             found.append(_table(f"{quantity}{f'-{label}' * several}", what, shown, sites, methods, seeds))
     return found
+
+
+def gains(results: Results, methods: Sequence[str]) -> pd.DataFrame:
+    """Methods x sites: Dice above training alone in points, on a site's validation and test cases together.
+
+    Of the model that the site ends with, mean over the seeds that both have. Empty where no run trains alone.
+    """
+    above = 100 * results.with_validation.dice.gains
+    return above.reindex([name for name in methods if name in above.index])
+
+
+def times(results: Results) -> pd.Series:
+    """Of methods, what a round takes of all sites by what training alone takes; empty where no run trains alone."""
+    rounds = results.rounds.of("seconds").sum(axis=1).groupby(level="method", observed=True).mean()
+    return pd.Series(rounds / rounds[ALONE]) if ALONE in rounds.index else rounds.iloc[:0]
+
+
+def _gains(results: Results, methods: Sequence[str]) -> list[Table]:
+    above = gains(results, methods)
+    if above.empty:
+        return []
+    over_sites = {"Mean": above.mean(axis=1, skipna=False), "Least": above.min(axis=1, skipna=False)}
+    beside = pd.DataFrame({**over_sites, "Time": times(results).reindex(above.index)})
+    frame = pd.concat([above, beside], axis=1).rename_axis("Method").reset_index()
+    caption = (
+        "Dice above training alone [points] on each site's validation and test cases, of the model it ends with, mean "
+        "over seeds; time of a round, training alone being 1"
+    )
+    return [Table("gains", caption, frame, decimals=2)]
 
 
 def _table(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from run_factory import SITES, add_rows, make_run
 
@@ -76,3 +77,16 @@ def test_report_shows_reputations_among_peers_where_there_are_any(tmp_path: Path
     page = write_report([tmp_path / "fedavg"], tmp_path / "out" / "report.html", images=False)
     assert not (tmp_path / "out/figures/peers.png").exists()
     assert "with each of the others" not in page.read_text()
+
+
+def test_who_gains_who_loses_at_what_cost():
+    """The highest mean on top; a site without a number is left empty."""
+    points = pd.DataFrame({"A": [1.0, 14.0], "B": [-3.0, np.nan]}, index=["fedavg", "fedce"])
+    figure = heat_maps.gains(points, pd.Series({"fedce": 1.5, "fedavg": 1.1, "standalone": 1.0}))
+    panel, beside = figure.axes
+    assert [tick.get_text() for tick in panel.get_yticklabels()] == ["fedce", "fedavg"]
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["A", "B", "all sites"]
+    written = [text.get_text() for text in panel.texts]
+    assert written == ["+14.0", "+14.0", "+1.0", "\N{MINUS SIGN}3.0", "\N{MINUS SIGN}1.0"]
+    assert [bar.get_width() for bar in beside.patches] == [1.5, 1.1]
+    assert png(figure)

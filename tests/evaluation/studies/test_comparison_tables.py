@@ -5,7 +5,7 @@ import pytest
 
 from evaluation.display.table import DASH, csv_text, latex_text
 from evaluation.results.views import Results
-from evaluation.studies.comparison_tables import tables
+from evaluation.studies.comparison_tables import gains, tables, times
 from fedmerit.records.results import COLUMNS
 
 
@@ -195,3 +195,43 @@ def test_no_union_rows_no_union():
     results = long(*TWO_SEEDS)
     assert results.union.complete.empty
     assert [table.name for table in tables(results, ["fedavg"], [0, 1])] == ["table1", "table6"]
+
+
+def seconds(method, seed, site, values):
+    """Rows of a site's time for its rounds."""
+    row = dict.fromkeys(COLUMNS, "") | {"run": "run", "method": method, "seed": seed, "site": site}
+    return [row | {"round": number, "quantity": "seconds", "value": value} for number, value in enumerate(values)]
+
+
+# A site's last validation is of the round after the test's; that of round 4 is of a model that was trained on.
+WITH_ALONE = (
+    *(dice("standalone", seed, site, {"000": 0.50}) for seed in (0, 1) for site in "AB"),
+    *(dice("standalone", seed, site, {"000": 0.70}, split="validation", number=5) for seed in (0, 1) for site in "AB"),
+    *(dice("fedavg", seed, "A", {"000": 0.80, "001": 0.60}) for seed in (0, 1)),
+    *(dice("fedavg", seed, "A", {"000": 0.10}, split="validation", number=4) for seed in (0, 1)),
+    dice("fedavg", 0, "A", {"000": 0.70}, split="validation", number=5),
+    dice("fedavg", 1, "A", {"000": 1.00}, split="validation", number=5),
+    *(dice("fedavg", seed, "B", {"000": 0.40}) for seed in (0, 1)),
+    *(dice("fedavg", seed, "B", {"000": 0.70}, split="validation", number=5) for seed in (0, 1)),
+    *(seconds("standalone", seed, site, [1.0, 3.0]) for seed in (0, 1) for site in "AB"),
+    *(seconds("fedavg", seed, site, [2.0, 3.0]) for seed in (0, 1) for site in "AB"),
+)
+
+
+def test_what_sites_have_above_training_alone_on_validation_and_test_cases():
+    results = long(*WITH_ALONE)
+    above = gains(results, ["standalone", "fedavg"])
+    assert list(above.index) == ["fedavg"]
+    # A: (.8 + .6 + .7) / 3 = .7 and (.8 + .6 + 1) / 3 = .8, alone .6; B: (.4 + .7) / 2 = .55
+    assert above.loc["fedavg"].to_list() == pytest.approx([15.0, -5.0])
+    assert times(results).to_dict() == pytest.approx({"standalone": 1.0, "fedavg": 1.25})
+    *_, table = tables(results, ["standalone", "fedavg"], [0, 1])
+    assert table.name == "gains"
+    assert table.headings == ["Method", "A", "B", "Mean", "Least", "Time"]
+    assert cells(table) == [["fedavg", "15.00", "\N{MINUS SIGN}5.00", "5.00", "\N{MINUS SIGN}5.00", "1.25"]]
+
+
+def test_without_training_alone_there_are_no_gains():
+    results = long(*TWO_SEEDS)
+    assert gains(results, ["fedce", "fedavg"]).empty
+    assert "gains" not in [table.name for table in tables(results, ["fedce", "fedavg"], [0, 1])]
