@@ -179,7 +179,7 @@ class Guard:
         present, n = answers.reports.present, len(products)
         lengths = norms(products)
         now = sketch(answers.updates, self.seed)
-        there = present & history.sketches.any(dim=1)
+        there, made = present & history.sketches.any(dim=1), history.made
         to_own = _cosines_of_rows(now, history.sketches).where(there, torch.nan)
         inner, squared, to_step = None, 0.0, torch.full((n,), torch.nan, dtype=torch.float64)
         if answers.last_step is not None:
@@ -190,7 +190,7 @@ class Guard:
         direction = signs.new_directions(products, inner, squared, present & ~history.verdicts.against)
         direction = direction.masked_fill(to_own > signs.REPLAYED, 0.0)  # nothing new
         alone = there & history.alone  # whose model last took its own step
-        to_step = torch.where(alone, to_own, to_step)
+        to_step = torch.where(alone, to_own, to_step).masked_fill(made, torch.nan)
         if alone.any():
             others = present & ~history.alone
             direction = torch.where(alone, signs.beside_own_step(now, history.sketches, others), direction)
@@ -206,15 +206,16 @@ class Guard:
             nearness=nearness,
             copied=torch.where(pairs, near_copies(cosines, nearness, present), history.copied),
             direction=remembered(history.direction, direction.where(present, torch.nan)),
-            lasting=remembered(history.lasting, to_own),
+            lasting=remembered(history.lasting, to_own.masked_fill(made, torch.nan)),
             response=remembered(history.response, response.where(present, torch.nan)),
             bounded=factors < 1,
             alone=present & history.alone,
+            made=torch.zeros_like(made),
         )
         seen = torch.stack(
             [
                 signs.too_short(lengths, present),
-                signs.stale(to_step, to_own, history.lasting, present),
+                signs.stale(to_step, to_own, history.lasting.masked_fill(made, torch.nan), present),
                 signs.elsewhere(history.direction, present, history.verdicts.against),
                 present & history.claimed,
                 responses.opposed(history.response, present, size, history.verdicts.against),
@@ -284,7 +285,8 @@ class Guard:
         updates = history.sketches * ruling.quantities["clipped"].nan_to_num(0.0)[:, None]
         weights = ruling.divided(outcome.weights).masked_fill(~ruling.counted, 0.0)
         found = history.responses.after(updates, updates * weights[:, None], ruling.answered, ruling.withheld)
-        return replace(history, responses=found.of(weights <= responses.MOST))
+        made = weights > responses.MOST
+        return replace(history, responses=found.of(~made), made=made)
 
     def judge(self, history: History, group: Earners, scores: Tensor) -> tuple[History, Tensor, Tensor, Tensor]:
         """What the raters found of each site.

@@ -31,6 +31,7 @@ class History:
     claimed: Tensor  # (n,) bool: a claim was wrong in the last round
     bounded: Tensor  # (n,) bool: the update in the last aggregation is not the one sent
     alone: Tensor  # (n,) bool: goes on from its own model
+    made: Tensor  # (n,) bool: most of the model's last step is this site's
     apart: Tensor  # (n,) bool: the site's last ratings stood apart
     rater_distance: Tensor  # (n,) `raters.distances` of them; NaN: none yet, or not heard
     measured: Tensor  # (n,) error of the model without each site, as others measured it; NaN: not yet
@@ -53,6 +54,7 @@ class History:
             claimed=zeros.bool(),
             bounded=zeros.bool(),
             alone=zeros.bool(),
+            made=zeros.bool(),
             apart=zeros.bool(),
             rater_distance=unknown,
             measured=unknown,

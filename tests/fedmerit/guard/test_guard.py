@@ -60,6 +60,32 @@ def test_riders_are_named_within_ten_rounds_and_only_they(play, value):
     assert history.verdicts.against.tolist() == [False] * 5 + [True]
 
 
+def _of_one_maker(sent, rounds=12):
+    """Rounds in which the outlier alone makes the model, as under Krum of one update; ``sent`` (round) is its update."""
+    guard, history, step = Guard(Guarding("on", "withhold"), Enrolled.nothing(6)), History.empty(6), None
+    weights = torch.eye(6)[3].double()
+    for number in range(rounds):
+        updates = updates_of(number)
+        updates[3] = sent(number)
+        reports = Reports(torch.full((6,), 50.0).double(), torch.ones(6).bool(), products=gram(updates))
+        history, ruling = guard.rule(history, Answers(updates, reports, step))
+        history = guard.after(history, ruling, Outcome(weights, weights, weights, torch.zeros(2000)))
+        step = ruling.updates[3]
+    return ruling, history
+
+
+def test_who_makes_the_model_alone_is_not_told_by_its_likeness_to_the_step_that_it_made():
+    noise = torch.randn(12, 2000, generator=torch.Generator().manual_seed(3))
+    ruling, history = _of_one_maker(lambda round: 0.01 * (noise[0] + 0.5 * noise[round]))  # cosine of two: .8
+    assert ruling.signs[:, 3].tolist() == [False, False, True, False, False]
+    assert not history.verdicts.against.any()
+
+
+def test_who_makes_the_model_alone_is_told_when_it_sends_the_same_again():
+    _, history = _of_one_maker(lambda round: updates_of(0)[5])
+    assert history.verdicts.against.tolist() == [False] * 3 + [True] + [False] * 2
+
+
 def test_who_is_withheld_from_earns_nothing_and_keeps_what_it_trained(play):
     ruling, _ = play(replaced(5, zeros), 6)[-1]
     assert ruling.reports.present.tolist() == [True] * 5 + [False]
