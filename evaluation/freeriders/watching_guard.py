@@ -14,6 +14,9 @@ from fedmerit.guard.verdicts import KINDS_NEEDED, ROUNDS
 class WatchingGuard:
     """Flagged: a verdict stands. Suspicion: for how many rounds as many kinds of signs stand as a verdict needs.
 
+    It knows no method's weights: who made the model's last step it reckons by images, so that under Krum it accuses
+    where the guard of the run does not.
+
     Source: docs/trust.md.
     """
 
