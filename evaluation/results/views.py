@@ -64,11 +64,10 @@ class Results:
         tested = self.rows[self.rows["split"] == OWN]
         rounds = tested.groupby(RUN, observed=True)["round"].max().rename("tested")
         validated = self.rows[self.rows["split"] == VALIDATION].join(rounds, on=RUN)
-        final = validated[validated["round"] > validated.pop("tested")]  # after the last round, as the test is
-        final = final.assign(split=OWN, case=VALIDATION + "/" + final["case"].astype(str))
-        final["round"] = final["round"] - 1
+        final = validated[validated["round"] > validated["tested"]]  # of the model that is tested
+        beside = final.assign(split=OWN, round=final["tested"], case=VALIDATION + "/" + final["case"].astype(str))
         rest = self.rows[self.rows["split"] != VALIDATION]
-        return Results(pd.concat([rest, final], ignore_index=True))
+        return Results(pd.concat([rest, beside[rest.columns]], ignore_index=True))
 
     @cached_property
     def of_coalitions(self) -> "Results":
