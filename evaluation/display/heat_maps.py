@@ -1,49 +1,91 @@
-"""Figures of coloured cells: gains of sites, what sites hold of each other, numbers by two parameters."""
+"""Figures of coloured cells: methods by sites, what sites hold of each other, numbers by two parameters."""
+
+import textwrap
 
 import numpy as np
 import pandas as pd
 from matplotlib import style
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from evaluation.display.drawing import DARK_GREY, EQUAL, INK, NARROW, STYLE, panels, titled, turn_if_long
 from evaluation.display.table import MINUS
 from evaluation.results.views import Results
 
 FAR = 15.0  # points of Dice: gains from here on have the deepest colour
+DEEP = 0.6  # of the deepest: from here on text is white
+NAME = 24  # characters of a line of a method's name
 
 
-def gains(points: pd.DataFrame, times: pd.Series) -> Figure:
-    """Who gains, who loses, at what cost: a row per method, the highest mean on top.
+def dice(percent: pd.DataFrame) -> Figure:
+    """Test Dice of many methods: a row per method, the highest mean over sites on top.
 
     Args:
-        points: methods x sites, Dice above training alone in points; NaN: not known.
-        times: of methods, what a round takes, training alone being 1.
+        percent: methods x sites; NaN: not known.
     """
-    shown = points.assign(**{"all sites": points.mean(axis=1)}).sort_values("all sites", ascending=False, kind="stable")
-    cells = shown.to_numpy(float)
+    shown = _by_mean(percent)
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
     with style.context([STYLE, {"axes.grid": False}]):
-        figure = Figure(figsize=(NARROW + 1.4, 1.0 + 0.27 * len(shown)), dpi=160, layout="constrained")
-        panel, beside = figure.subplots(1, 2, sharey=True, width_ratios=(3.2, 1))
-        panel.imshow(cells, vmin=-FAR, vmax=FAR, cmap="PuOr", aspect="auto")
-        for (row, column), value in np.ndenumerate(cells):
-            if not np.isnan(value):
-                ink = "white" if abs(value) > 0.6 * FAR else "#1b1e23"
-                panel.text(
-                    column, row, f"{value:+.1f}".replace("-", MINUS), ha="center", va="center", color=ink, fontsize=8
-                )
-        panel.axvline(shown.shape[1] - 1.5, color="white", linewidth=3)
-        panel.set_xticks(range(shown.shape[1]), shown.columns)
-        panel.set_yticks(range(len(shown)), [str(method) for method in shown.index])
-        panel.tick_params(length=0)
-        panel.set_title("Dice above training alone [points]")
-        taken = times.reindex(shown.index).to_numpy(float)
-        bars = beside.barh(range(len(shown)), taken, color=DARK_GREY, height=0.6)
-        beside.bar_label(bars, fmt="%.1f", padding=2, fontsize=8, color=INK)
-        beside.axvline(1, **EQUAL)
-        beside.set_xlim(0, 1.3 * max(1.0, float(np.nanmax(taken, initial=1.0))))
-        beside.set_title("Time")
-        beside.tick_params(axis="y", length=0)
+        figure, (panel,) = _rows(shown, 1)
+        _cells(panel, shown, "{:.1f}", (shown - low) / max(high - low, 1e-9), "Blues", 0)
+        panel.set_title("Test Dice [%]")
     return figure
+
+
+def gains(points: pd.DataFrame, times: pd.Series | None = None) -> Figure:
+    """Who gains, who loses, and at what cost: a row per method, the highest mean over sites on top.
+
+    Args:
+        points: methods x sites, Dice above training alone; NaN: not known.
+        times: of methods, what a round takes, training alone being 1; as bars beside the cells.
+    """
+    shown = _by_mean(points)
+    with style.context([STYLE, {"axes.grid": False}]):
+        figure, (panel, *beside) = _rows(shown, 1 if times is None else 2)
+        _cells(panel, shown, "{:+.1f}", shown / FAR, "PuOr", -1)
+        panel.set_title("Dice above training alone [points]")
+        if times is not None:
+            _times(beside[0], times.reindex(shown.index).to_numpy(float))
+    return figure
+
+
+def _by_mean(numbers: pd.DataFrame) -> pd.DataFrame:
+    """With the mean over sites, by which rows are ordered."""
+    shown = numbers.assign(**{"all sites": numbers.mean(axis=1)})
+    return shown.sort_values("all sites", ascending=False, kind="stable")
+
+
+def _rows(shown: pd.DataFrame, panels: int) -> tuple[Figure, list[Axes]]:
+    """A figure with room for a row of cells each; a second panel is narrow."""
+    size = (NARROW + 1.4 * (panels - 1), 0.8 + 0.3 * len(shown))
+    figure = Figure(figsize=size, dpi=160, layout="constrained")
+    return figure, list(figure.subplots(1, panels, sharey=True, squeeze=False, width_ratios=(3.2, 1)[:panels]).flat)
+
+
+def _cells(panel: Axes, shown: pd.DataFrame, text: str, depth: pd.DataFrame, colours: str, least: float) -> None:
+    """A number in each cell, on a colour by its ``depth``, ``least`` to 1."""
+    depths = depth.to_numpy(float)
+    panel.imshow(depths, vmin=least, vmax=1, cmap=colours, aspect="auto")
+    for (row, column), value in np.ndenumerate(shown.to_numpy(float)):
+        if not np.isnan(value):
+            ink = "white" if abs(depths[row, column]) > DEEP else "#1b1e23"
+            written = text.format(value).replace("-", MINUS)
+            panel.text(column, row, written, ha="center", va="center", color=ink, fontsize=8)
+    panel.axvline(shown.shape[1] - 1.5, color="white", linewidth=3)
+    panel.set_xticks(range(shown.shape[1]), [str(site) for site in shown])
+    panel.set_yticks(range(len(shown)), [textwrap.fill(str(method), NAME) for method in shown.index], fontsize=8)
+    panel.tick_params(length=0)
+
+
+def _times(panel: Axes, taken: NDArray[np.float64]) -> None:
+    """A bar a row, a line at 1."""
+    bars = panel.barh(range(len(taken)), taken, color=DARK_GREY, height=0.6)
+    panel.bar_label(bars, fmt="%.1f", padding=2, fontsize=8, color=INK)
+    panel.axvline(1, **EQUAL)
+    panel.set_xlim(0, 1.3 * max(1.0, float(np.nanmax(taken, initial=1.0))))
+    panel.set_title("Time")
+    panel.tick_params(axis="y", length=0)
 
 
 def reputations(results: Results) -> Figure:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from evaluation.display import curves, dots_and_bars, heat_maps
+from evaluation.display.drawing import METHOD_COLOURS
 from evaluation.display.pages import Drawing, Picture, pictures, write_page
 from evaluation.display.table import Table, write_tables
 from evaluation.report import alt_texts, caveats, guard_verdicts, judgements, marks, summary
@@ -25,11 +26,11 @@ from evaluation.report.parts import (
     trained,
 )
 from evaluation.results.dice import ALONE
-from evaluation.results.intervals import by_rank, of_methods, of_sites
+from evaluation.results.intervals import of_sites
 from evaluation.results.run_folders import Run, open_runs, together
 from evaluation.results.views import Results
 
-MOST_GAINS = 5  # methods whose gains are drawn; the table has all
+MOST_GAINS = 5  # methods whose gains are drawn with their intervals; of more, as a table of colours
 
 
 def write_report(
@@ -161,22 +162,37 @@ def _moving(results: Results) -> dict[str, list[str]]:
     return {quantity: methods for quantity, methods in found.items() if methods}
 
 
+def _of_dice(results: Results) -> Drawing:
+    """Bars and dots, as long as every method has a colour of its own."""
+    means = pd.DataFrame(results.dice.comparison[0]["site"])
+    if len(means) > len(METHOD_COLOURS):
+        text = "Test Dice of each hospital by every method, mean over cases and seeds."
+        return Drawing(text, heat_maps.dice(100 * means), alt_texts.of_cells(100 * means, "Mean test Dice in percent"))
+    text = "Test Dice of each hospital, a colour per method: bars are means, dots cases."
+    return Drawing(text, dots_and_bars.dice_bars(results), alt_texts.of_dice(means))
+
+
+def _of_gains(results: Results, gains: pd.DataFrame) -> Drawing:
+    """Of ``gains``, ``(method, site)`` x ``mean, low, high``, fractions."""
+    order = [method for method in results.methods if method in gains.index.unique("method")]
+    if len(order) > MOST_GAINS:
+        shown = 100 * gains["mean"].unstack()
+        text = "Gain in test Dice over training alone by every method; below 0 a hospital lost."
+        return Drawing(text, heat_maps.gains(shown), alt_texts.of_cells(shown, "Gains in points"))
+    inside = ", 95 % intervals over cases and seeds" if gains["low"].notna().any() else ""
+    text = f"Gain in test Dice over training alone{inside}; left of 0 a hospital lost."
+    gains = gains.loc[order]
+    return Drawing(text, dots_and_bars.gain_ranges(gains, results.sites), alt_texts.of_gains(gains))
+
+
 def _drawn(results: Results, everything: Results) -> dict[str, Drawing]:
     """Every figure that the results can fill: of Dice those of honest runs, of rounds those of all."""
     drawn: dict[str, Drawing] = {}
     if not results.dice.rows.empty:
-        text = "Test Dice of each hospital, a colour per method: bars are means, dots cases."
-        means = results.dice.comparison[0]["site"]
-        drawn["dice"] = Drawing(text, dots_and_bars.dice_bars(results), alt_texts.of_dice(pd.DataFrame(means)))
+        drawn["dice"] = _of_dice(results)
     gains = of_sites(results.dice.intervals, "gain").dropna(subset="mean")  # none without a seed in common
     if not gains.empty:
-        order = [method for method in results.methods if method in gains.index.unique("method")]
-        best = [method for method in by_rank(of_methods(results.dice.intervals, "mean")) if method in order]
-        gains = gains.loc[[method for method in order if method in best[:MOST_GAINS]]]
-        inside = ", 95 % intervals over cases and seeds" if gains["low"].notna().any() else ""
-        text = f"Gain in test Dice over training alone{inside}; left of 0 a hospital lost."
-        text += f" The {MOST_GAINS} methods of the highest mean Dice." if len(order) > MOST_GAINS else ""
-        drawn["gains"] = Drawing(text, dots_and_bars.gain_ranges(gains, results.sites), alt_texts.of_gains(gains))
+        drawn["gains"] = _of_gains(results, gains)
     if not everything.rounds.validation.empty:
         text = (
             "Validation Dice over the rounds, of the model each hospital receives. Mean of hospitals: thin as "

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from evaluation.display.table import MINUS
 from evaluation.report.overlay import WHICH, Overlay
 from evaluation.report.words import listed, percent, points
 
@@ -18,6 +19,14 @@ def of_dice(dice: pd.DataFrame) -> str:
         for method, row in known.head(MOST).iterrows()
     ]
     return f"A row per hospital. Mean test Dice: {'; '.join(told)}{_more(len(known))}."
+
+
+def of_cells(numbers: pd.DataFrame, what: str) -> str:
+    """Numbers, methods x sites, in the unit that ``what`` names."""
+    means = numbers.mean(axis=1).sort_values(ascending=False, kind="stable")
+    named = [f"{method!s} {f'{value:.1f}'.replace('-', MINUS)}" for method, value in means.items()]
+    told = ", ".join(named[:MOST]) + (f", the lowest {named[-1]}" if len(named) > MOST else "")
+    return f"A row per method, a column per hospital. {what}, mean over hospitals, from the highest: {told}."
 
 
 def of_own(site: str, dice: pd.Series) -> str:

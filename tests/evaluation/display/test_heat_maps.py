@@ -90,3 +90,15 @@ def test_who_gains_who_loses_at_what_cost():
     assert written == ["+14.0", "+14.0", "+1.0", "\N{MINUS SIGN}3.0", "\N{MINUS SIGN}1.0"]
     assert [bar.get_width() for bar in beside.patches] == [1.5, 1.1]
     assert png(figure)
+    assert len(heat_maps.gains(points).axes) == 1
+
+
+def test_dice_of_many_methods():
+    figure = heat_maps.dice(
+        pd.DataFrame({"A": [70.0, 80.04], "B": [72.0, np.nan]}, index=["fedavg", "a" * 20 + " b" * 9])
+    )
+    (panel,) = figure.axes
+    assert [tick.get_text() for tick in panel.get_yticklabels()] == ["a" * 20 + " b b\n" + "b b b b b b b", "fedavg"]
+    assert [text.get_text() for text in panel.texts] == ["80.0", "80.0", "70.0", "72.0", "71.0"]
+    assert [text.get_color() for text in panel.texts][:3] == ["white", "white", "#1b1e23"]
+    assert png(figure)

@@ -224,6 +224,18 @@ def test_gains_of_too_few_cases_are_not_said_to_have_intervals(tmp_path: Path) -
     assert "Gain in test Dice over training alone; left of 0" in write_report(runs, images=False).read_text()
 
 
+def test_of_more_methods_than_there_are_colours_every_one_has_a_row(tmp_path: Path) -> None:
+    methods = ["standalone", "fedavg", "fedce", "cgsv", "cffl", "rffl", "dw", "eu", "rr", "qfedavg"]
+    runs = [make_run(tmp_path / method, method=method, rounds=1) for method in methods]
+    page = write_report(runs, images=False).read_text()
+    assert "Test Dice of each hospital by every method" in page
+    assert "Gain in test Dice over training alone by every method" in page
+    assert page.count("A row per method, a column per hospital.") == 2
+    page = write_report(runs[:6], images=False).read_text()  # five above training alone
+    assert "a colour per method" in page
+    assert "left of 0 a hospital lost" in page
+
+
 def test_every_picture_says_what_is_to_be_seen(compared: Path) -> None:
     page = Page(compared.read_text())
     seen = [value for tag, name, value in page.attributes if (tag, name) == ("img", "alt")]

@@ -61,7 +61,7 @@ def test_riders_are_named_within_ten_rounds_and_only_they(play, value):
 
 
 def _of_one_maker(sent, rounds=12):
-    """Rounds in which the outlier alone makes the model, as under Krum of one update; ``sent`` (round) is its update."""
+    """Rounds in which the outlier alone makes the model, as under Krum of one update; it sends ``sent`` (round)."""
     guard, history, step = Guard(Guarding("on", "withhold"), Enrolled.nothing(6)), History.empty(6), None
     weights = torch.eye(6)[3].double()
     for number in range(rounds):
