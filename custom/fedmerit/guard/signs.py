@@ -27,8 +27,8 @@ LENGTH = Rule(
 STALENESS = Rule(
     "sign: staleness",
     "The update is the step that the model last took (half as far from it as the others), the site's own last one "
-    f"(cosine over {REPLAYED:g}), or has nothing in common with its own last one where the others' have. Of a site that "
-    "made more than half of that step, only its own last one sent again counts.",
+    f"(cosine over {REPLAYED:g}), or has nothing in common with its own last one where the others' have. Of a site "
+    "that made more than half of that step, only its own last one sent again counts.",
     "delta weights, with noise too; replays; noise",
     "a sign alone does nothing",
 )
