@@ -14,7 +14,7 @@ from evaluation.display.table import MINUS
 from evaluation.results.views import Results
 
 FAR = 15.0  # points of Dice: gains from here on have the deepest colour
-DEEP = 0.6  # of the deepest: from here on text is white
+DEEP = 0.5  # of the deepest: from here on text is white
 NAME = 24  # characters of a line of a method's name
 
 
@@ -44,7 +44,7 @@ def gains(points: pd.DataFrame, times: pd.Series | None = None) -> Figure:
     with style.context([STYLE, {"axes.grid": False}]):
         figure, (panel, *beside) = _rows(shown, 1 if times is None else 2)
         _cells(panel, shown, "{:+.1f}", shown / FAR, "PuOr", -1)
-        panel.set_title("Dice above training alone [points]")
+        panel.set_title("Gain over alone [points]")
         if times is not None:
             _times(beside[0], times.reindex(shown.index).to_numpy(float))
     return figure
