@@ -84,11 +84,10 @@ def _gains(results: Results, methods: Sequence[str]) -> list[Table]:
     if above.empty:
         return []
     over_sites = {"Mean": above.mean(axis=1, skipna=False), "Least": above.min(axis=1, skipna=False)}
-    beside = pd.DataFrame({**over_sites, "Time": times(results).reindex(above.index)})
-    frame = pd.concat([above, beside], axis=1).rename_axis("Method").reset_index()
+    frame = pd.concat([above, pd.DataFrame(over_sites)], axis=1).rename_axis("Method").reset_index()
     caption = (
         "Dice above training alone [points] on each site's validation and test cases, of the model it ends with, mean "
-        "over seeds; time of a round, training alone being 1"
+        "over seeds"
     )
     return [Table("gains", caption, frame, decimals=2)]
 
