@@ -73,13 +73,15 @@ def for_phone(figure: Figure) -> bool:
     """Make a figure as narrow as a phone, with type as large as before: panels below each other.
 
     Returns:
-        Whether it could: not where its panels are no plain grid, as with a colour bar.
+        Whether it could: not where its panels are no plain grid, as with a colour bar, or pictures without axes.
     """
     specs = [panel.get_subplotspec() for panel in figure.axes]
     grids = [spec.get_gridspec() for spec in specs if spec is not None]
     if len(grids) < len(specs) or len(set(grids)) != 1:
         return False
     shown = [panel for panel in figure.axes if panel.axison]
+    if not shown:
+        return False
     for spare in set(figure.axes) - set(shown):
         spare.remove()
     rows = grids[0].nrows

@@ -60,3 +60,13 @@ def test_a_figure_that_is_no_grid_stays_as_it_is() -> None:
     size = tuple(figure.get_size_inches())
     assert not for_phone(figure)
     assert (tuple(figure.get_size_inches()), figure.axes[0]) == (size, panel)
+
+
+def test_pictures_without_axes_stay_as_they_are() -> None:
+    figure, axes = panels(3)
+    for panel in axes:
+        panel.imshow([[0.0, 1.0]])
+        panel.set_axis_off()
+    before = figure.get_size_inches().tolist()
+    assert not for_phone(figure)
+    assert figure.get_size_inches().tolist() == before
