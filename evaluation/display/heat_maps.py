@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from evaluation.display.drawing import DARK_GREY, EQUAL, INK, NARROW, STYLE, panels, titled, turn_if_long
+from evaluation.display.drawing import DARK_GREY, INK, NARROW, STYLE, panels, titled, turn_if_long
 from evaluation.display.table import MINUS
 from evaluation.results.views import Results
 
@@ -33,20 +33,24 @@ def dice(percent: pd.DataFrame) -> Figure:
     return figure
 
 
-def gains(points: pd.DataFrame, times: pd.Series | None = None) -> Figure:
-    """Who gains, who loses, and at what cost: a row per method, the highest mean over sites on top.
+def gains(points: pd.DataFrame, transfer: pd.Series | None = None) -> Figure:
+    """Who gains, who loses, what is transferred: a row per method, the highest mean over sites on top.
 
     Args:
         points: methods x sites, Dice above training alone; NaN: not known.
-        times: of methods, what a round takes, training alone being 1; as bars beside the cells.
+        transfer: of methods, megabytes that a site sends and receives in a round; as bars beside the cells.
     """
     shown = _by_mean(points)
     with style.context([STYLE, {"axes.grid": False}]):
-        figure, (panel, *beside) = _rows(shown, 1 if times is None else 2)
+        figure, (panel, *beside) = _rows(shown, 1 if transfer is None else 2)
         _cells(panel, shown, "{:+.1f}", shown / FAR, "PuOr", -1)
         panel.set_title("Gain over alone [points]")
-        if times is not None:
-            _times(beside[0], times.reindex(shown.index).to_numpy(float))
+        if transfer is not None:
+            bars = beside[0].barh(range(len(shown)), transfer.reindex(shown.index), color=DARK_GREY, height=0.6)
+            beside[0].bar_label(bars, fmt="%.1f", padding=2, fontsize=8, color=INK)
+            beside[0].margins(x=0.3)
+            beside[0].set_title("Transfer [MB]")
+            beside[0].tick_params(axis="y", length=0)
     return figure
 
 
@@ -67,25 +71,25 @@ def _cells(panel: Axes, shown: pd.DataFrame, text: str, depth: pd.DataFrame, col
     """A number in each cell, on a colour by its ``depth``, ``least`` to 1."""
     depths = depth.to_numpy(float)
     panel.imshow(depths, vmin=least, vmax=1, cmap=colours, aspect="auto")
-    for (row, column), value in np.ndenumerate(shown.to_numpy(float)):
+    _written(panel, shown.to_numpy(float), text, depths)
+    panel.axvline(shown.shape[1] - 1.5, color="white", linewidth=3)
+    panel.set_xticks(range(shown.shape[1]), [str(site) for site in shown])
+    panel.set_yticks(range(len(shown)), [_wrapped(str(method)) for method in shown.index], fontsize=8)
+    panel.tick_params(length=0)
+
+
+def _written(panel: Axes, cells: NDArray[np.float64], text: str, depths: NDArray[np.float64]) -> None:
+    """The numbers of ``cells`` by the format ``text``, white where the colour is deep; nothing for NaN."""
+    for (row, column), value in np.ndenumerate(cells):
         if not np.isnan(value):
             ink = "white" if abs(depths[row, column]) > DEEP else "#1b1e23"
             written = text.format(value).replace("-", MINUS)
             panel.text(column, row, written, ha="center", va="center", color=ink, fontsize=8)
-    panel.axvline(shown.shape[1] - 1.5, color="white", linewidth=3)
-    panel.set_xticks(range(shown.shape[1]), [str(site) for site in shown])
-    panel.set_yticks(range(len(shown)), [textwrap.fill(str(method), NAME) for method in shown.index], fontsize=8)
-    panel.tick_params(length=0)
 
 
-def _times(panel: Axes, taken: NDArray[np.float64]) -> None:
-    """A bar a row, a line at 1."""
-    bars = panel.barh(range(len(taken)), taken, color=DARK_GREY, height=0.6)
-    panel.bar_label(bars, fmt="%.1f", padding=2, fontsize=8, color=INK)
-    panel.axvline(1, **EQUAL)
-    panel.set_xlim(0, 1.3 * max(1.0, float(np.nanmax(taken, initial=1.0))))
-    panel.set_title("Time")
-    panel.tick_params(axis="y", length=0)
+def _wrapped(method: str) -> str:
+    """Lines that break between its settings."""
+    return textwrap.fill(method.replace(":", ": "), NAME)
 
 
 def reputations(results: Results) -> Figure:
@@ -109,10 +113,7 @@ def reputations(results: Results) -> Figure:
                 cells = np.vstack([shown.to_numpy(), [overall[site] for site in shown]])
                 panel = next(places)
                 panel.imshow(cells, vmin=0, vmax=1, cmap="Blues", aspect="auto")
-                for (row, column), value in np.ndenumerate(cells):
-                    if not np.isnan(value):
-                        ink = "white" if value > 0.6 else "#1b1e23"
-                        panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink, fontsize=8)
+                _written(panel, cells, "{:.2f}", cells)
                 panel.axhline(len(shown) - 0.5, color="white", linewidth=3)
                 panel.set_title(f"{method}, round {number}" if len(chosen) > 1 else f"Round {number}")
                 panel.set_xticks(range(shown.shape[1]), shown.columns)

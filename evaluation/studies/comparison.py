@@ -193,5 +193,5 @@ def write_tables(out: Path, planned: Sequence[Planned]) -> list[Table]:
     table.write_tables(found, out / "tables")
     above = comparison_tables.gains(results, list(labels))
     if not above.empty:
-        save_png(out / "figures" / "gains.png", png(heat_maps.gains(above, comparison_tables.times(results))))
+        save_png(out / "figures" / "gains.png", png(heat_maps.gains(above, comparison_tables.transfer(results))))
     return found

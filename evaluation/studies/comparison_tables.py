@@ -73,10 +73,13 @@ def gains(results: Results, methods: Sequence[str]) -> pd.DataFrame:
     return above.reindex([name for name in methods if name in above.index])
 
 
-def times(results: Results) -> pd.Series:
-    """Of methods, what a round takes of all sites by what training alone takes; empty where no run trains alone."""
-    rounds = results.rounds.of("seconds").sum(axis=1).groupby(level="method", observed=True).mean()
-    return pd.Series(rounds / rounds[ALONE]) if ALONE in rounds.index else rounds.iloc[:0]
+def transfer(results: Results) -> pd.Series:
+    """Of methods, megabytes that a site sends and receives in a round, mean over sites, rounds and seeds.
+
+    Not seconds, which are of the machine as it was, with runs side by side: `fedmerit bench methods` has those.
+    """
+    both = results.rounds.of("bytes_sent") + results.rounds.of("bytes_received")
+    return 1e-6 * both.mean(axis=1).groupby(level="method", observed=True).mean()
 
 
 def _gains(results: Results, methods: Sequence[str]) -> list[Table]:
@@ -84,10 +87,11 @@ def _gains(results: Results, methods: Sequence[str]) -> list[Table]:
     if above.empty:
         return []
     over_sites = {"Mean": above.mean(axis=1, skipna=False), "Least": above.min(axis=1, skipna=False)}
-    frame = pd.concat([above, pd.DataFrame(over_sites)], axis=1).rename_axis("Method").reset_index()
+    beside = pd.DataFrame(over_sites | {"Transfer [MB]": transfer(results).reindex(above.index)})
+    frame = pd.concat([above, beside], axis=1).rename_axis("Method").reset_index()
     caption = (
         "Dice above training alone [points] on each site's validation and test cases, of the model it ends with, mean "
-        "over seeds"
+        "over seeds; what a site sends and receives in a round"
     )
     return [Table("gains", caption, frame, decimals=2)]
 

@@ -5,7 +5,7 @@ import pytest
 
 from evaluation.display.table import DASH, csv_text, latex_text
 from evaluation.results.views import Results
-from evaluation.studies.comparison_tables import gains, tables, times
+from evaluation.studies.comparison_tables import gains, tables, transfer
 from fedmerit.records.results import COLUMNS
 
 
@@ -197,10 +197,15 @@ def test_no_union_rows_no_union():
     assert [table.name for table in tables(results, ["fedavg"], [0, 1])] == ["table1", "table6"]
 
 
-def seconds(method, seed, site, values):
-    """Rows of a site's time for its rounds."""
+def transferred(method, seed, site, values):
+    """Rows of the bytes that a site sends, and receives, in its rounds."""
     row = dict.fromkeys(COLUMNS, "") | {"run": "run", "method": method, "seed": seed, "site": site}
-    return [row | {"round": number, "quantity": "seconds", "value": value} for number, value in enumerate(values)]
+    names = ("bytes_sent", "bytes_received")
+    return [
+        row | {"round": number, "quantity": name, "value": value}
+        for number, value in enumerate(values)
+        for name in names
+    ]
 
 
 # A site's last validation is of the round after the test's; that of round 4 is of a model that was trained on.
@@ -213,8 +218,8 @@ WITH_ALONE = (
     dice("fedavg", 1, "A", {"000": 1.00}, split="validation", number=5),
     *(dice("fedavg", seed, "B", {"000": 0.40}) for seed in (0, 1)),
     *(dice("fedavg", seed, "B", {"000": 0.70}, split="validation", number=5) for seed in (0, 1)),
-    *(seconds("standalone", seed, site, [1.0, 3.0]) for seed in (0, 1) for site in "AB"),
-    *(seconds("fedavg", seed, site, [2.0, 3.0]) for seed in (0, 1) for site in "AB"),
+    *(transferred("standalone", seed, site, [0, 0]) for seed in (0, 1) for site in "AB"),
+    *(transferred("fedavg", seed, site, [1e6, 2e6]) for seed in (0, 1) for site in "AB"),
 )
 
 
@@ -224,11 +229,11 @@ def test_what_sites_have_above_training_alone_on_validation_and_test_cases():
     assert list(above.index) == ["fedavg"]
     # A: (.8 + .6 + .7) / 3 = .7 and (.8 + .6 + 1) / 3 = .8, alone .6; B: (.4 + .7) / 2 = .55
     assert above.loc["fedavg"].to_list() == pytest.approx([15.0, -5.0])
-    assert times(results).to_dict() == pytest.approx({"standalone": 1.0, "fedavg": 1.25})
+    assert transfer(results).to_dict() == pytest.approx({"standalone": 0.0, "fedavg": 3.0})
     *_, table = tables(results, ["standalone", "fedavg"], [0, 1])
     assert table.name == "gains"
-    assert table.headings == ["Method", "A", "B", "Mean", "Least"]
-    assert cells(table) == [["fedavg", "15.00", "\N{MINUS SIGN}5.00", "5.00", "\N{MINUS SIGN}5.00"]]
+    assert table.headings == ["Method", "A", "B", "Mean", "Least", "Transfer [MB]"]
+    assert cells(table) == [["fedavg", "15.00", "\N{MINUS SIGN}5.00", "5.00", "\N{MINUS SIGN}5.00", "3.0"]]
 
 
 def test_without_training_alone_there_are_no_gains():
