@@ -204,7 +204,7 @@ def compare(
 ) -> None:
     """Train methods and seeds on the same sites, and print Tables 1 and 6 of the FedCE paper for them.
 
-    With standalone among them also who gains above training alone, who loses, what sites send and receive; and a figure.
+    With standalone among them also who gains above training alone, who loses, and what sites send and receive.
 
     Runs on the local engine go side by side, those on NVFlare one by one. Interrupted, the same command goes on
     from the last complete round. Exits with 1 where a run failed.
