@@ -160,12 +160,14 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    return {
+    """By name. Contributions that a run was given say only that they were: they differ from seed to seed."""
+    settings = {
         **run.info.get("plan", {}).get("network", {}),
         **run.info["training"],
         "rounds": run.rounds,
         **run.info["parameters"],
     }
+    return settings | ({"contributions": "given"} if settings.get("contributions") else {})
 
 
 def _plain(value: Any) -> str:
