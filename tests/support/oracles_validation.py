@@ -69,6 +69,7 @@ def check_fedave(content, form):
         smoothing=config["eps"],
         floor=config["clamp_min"],
         kl_floor=1e-3,
+        unrewarded="nothing",
     )
     state = method.start(
         tensor(config["w0"]), config["N"], Layout.of(*(end - start for start, end in config["layers"]))

@@ -84,7 +84,7 @@ def cffl(
 
 def fedave(
     start, samples, rounds, dice, own_losses, server_losses, *, tau=None, form="resolved", alpha=0.95, beta=1.5,
-    bins=10, in_score=True, in_quota=True, kl_floor=None, clip=None, unrewarded="nothing",
+    bins=10, in_score=True, in_quota=True, kl_floor=None, clip=None, unrewarded="own",
 ):  # fmt: skip
     """FedAVE (Wang et al. 2024): one dict per round of score, divergence, r and models.
 

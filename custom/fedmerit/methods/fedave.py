@@ -50,7 +50,8 @@ class FedAVE(Method, EvaluatesCandidates):
 
     KL of two samples of one distribution is not 0, so that by its ratio to the least (K) sites of one distribution
     would earn differently. By default it counts as no less than what is to be expected of them; ``kl_floor`` names
-    another bound, 0.001 being next to none, as in the paper.
+    another bound, 0.001 being next to none, as in the paper. By default, too, a site keeps what it trained where it
+    earns nothing; the paper's is ``unrewarded="nothing"``.
     """
 
     tau: float | None = parameter(
@@ -76,7 +77,7 @@ class FedAVE(Method, EvaluatesCandidates):
         "both", "where nearness counts (Table 4's ablation)", choices=("both", "reputation", "quota", "none")
     )
     clip: float | None = parameter(None, "bound on every entry of an update; the paper: 1e-3; None: none", above=0)
-    unrewarded: str = unrewarded_parameter("nothing")
+    unrewarded: str = unrewarded_parameter("own")
     contributions: tuple[float, ...] = contributions_parameter()
 
     about: ClassVar[About] = About(

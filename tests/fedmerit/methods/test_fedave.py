@@ -20,7 +20,8 @@ CASES = {  # parameters, and how the reference calls them where that differs
     "accuracy alone": ({"distributions": "none"}, {"in_score": False, "in_quota": False}),
     "in the reputation": ({"distributions": "reputation"}, {"in_quota": False}),
     "floored near 0": ({"kl_floor": 1e-3}, {}),
-    "clipped, own kept": ({"clip": 0.3, "unrewarded": "own", "tau": 0.5}, {}),
+    "clipped": ({"clip": 0.3, "tau": 0.5}, {}),
+    "as before training where nothing comes": ({"unrewarded": "nothing", "tau": 0.5}, {}),
     "in the quota": ({"distributions": "quota", "form": "paper"}, {"in_score": False}),
 }
 

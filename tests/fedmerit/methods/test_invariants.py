@@ -41,7 +41,7 @@ OTHER_WAYS = [
     ("cffl", {"unrewarded": "own", "coef": 0.9}),
     ("fedave", {"tau": 0.5, "form": "paper", "bins": 5}),
     ("fedave", {"form": "released", "mask": "per_tensor", "kl_floor": 1e-3}),
-    ("fedave", {"clip": 1e-3, "unrewarded": "own"}),
+    ("fedave", {"clip": 1e-3, "unrewarded": "nothing"}),
     ("eci", {"unrewarded": "nothing"}),
     ("qfedavg", {"q": 2.0, "rule": "exact"}),
     ("fedsac", {"standalone_rounds": 1, "beta": 2.0, "importance_interval": 1, "aggregation": "share"}),
