@@ -9,7 +9,11 @@ from typing import Any
 from cli.app import console
 from cli.printing import show
 from cli.progress import counting, exit_if_failed
+from evaluation.display.drawing import png
+from evaluation.display.pages import save_png
 from evaluation.display.table import Table
+from evaluation.display.value_ranges import value_ranges
+from evaluation.results.ranks import Ranking
 from evaluation.results.views import Results
 from evaluation.studies.cluster import Workers
 from evaluation.studies.requests import parse_seeds
@@ -102,11 +106,15 @@ class CoalitionStudy:
         """Of the trainings that this command asked for."""
         return coalitions.results_of(list(self.trainings.values()))
 
-    def show(self, tables: Sequence[Table]) -> None:
-        """Print the tables; write them, and the results they come from."""
+    def show(self, tables: Sequence[Table], rankings: Mapping[str, Ranking] | None = None) -> None:
+        """Print the tables; write them, the results they come from, and of rankings [points] one figure."""
         coalitions.write_results(self.out)
         show(tables, self.out)
-        console.print(f"trainings, results and tables: {self.out}", soft_wrap=True)
+        if rankings:
+            drawn = value_ranges(rankings, dict.fromkeys(rankings, "points of Dice"))
+            save_png(self.out / "figures" / "values.png", png(drawn))
+        figure = ", figure" if rankings else ""
+        console.print(f"trainings, results{figure} and tables: {self.out}", soft_wrap=True)
 
 
 def _duration(hours: float) -> str:

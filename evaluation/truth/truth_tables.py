@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from evaluation.display.table import Table
-from evaluation.results.ranks import ranking
+from evaluation.results.ranks import Ranking, ranking
 from evaluation.results.views import Results
 from evaluation.truth.power import reliability_table
 from evaluation.truth.reliability import POINTS, UTILITIES, Resampled, Values, by_weights, resample
@@ -43,6 +43,15 @@ def tables_of_truth(results: Results, values: Mapping[str, Values] = TRUTHS) -> 
     if first == "Shapley":
         tables.append(_who_gains(results, values[first]))
     return tables
+
+
+def rankings_of_truth(results: Results, values: Mapping[str, Values] = TRUTHS) -> dict[str, Ranking]:
+    """Values [points], intervals and ranks of every truth that is complete, by its name.
+
+    Raises:
+        BadInput: none of the truths is complete; the message says what each lacks.
+    """
+    return {name: ranking(one.sites, one.values).times(POINTS) for name, one in _complete(results, values).items()}
 
 
 def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resampled]:

@@ -101,6 +101,8 @@ def test_shapley_trains_only_what_loo_did_not(whole):
     assert_written(out, tables)
     assert set(tables[1].frame["Coalition"]) == {*LOO, *ALONE}
     assert "Test Dice of each coalition's model" in plain(printed)
+    assert "trainings, results, figure and tables" in plain(printed)
+    assert (out / "figures" / "values.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_second_call_trains_nothing_and_says_the_same(fedmerit, arguments, whole, own):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from noisy_trainings import WORTH, trained
 
-from evaluation.truth.truth_tables import TRUTHS, tables_of_truth
+from evaluation.truth.truth_tables import TRUTHS, rankings_of_truth, tables_of_truth
 from fedmerit.errors import BadInput
 
 
@@ -44,6 +44,10 @@ def test_ranks_of_an_additive_game_by_hand():
         assert set(frame["Not told apart from"]) == {"none"}
         assert tables[name].low["Value [points]"].to_list() == pytest.approx([15, 10, 5])
         assert tables[name].high["Value [points]"].to_list() == pytest.approx([17, 12, 7])
+        drawn = rankings_of_truth(results)["Shapley" if name == "shapley-ranks" else "leave-one-out"]
+        assert drawn.order == ["C", "B", "A"]
+        assert drawn.value.tolist() == pytest.approx([6, 11, 16])
+        assert drawn.low.tolist() == pytest.approx([5, 10, 15])
     assert "over test patients and seeds" in tables["shapley-ranks"].caption
     alone = {table.name: table for table in tables_of_truth(trained(THREE, seeds=1, patients=2))}
     assert "over test patients, of one seed alone" in alone["shapley-ranks"].caption
