@@ -16,6 +16,8 @@ from scipy.stats import rankdata
 
 from evaluation.results.bootstrap import LEVEL, FloatArray
 
+ROUNDING = 1e-12  # of the largest value: what means of equal numbers, summed in another order, may differ by
+
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
@@ -87,7 +89,7 @@ def ranking(sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed
     resampled = resample(values, seed)  # (R, n)
     ends = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(resampled, ends, axis=0)
-    if not np.ptp(resampled, axis=0).any():
+    if np.ptp(resampled, axis=0).max() <= ROUNDING * np.abs(values).max():
         low = high = np.full(len(sites), np.nan)
     differences = resampled[:, :, None] - resampled[:, None, :]
     below, above = np.quantile(differences, ends, axis=0)

@@ -45,6 +45,8 @@ def test_counts_have_no_interval():
     one = ranking(["A", "B"], np.array([[[1.0], [2.0]]]))
     assert not one.measured
     assert np.isnan(one.low).all()
+    sums = np.array([[3 * [0.3, 0.1 + 0.2], [0.7] * 6]] * 3)  # the same, added up in another order
+    assert not ranking(["A", "B"], sums).measured
 
 
 def test_shares_are_not_given_where_a_value_is_negative():
