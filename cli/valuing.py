@@ -48,7 +48,7 @@ def loo(
     """
     from cli.coalition_study import CoalitionStudy
     from evaluation.truth.semivalues import leave_one_out_weights, required
-    from evaluation.truth.truth_tables import rankings_of_truth, tables_of_truth
+    from evaluation.truth.truth_tables import Truths
     from evaluation.truth.values import leave_one_out_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
@@ -56,7 +56,8 @@ def loo(
         study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
         study.train(required(study.names, leave_one_out_weights))
         results = study.results()
-        study.show([*leave_one_out_tables(results), *tables_of_truth(results)], rankings_of_truth(results))
+        truths = Truths(results)
+        study.show([*leave_one_out_tables(results), *truths.tables()], truths.rankings)
 
 
 @commands.command()
@@ -121,7 +122,7 @@ def shapley(
     from evaluation.truth.regression import coalitions_to_train, least_squares_values
     from evaluation.truth.sampling import Sampling
     from evaluation.truth.semivalues import required, shapley_weights
-    from evaluation.truth.truth_tables import rankings_of_truth, tables_of_truth
+    from evaluation.truth.truth_tables import Truths
     from evaluation.truth.values import sampled_tables, shapley_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
@@ -131,12 +132,13 @@ def shapley(
         if number <= exact_up_to:
             study.train(coalition for coalition in required(study.names, shapley_weights) if coalition)
             results = study.results()
-            study.show([*shapley_tables(results), *tables_of_truth(results)], rankings_of_truth(results))
+            truths = Truths(results)
+            study.show([*shapley_tables(results), *truths.tables()], truths.rankings)
             return
         if regression is not None:
             study.train(coalitions_to_train(study.names, regression, 0))
-            results, truth = study.results(), {"regression": least_squares_values}
-            study.show(tables_of_truth(results, truth), rankings_of_truth(results, truth))
+            truths = Truths(study.results(), {"regression": least_squares_values})
+            study.show(truths.tables(), truths.rankings)
             return
         if most_permutations < 2:
             raise BadInput(f"--most-permutations {most_permutations}: expected 2 or more")

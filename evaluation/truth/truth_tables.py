@@ -1,6 +1,8 @@
 """What to know of a truth beside the values themselves: how good it is, other utilities, who gains by whose data."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -26,32 +28,35 @@ TRUTHS: Mapping[str, Values] = {
 }
 
 
-def tables_of_truth(results: Results, values: Mapping[str, Values] = TRUTHS) -> list[Table]:
-    """Reliability and ranks of every truth that is complete, Shapley values by other utilities, who gains by whom.
-
-    Args:
-        results: of a folder of trained coalitions.
-        values: the truths, by name.
+@dataclass(frozen=True)
+class Truths:
+    """What the truths say that a folder of trained coalitions has whole; each is resampled once.
 
     Raises:
-        BadInput: none of the truths is complete; the message says what each lacks.
+        BadInput: at the first question, where none of the truths is complete; the message says what each lacks.
     """
-    found = _complete(results, values)
-    tables = [reliability_table(found), *(_ranks(name, one) for name, one in found.items())]
-    first = next(iter(found))
-    tables.append(_by_utility(results, first, values[first]))
-    if first == "Shapley":
-        tables.append(_who_gains(results, values[first]))
-    return tables
 
+    results: Results
+    values: Mapping[str, Values] = field(default_factory=lambda: TRUTHS)  # by name
 
-def rankings_of_truth(results: Results, values: Mapping[str, Values] = TRUTHS) -> dict[str, Ranking]:
-    """Values [points], intervals and ranks of every truth that is complete, by its name.
+    @cached_property
+    def resampled(self) -> dict[str, Resampled]:
+        """Those that are complete, by name."""
+        return _complete(self.results, self.values)
 
-    Raises:
-        BadInput: none of the truths is complete; the message says what each lacks.
-    """
-    return {name: ranking(one.sites, one.values).times(POINTS) for name, one in _complete(results, values).items()}
+    @cached_property
+    def rankings(self) -> dict[str, Ranking]:
+        """Their values [points], intervals and ranks."""
+        return {name: ranking(one.sites, one.values).times(POINTS) for name, one in self.resampled.items()}
+
+    def tables(self) -> list[Table]:
+        """Reliability and ranks of each, Shapley values by other utilities, who gains by whom."""
+        ranks = (_ranks(name, one) for name, one in self.rankings.items())
+        first = next(iter(self.resampled))
+        tables = [reliability_table(self.resampled), *ranks, _by_utility(self.results, first, self.values[first])]
+        if first == "Shapley":
+            tables.append(_who_gains(self.results, self.values[first]))
+        return tables
 
 
 def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resampled]:
@@ -66,15 +71,14 @@ def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resam
     return found
 
 
-def _ranks(name: str, one: Resampled) -> Table:
-    table = ranking(one.sites, one.values).table
-    scaled = table.assign(**{column: POINTS * table[column] for column in ("value", "low", "high", "share")})
+def _ranks(name: str, one: Ranking) -> Table:
+    scaled = one.table.assign(share=POINTS * one.table["share"])
     frame = scaled[["value", "share", "ranks", "as good as"]].reset_index()
     heads = {"site": "Site", "value": "Value [points]", "share": "Share [%]", "ranks": "Rank",
              "as good as": "Not told apart from"}  # fmt: skip
     empty = pd.DataFrame(np.nan, index=frame.index, columns=list(heads.values()))
     low, high = (empty.assign(**{"Value [points]": scaled[end].to_numpy()}) for end in ("low", "high"))
-    told = "test patients and seeds" if len(one.seeds) > 1 else "test patients, of one seed alone"
+    told = "test patients and seeds" if one.seeds > 1 else "test patients, of one seed alone"
     caption = f"{name} values with 95 % intervals over {told}, ranks as intervals"
     return Table(f"{name.lower()}-ranks", caption, frame.rename(columns=heads), low=low, high=high, decimals=2)
 

@@ -196,7 +196,8 @@ class RunConfiguration(Checked):
         if method.needs.others_lose and self.guard.guard != "on":
             raise BadInput(
                 f"guard={self.guard.guard}: {self.method} needs what the others lose without a site, which the guard "
-                "has them measure; take guard=on (of one method: fedce:error=others:guard=on), or error=absolute"
+                "has them measure; take guard=on (in a list of methods, too: "
+                f"{self.method}:error=others:guard=on), or error=absolute"
             )
         if isinstance(method, TrainsLocally) and self.training.optimizer not in (method.optimizers or OPTIMIZERS):
             raise BadInput(

@@ -7,7 +7,7 @@ from noisy_trainings import SITES, WORTH, trained
 from evaluation.truth.regression import least_squares_values
 from evaluation.truth.reliability import UTILITIES, by_weights, correlation, resample, stepped_up
 from evaluation.truth.semivalues import leave_one_out_weights, shapley_weights
-from evaluation.truth.truth_tables import tables_of_truth
+from evaluation.truth.truth_tables import Truths
 from fedmerit.errors import BadInput
 
 SHAPLEY, LOO = by_weights(shapley_weights), by_weights(leave_one_out_weights)
@@ -87,7 +87,7 @@ def test_what_is_missing_is_told():
         resample(lacking, LOO, 2, UTILITIES["mean HD95"])
     few = trained(dict(list(WORTH.items())[:3]), seeds=1, patients=2, leave_out=[*map(frozenset, ("A", "B", "AB"))])
     with pytest.raises(BadInput, match=r"regression: no seed has all .* 3 coalitions .* do not tell the sites apart"):
-        tables_of_truth(few, {"regression": least_squares_values})
+        Truths(few, {"regression": least_squares_values}).tables()
 
 
 def test_the_worst_hospital_and_distances_are_utilities_too():

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from noisy_trainings import WORTH, trained
 
-from evaluation.truth.truth_tables import TRUTHS, rankings_of_truth, tables_of_truth
+from evaluation.truth.truth_tables import TRUTHS, Truths
 from fedmerit.errors import BadInput
 
 
 def test_tables_say_how_good_the_truth_is_and_who_gains():
-    tables = {table.name: table for table in tables_of_truth(trained(WORTH, hd95=True))}
+    tables = {table.name: table for table in Truths(trained(WORTH, hd95=True)).tables()}
     assert set(tables) == {
         "reliability",
         "shapley-ranks",
@@ -22,7 +22,7 @@ def test_tables_say_how_good_the_truth_is_and_who_gains():
     np.testing.assert_allclose(gains.to_numpy(), 100 * np.repeat(np.array([list(WORTH.values())]).T, 5, axis=1))
     assert list(tables["shapley-by-utility"].frame) == ["Site", "mean Dice [points]", "worst hospital's Dice [points]",
                                                         "mean HD95 [mm or px]"]  # fmt: skip
-    assert "of one seed alone" in tables_of_truth(trained(WORTH, seeds=1))[0].caption
+    assert "of one seed alone" in Truths(trained(WORTH, seeds=1)).tables()[0].caption
 
 
 THREE = dict(list(WORTH.items())[:3])  # 0.05, 0.1 and 0.15
@@ -34,7 +34,7 @@ def test_ranks_of_an_additive_game_by_hand():
     rows = results.rows
     members = rows["coalition"].str.count(r"\+") + 1
     rows.loc[rows["seed"] == 1, "value"] += 0.02 * members
-    tables = {table.name: table for table in tables_of_truth(results)}
+    tables = {table.name: table for table in Truths(results).tables()}
     for name in ("shapley-ranks", "leave-one-out-ranks"):
         frame = tables[name].frame.set_index("Site")
         assert frame.index.to_list() == ["C", "B", "A"]
@@ -44,17 +44,17 @@ def test_ranks_of_an_additive_game_by_hand():
         assert set(frame["Not told apart from"]) == {"none"}
         assert tables[name].low["Value [points]"].to_list() == pytest.approx([15, 10, 5])
         assert tables[name].high["Value [points]"].to_list() == pytest.approx([17, 12, 7])
-        drawn = rankings_of_truth(results)["Shapley" if name == "shapley-ranks" else "leave-one-out"]
+        drawn = Truths(results).rankings["Shapley" if name == "shapley-ranks" else "leave-one-out"]
         assert drawn.order == ["C", "B", "A"]
         assert drawn.value.tolist() == pytest.approx([6, 11, 16])
         assert drawn.low.tolist() == pytest.approx([5, 10, 15])
     assert "over test patients and seeds" in tables["shapley-ranks"].caption
-    alone = {table.name: table for table in tables_of_truth(trained(THREE, seeds=1, patients=2))}
+    alone = {table.name: table for table in Truths(trained(THREE, seeds=1, patients=2)).tables()}
     assert "over test patients, of one seed alone" in alone["shapley-ranks"].caption
 
 
 def test_utilities_that_were_not_recorded_are_left_out():
-    tables = {table.name: table for table in tables_of_truth(trained(THREE, seeds=1, patients=2))}
+    tables = {table.name: table for table in Truths(trained(THREE, seeds=1, patients=2)).tables()}
     by_utility = tables["shapley-by-utility"].frame
     assert list(by_utility) == ["Site", "mean Dice [points]", "worst hospital's Dice [points]"]
     assert by_utility["mean Dice [points]"].to_list() == pytest.approx([5, 10, 15])
@@ -65,7 +65,7 @@ def test_a_gain_at_one_hospital_stands_in_its_column():
     results = trained({"A": 0.2, "B": 0.2}, seeds=1, patients=1)
     rows = results.rows
     rows.loc[rows["coalition"].str.contains("A") & (rows["site"] == "B"), "value"] += 0.3
-    tables = {table.name: table for table in tables_of_truth(results)}
+    tables = {table.name: table for table in Truths(results).tables()}
     gains = tables["shapley-by-site"].frame.set_index("Site")
     assert gains.loc["A"].to_dict() == pytest.approx({"A": 20, "B": 50})
     assert gains.loc["B"].to_dict() == pytest.approx({"A": 20, "B": 20})
@@ -74,12 +74,12 @@ def test_a_gain_at_one_hospital_stands_in_its_column():
 
 def test_leave_one_out_alone_is_a_truth_and_says_nothing_of_who_gains():
     lacking = trained(THREE, seeds=1, patients=2, leave_out=[frozenset("A")])
-    names = [table.name for table in tables_of_truth(lacking)]
+    names = [table.name for table in Truths(lacking).tables()]
     assert names == ["reliability", "leave-one-out-ranks", "leave-one-out-by-utility"]
 
 
 def test_without_a_whole_truth_each_says_what_it_lacks():
     lacking = trained(THREE, seeds=1, patients=2, leave_out=[frozenset("AB")])
     with pytest.raises(BadInput, match=r"Shapley: no seed .*coalition A\+B.*; leave-one-out: no seed .*coalition A\+B"):
-        tables_of_truth(lacking)
+        Truths(lacking).tables()
     assert list(TRUTHS) == ["Shapley", "leave-one-out"]
