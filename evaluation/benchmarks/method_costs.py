@@ -16,7 +16,7 @@ BASE = "fedavg"
 SECONDS = "CPU seconds per round"
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # so that the rounds after the first are those of the method proper
     "fedsac": {"importance": "taylor", "standalone_rounds": 1},
-    "cycle": {"warmup": 1},
+    "cycle": {"warmup": 0},
 }
 
 

@@ -26,7 +26,7 @@ def but_own(values):
 
 def method_of(config):
     parameters = {name: config[name] for name in ("alpha", "tau_opt", "tau_max", "R", "lambda0")}
-    return CYCle(**parameters, warmup=0)
+    return CYCle(**parameters, warmup=0, score="gradients")
 
 
 def check_rounds(content, entry):

@@ -15,7 +15,7 @@ from fedmerit.core import CandidateResults, Layout, OwnPart, Reports, SiteView
 from fedmerit.vectors import gram, norms, owned
 
 SOONER = {  # than by default: the rounds of tests are few
-    **{"fedsac": {"standalone_rounds": 1}, "cycle": {"warmup": 0, "R": 2}, "vpdl": {"warmup": 0}}
+    **{"fedsac": {"standalone_rounds": 1}, "cycle": {"warmup": 0, "R": 2, "warmup_by": "own"}, "vpdl": {"warmup": 0}}
 }
 SETTINGS = SOONER | {"scaffold": {"optimizer": "sgd"}}  # of a run: what else a method needs
 

@@ -1,8 +1,8 @@
 """CYCle: Tastan et al., CYCle: Choosing Your Collaborators Wisely to Enhance Collaborative Fairness, 2025.
 
-Every site n keeps its own model. It learns from the predictions of peer k as far as learning from them points where
-its own masks point (Eq. 4), which makes the reputation r_(n,k) (Eq. 5), and shares its own predictions with k with
-probability r_(n,k) (Section 4.2). Whoever is of no use to a site gets nothing from it.
+Every site n keeps its own model. It learns from the predictions of peer k as far as k's reputation r_(n,k) goes: how
+well k segments n's images or, in the paper, how far learning from k points where n's masks point (Eqs. 4 and 5). It
+shares its own predictions with k with probability r_(n,k) (Section 4.2): who is of no use to it gets nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from fedmerit.methods.peer_scores import OWN_LOSSES, agreements, misalignments, 
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate
 
+WARM_UPS = ("own", "fedavg")
 SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site says of a peer, by `CYCle.score`
 
 
@@ -50,8 +51,8 @@ class CYCle(Method, LearnsFromPeers):
     R: int = parameter(5, "collaborative rounds from one scoring to the next; not given in the paper", low=1)
     lambda0: float = parameter(1.0, "λ0, tuned on Dice (docs/cycle.md); the paper: 50, of images of one class", low=0)
     T: float = parameter(5.0, "temperature, of CaPriDe; not given in the paper", above=0)
-    warmup: int = parameter(8, "rounds of local training before; a quarter of 30, as the paper's 25 of 100", low=0)
-    warmup_by: str = parameter("own", "each alone; fedavg: as one model, by the server", choices=("own", "fedavg"))
+    warmup: int = parameter(8, "rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100", low=0)
+    warmup_by: str = parameter("fedavg", "as one model, by the server; own, the paper's: each alone", choices=WARM_UPS)
     kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
     exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
     score_batches: int = parameter(8, "batches of training images to score on", low=1)
@@ -61,16 +62,16 @@ class CYCle(Method, LearnsFromPeers):
         choices=OWN_LOSSES,
     )
     score: str = parameter(
-        "gradients",
-        "of a peer: h of how gradients align (Eqs. 4, 5); agreement: r̃ = its validation Dice by the site's own",
+        "agreement",
+        "of a peer: r̃ = its validation Dice by the site's own; gradients, the paper's: h of how they align (Eqs. 4, 5)",
         choices=tuple(SCORES),
     )
 
     about: ClassVar[About] = About(
-        contribution="how learning from its predictions aligns with each peer's own masks",
+        contribution="how well its model segments its peers' images, by their own masks",
         weights="none",
         download="own model; to learn from, the models of peers that share, as likely as of use to them",
-        site_work="training with distillation from peers, gradients of both losses",
+        site_work="training with distillation from peers, predictions of each to score it",
         paper="Tastan et al. 2025",
     )
 
@@ -79,7 +80,7 @@ class CYCle(Method, LearnsFromPeers):
         if self.tau_opt >= self.tau_max:
             raise ValueError(f"tau_opt={self.tau_opt}, tau_max={self.tau_max}: expected tau_opt below tau_max")
         if self.warmup_by == "fedavg" and self.exchange == "peer":
-            raise ValueError("warmup_by='fedavg': needs exchange='relay', since the server averages the sites' models")
+            raise ValueError("warmup_by='fedavg': needs exchange='relay', as the server averages models; else set own")
 
     @property
     def asks_of_peers(self) -> tuple[str, ...]:

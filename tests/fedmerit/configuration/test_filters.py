@@ -44,7 +44,7 @@ def test_methods_that_cannot_bear_filters_say_why():
 
 def test_models_that_go_from_site_to_site_pass_no_filter():
     with pytest.raises(BadInput, match=PAST_THE_FILTERS):
-        require_privacy(["gaussian"], "cycle", METHODS["cycle"](exchange="peer"))
+        require_privacy(["gaussian"], "cycle", METHODS["cycle"](exchange="peer", warmup_by="own"))
     assert require_privacy(["gaussian"], "cycle", METHODS["cycle"](exchange="relay"))
 
 

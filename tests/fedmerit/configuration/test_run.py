@@ -91,7 +91,7 @@ def test_a_run_has_a_round(rounds):
 
 @pytest.mark.parametrize(
     ("method", "settings", "least"),
-    [("cycle", {}, 9), ("vpdl", {"warmup": "2"}, 3), ("cycle", {"warmup": "2", "warmup_by": "fedavg"}, 4)],
+    [("cycle", {}, 10), ("vpdl", {"warmup": "2"}, 3), ("cycle", {"warmup": "2", "warmup_by": "own"}, 3)],
 )
 def test_rounds_in_which_nobody_would_learn_from_anybody_are_refused(method, settings, least):
     with pytest.raises(BadInput, match=f"method {method} needs {least} or more: with warmup=. nobody learns"):

@@ -202,7 +202,7 @@ def test_resume_of_a_finished_run_trains_nothing(fedmerit, trained, tmp_path, as
     [
         ("fedavg", {}, 2),
         ("fedavg", {"cpu_threads": 2}, 1),
-        ("cycle", {"exchange": "peer"}, 3),  # each has to be there to be asked
+        ("cycle", {"exchange": "peer", "warmup_by": "own"}, 3),  # each has to be there to be asked
     ],
 )
 def test_as_many_simulated_sites_are_at_work_as_there_are_cores_for(monkeypatch, method, settings, expected):

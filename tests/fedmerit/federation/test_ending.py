@@ -115,7 +115,7 @@ def test_each_site_is_asked_about_its_own_final_model_and_tests_all(ended, tmp_p
     assert {path.stem for path in (tmp_path / "models").glob("*.pt")} == set(SITES)
 
 
-@pytest.mark.parametrize(("method", "settings"), [("ditto", {}), ("cycle", {"exchange": "peer"})])
+@pytest.mark.parametrize(("method", "settings"), [("ditto", {}), ("cycle", {"exchange": "peer", "warmup_by": "own"})])
 def test_of_models_that_stay_at_their_sites_each_tests_its_own(ended, tmp_path, method, settings):
     asked = ended(method, **settings)
     assert {task.models.shape for tasks in asked for task in tasks.values()} == {(1, 0)}

@@ -47,13 +47,13 @@ from fedmerit.wire.messages import Evaluation, Failure, PeerModel, Reply, Task, 
 
 SITES = ("Alder", "Birch", "Cedar")
 NAMES = ("site1", "site2", "site3")  # of generated images
-EARLY = ("warmup=1", "R=2")
+EARLY = ("warmup=1", "R=2", "warmup_by=own", "score=gradients")
 NAN = float("nan")
 
 
 def plan_of(method="cycle", **settings):
     tiny = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "warmup": 1} | (
-        {"R": 3} if method == "cycle" else {}
+        {"R": 3, "warmup_by": "own", "score": "gradients"} if method == "cycle" else {}
     )
     return make_configuration(method, "prostate", 5, 0, TASKS["prostate"], tiny | settings)
 
@@ -233,9 +233,9 @@ def test_models_that_sites_get_are_those_that_their_peers_trained(tmp_path):
 @pytest.mark.parametrize(
     ("pairs", "word"),
     [
-        ({"misalignment": {"Birch": 0.4}, "available": {"Cedar": 1.0}}, None),
-        ({"misalignment": {"Birch": 1.1}}, "misalignment 1.1 of Birch"),
-        ({"misalignment": {"Birch": NAN}}, "misalignment nan"),
+        ({"agreement": {"Birch": 0.4}, "available": {"Cedar": 1.0}}, None),
+        ({"agreement": {"Birch": 1.1}}, "agreement 1.1 of Birch"),
+        ({"agreement": {"Birch": NAN}}, "agreement nan"),
         ({"available": {"Alder": 1.0}}, "none of the other sites"),
         ({"available": {"Dogwood": 1.0}}, "none of the other sites"),
         ({"honesty": {"Birch": 1.0}}, "does not ask for"),
@@ -323,13 +323,15 @@ def test_reputations_are_recorded_by_holder_and_site(trained):
     assert Counter(round for round, *_ in held(run, "available"))[1] == 6
 
 
-@pytest.mark.parametrize("method", ["cycle", pytest.param("vpdl", marks=pytest.mark.slow)])
-def test_until_the_warm_up_is_over_every_site_trains_alone(trained, method):
+@pytest.mark.parametrize(
+    ("method", "settings"), [("cycle", ("warmup_by=own",)), pytest.param("vpdl", (), marks=pytest.mark.slow)]
+)
+def test_until_the_warm_up_is_over_every_site_trains_alone(trained, method, settings):
     def losses(run):
         rows = read_results(run).query("quantity == 'train_loss'")
         return rows.pivot(index="round", columns="site", values="value")
 
-    ours, alone = losses(trained("warmup=2", method=method)), losses(trained(method="standalone"))
+    ours, alone = losses(trained("warmup=2", *settings, method=method)), losses(trained(method="standalone"))
     assert ours.loc[:1].equals(alone.loc[:1])
     assert (ours.loc[2] != alone.loc[2]).any()  # sharing is drawn by reputation
 
@@ -403,7 +405,7 @@ def test_server_never_sees_a_model_that_stays(trained):
 
 
 def test_fewer_processes_than_sites_cannot_ask_each_other(fedmerit, options, tmp_path):
-    chosen = options("exchange=peer", "warmup=1", method="cycle", engine="sim", threads=2)
+    chosen = options("exchange=peer", "warmup_by=own", "warmup=1", method="cycle", engine="sim", threads=2)
     result = fedmerit("run", "--out", tmp_path / "run", *chosen)
     assert result.exit_code == 2
     assert "exchange=relay" in result.stderr
@@ -614,7 +616,8 @@ def test_bad_update_costs_those_whom_the_site_would_share_with_one_exchange(shar
 )
 def test_run_stopped_anywhere_ends_the_same(trained, fedmerit, sites, tmp_path, assert_same_run, count, exchange):
     run = tmp_path / "run"
-    settings = {"architecture": "unet", "width": "4", "depth": "3", "warmup": "1", "R": "2", "exchange": exchange}
+    settings = {"architecture": "unet", "width": "4", "depth": "3", "exchange": exchange}
+    settings |= dict(setting.split("=") for setting in EARLY)
     runs.create(run, method="cycle", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
     stop_at(run, Site, "train", count)
     assert fedmerit("run", "--resume", "--out", run).exit_code == 0

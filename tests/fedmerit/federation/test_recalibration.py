@@ -102,7 +102,7 @@ def test_fedce_evaluates_the_model_without_a_site_by_the_same_rule(made, rule):
 
 
 def test_a_server_that_sees_no_model_has_no_rule(sites, tmp_path):
-    settings = {"exchange": "peer", "statistics": "own"}
+    settings = {"exchange": "peer", "warmup_by": "own", "statistics": "own"}
     with pytest.raises(BadInput, match="sees no model"):
         runs.create(tmp_path / "run", "cycle", sites, rounds=9, engine="local", settings=settings)
 

@@ -69,7 +69,11 @@ def means_of(models):
 
 @pytest.mark.parametrize(
     ("method", "settings", "kind"),
-    [("fedavg", {}, ModelsInTheClear), ("cycle", {}, ModelsInTheClear), ("cycle", {"exchange": "peer"}, ModelsAtSites)],
+    [
+        ("fedavg", {}, ModelsInTheClear),
+        ("cycle", {}, ModelsInTheClear),
+        ("cycle", {"exchange": "peer", "warmup_by": "own"}, ModelsAtSites),
+    ],
 )
 def test_the_kind_that_a_run_needs(method, settings, kind):
     config = tiny_plan(method, **settings)
@@ -286,7 +290,7 @@ def test_models_that_differ_are_no_one_model_whoever_goes_on_alone():
 
 
 def test_a_server_without_models_sends_none_and_says_whom_to_ask():
-    models = ModelsAtSites(tiny_plan("cycle", exchange="peer"), network(), SITES)
+    models = ModelsAtSites(tiny_plan("cycle", exchange="peer", warmup_by="own"), network(), SITES)
     parts = models.task_parts(0)
     assert (parts["parameters"].shape, parts["buffers"]) == ((0,), {})
     weights = torch.tensor([[0.1, 0.2, 0.3]] * 3, dtype=torch.float64)

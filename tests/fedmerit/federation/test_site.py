@@ -128,7 +128,7 @@ def test_its_model_goes_to_nobody_who_has_no_part(site):
     here = site(participants=("site1", "site2"))
     assert here.give_model("stranger", 0) is None
     assert here.give_model("site2", 0) is None  # of FedAvg, models go by the server alone
-    asked = site("cycle", {"exchange": "peer", "warmup": 1}, participants=("site1", "site2"))
+    asked = site("cycle", {"exchange": "peer", "warmup_by": "own", "warmup": 1}, participants=("site1", "site2"))
     assert asked.give_model("site2", 0) is not None
     assert asked.give_model("stranger", 0) is None
 

@@ -94,7 +94,8 @@ def among_sites(tmp_path):
         method = SimpleNamespace(
             probability=lambda weights, round: asked.append((float(weights), round)) or torch.tensor(probability)
         )
-        models = ModelsOfSites(memory, tiny_plan("cycle", exchange="peer"), "A", method, ask, SiteLog(tmp_path, "A"))
+        plan = tiny_plan("cycle", exchange="peer", warmup_by="own")
+        models = ModelsOfSites(memory, plan, "A", method, ask, SiteLog(tmp_path, "A"))
         models.weights_seen = asked
         return models
 

@@ -16,6 +16,11 @@ from fedmerit.methods.peer_scores import agreement
 NAN = math.nan
 
 
+def paper(**settings):
+    """CYCle as its paper has it, whose warm-up and score are not the default."""
+    return CYCle(**{"warmup_by": "own", "score": "gradients", **settings})
+
+
 def algorithm_1(method, n, rounds):
     """Each round's r_(n,k) and probability of sharing; ``rounds`` hold s[n][k], None where k's is not available."""
     r = [[None] * n for _ in range(n)]
@@ -36,7 +41,7 @@ def algorithm_1(method, n, rounds):
         yield [list(row) for row in r], share if t + 1 >= 0 else None
 
 
-@pytest.mark.parametrize("method", [CYCle(warmup=2, R=3), CYCle(warmup=0, R=1, alpha=0.8), CYCle(tau_opt=0.0, R=2)])
+@pytest.mark.parametrize("method", [paper(warmup=2, R=3), paper(warmup=0, R=1, alpha=0.8), paper(tau_opt=0.0, R=2)])
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_reputations_are_those_of_algorithm_1(method, n):
     draw = random.Random(n)
@@ -68,7 +73,7 @@ def test_reputations_are_those_of_algorithm_1(method, n):
 
 
 def test_what_is_said_out_of_turn_changes_no_reputation():
-    method, n = CYCle(warmup=0, R=5), 2
+    method, n = paper(warmup=0, R=5), 2
     state = method.start(torch.zeros(1), n, [1])
 
     def play(state, s):
@@ -96,7 +101,7 @@ def test_agreement_is_the_peers_dice_by_the_sites_own():
 
 
 def test_fedavg_may_be_the_warm_up_and_a_round_alone_its_end():
-    method, samples = CYCle(warmup=2, R=3, warmup_by="fedavg"), torch.tensor([3.0, 1.0]).double()
+    method, samples = paper(warmup=2, R=3, warmup_by="fedavg"), torch.tensor([3.0, 1.0]).double()
     assert (method.together, method.needs.rounds) == (3, 4)
     assert [round for round in range(10) if method.scores(round)] == [3, 6, 9]
     state, updates = method.start(torch.zeros(2), 2, [2]), torch.tensor([[4.0, 0.0], [0.0, 8.0]])
@@ -122,7 +127,7 @@ def test_a_warm_up_by_fedavg_goes_on_from_the_model_of_all_whatever_a_site_start
 
 
 def test_site_learns_from_whom_it_has_scored_well():
-    method = CYCle(warmup=0, lambda0=3.0)
+    method = paper(warmup=0, lambda0=3.0)
     held = view({"good": NAN, "bad": NAN})
     term = method.learn_from(held)
     assert set(term.values["misalignment"]) == {"good", "bad"}
@@ -135,7 +140,7 @@ def test_site_learns_from_whom_it_has_scored_well():
 
 @pytest.mark.parametrize(("round", "good", "due"), [(5, 0.4, True), (6, 0.4, False), (6, NAN, True)])
 def test_reputation_moves_where_scoring_is_due(round, good, due):
-    method = CYCle(warmup=0, R=5, lambda0=1.0)
+    method = paper(warmup=0, R=5, lambda0=1.0)
     held = view({"good": good}, round=round)
     term = method.learn_from(held)
     assert set(term.values["misalignment"]) == ({"good"} if due else set())
@@ -146,7 +151,7 @@ def test_reputation_moves_where_scoring_is_due(round, good, due):
 
 
 def test_peer_that_is_not_available_counts_as_nothing():
-    method = CYCle(warmup=0, lambda0=1.0)
+    method = paper(warmup=0, lambda0=1.0)
     term = method.learn_from(view({"good": 0.5, "bad": 0.5}, lost=("good", "bad")))
     assert term.values["misalignment"] == {}
     images = data()[0][0]

@@ -16,7 +16,7 @@ from fedmerit.training.learning import build_loss
 def test_scoring_may_be_by_the_loss_of_training():
     given = data(batches=1)  # soft Dice is of a batch, not of an image
     held = view({"good": torch.nan, "bad": torch.nan}, batches=given)
-    found = CYCle(warmup=0, score_loss="training").learn_from(held).values["misalignment"]
+    found = CYCle(score="gradients", warmup=0, score_loss="training").learn_from(held).values["misalignment"]
     (images, masks), weights = given[0], list(held.network.parameters())
     own = torch.cat(
         [part.reshape(-1) for part in torch.autograd.grad(build_loss("dice")(held.network(images), masks), weights)]
@@ -25,13 +25,14 @@ def test_scoring_may_be_by_the_loss_of_training():
         loss = divergence(held.network(images), network(images).detach(), CYCle().T, CYCle().kl)
         other = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, weights)])
         assert found[peer] == pytest.approx((1 - float(torch.cosine_similarity(own, other, dim=0))) / 2, abs=1e-5)
-    assert found != CYCle(warmup=0).learn_from(held).values["misalignment"]
+    assert found != CYCle(score="gradients", warmup=0).learn_from(held).values["misalignment"]
 
 
 def test_scoring_may_be_at_the_temperature_of_distillation():
     given = data(batches=1)
     held = view({"good": torch.nan}, batches=given)
-    found = CYCle(warmup=0, score_loss="ce_T", T=4.0, kl="peer_own").learn_from(held).values["misalignment"]
+    method = CYCle(score="gradients", warmup=0, score_loss="ce_T", T=4.0, kl="peer_own")
+    found = method.learn_from(held).values["misalignment"]
     (images, masks), weights = given[0], list(held.network.parameters())
     logits, peer = held.network(images), GOOD(images)
     residual = [(logits / 4).sigmoid() - masks, (logits / 4).sigmoid() - (peer / 4).sigmoid()]  # of KL(peer || own)

@@ -263,7 +263,7 @@ def test_log_cut_short_by_a_crash_goes_on(signed, tmp_path, sites):
 @pytest.fixture
 def exchanging(trained, tmp_path) -> Path:
     """A run of CYCle whose models went from site to site, in rounds 1 and 2; one that a test may spoil."""
-    run = trained("warmup=1", "R=2", "exchange=peer", method="cycle")
+    run = trained("warmup=1", "R=2", "exchange=peer", "warmup_by=own", method="cycle")
     return Path(shutil.copytree(run, tmp_path / "exchanging"))
 
 
@@ -290,7 +290,7 @@ def test_what_sites_gave_each_other_stands_in_the_logs_of_both(exchanging):
 
 
 def test_digest_is_that_of_the_model_that_the_site_had_trained(trained):
-    run = trained("warmup=1", "R=2", "exchange=peer", method="cycle")
+    run = trained("warmup=1", "R=2", "exchange=peer", "warmup_by=own", method="cycle")
     memory = Memory(**torch.load(run / "sites/site1/round_00001.pt", weights_only=True))
     given = {
         entry["model"] for entry in lines_of(log_of(run, "site1")) if (entry["work"], entry["round"]) == ("lend", 2)

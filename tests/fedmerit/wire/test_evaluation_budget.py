@@ -157,7 +157,7 @@ def test_statistics_tell_questions_apart(config):
 
 
 def test_peer_of_no_part_in_the_run_gets_no_model(sites, tmp_path):
-    config = tiny_plan("cycle", ROUNDS, exchange="peer", warmup=1, R=2)
+    config = tiny_plan("cycle", ROUNDS, exchange="peer", warmup_by="own", warmup=1, R=2)
     site = Site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES)
     assert site.give_model("stranger", 0) is None
     assert not (site.memory.path / SITE_LOG).exists()
