@@ -18,6 +18,8 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import digest
 from fedmerit.vectors import gram
 
+OUTPUT_LAYER = 100  # parameters of a network's last layer, about
+
 
 def aggregation(
     out: Path, methods: Sequence[str], sites: int, parameters: int, repetitions: int, on_case: Any
@@ -33,6 +35,8 @@ def aggregation(
     by_name = [{"weight": update} for update in updates.unbind()]
     products, present = gram(updates), torch.ones(sites, dtype=torch.bool)
     shares = torch.full((sites,), 1 / sites, dtype=torch.float64)
+    last = min(OUTPUT_LAYER, parameters)
+    layout = Layout.of(parameters - last, last)
     cases: dict[str, Measure] = {
         "read once": timed(lambda: updates.sum()),
         "stack": timed(lambda: torch.stack(updates.unbind())),
@@ -43,7 +47,7 @@ def aggregation(
     for name, method in chosen.items():
         values = {asked: torch.full((sites,), 0.5, dtype=torch.float64) for asked in method.asks}
         reports = Reports(torch.ones(sites, dtype=torch.float64), present, values, products=products)
-        state = method.start(model, sites, Layout.of(parameters))
+        state = method.start(model, sites, layout)
         state, _ = method.round(state, updates, reports)  # the second round: in the first there is less to do
         cases[f"{name}.round"] = timed(
             lambda method=method, state=state, reports=reports: method.round(  # type: ignore[misc]
