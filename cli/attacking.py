@@ -89,8 +89,8 @@ def freeriders(
 ) -> None:
     """Every site in turn makes every attack under every method: what it pays, and what tells.
 
-    Prints the matrix of methods and attacks; writes tables, and Figures 4 and 7 of the FedCE paper. Interrupted,
-    the same command goes on. Exits with 1 where a run failed.
+    Prints the matrix of methods and attacks; writes tables, Figures 4 and 7 of the FedCE paper, and how often each rule
+    names whom. Interrupted, the same command goes on. Exits with 1 where a run failed.
     """
     from cli.printing import show
     from evaluation.display.drawing import png
@@ -98,6 +98,7 @@ def freeriders(
     from evaluation.display.table import Table, file_name, write_tables
     from evaluation.freeriders.attacked_runs import results_of
     from evaluation.freeriders.naming import naming
+    from evaluation.freeriders.naming_figure import naming_figures
     from evaluation.freeriders.outcomes import outcomes, rocs, tables
     from evaluation.freeriders.rider_maps import figures
     from fedmerit.training.data import open_sites
@@ -113,7 +114,7 @@ def freeriders(
     show([*tables(attacks, results), *[named][: len(named.frame)]], out)
     details = {"runs": outcomes(attacks, results), "roc": rocs(attacks, results)}
     write_tables([Table(name, "", frame) for name, frame in details.items()], out / "tables")
-    for name, figure in figures(attacks, results).items():
+    for name, figure in (figures(attacks, results) | naming_figures(named.frame)).items():
         save_png(out / "figures" / f"{file_name(name)}.png", png(figure))
     _say_where(out)
 

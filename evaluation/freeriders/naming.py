@@ -1,4 +1,4 @@
-"""Whether a free rider can be named: by the paper's value, by the fall of its cosine, by both; functions of results.
+"""Whether a free rider can be named: by the paper's value, its cosine's fall, both, its loss; functions of results.
 
 A rule names sites after some rounds of a run; it is right where it names the rider and nobody else, wrong where it
 names an honest site. Runs are read after several numbers of rounds, so that one training serves all of them.
@@ -46,6 +46,25 @@ FALL = Detector(
 )
 
 
+def low_losses(results: Results) -> pd.DataFrame:
+    """How far each site's training loss is below the median site's, as a part of it: ``(run, round)`` x sites.
+
+    Of means over `WINDOW` rounds; below 0 where it is above. Whoever trains on one image soon knows it by heart. It is
+    the site's own word, as its error is.
+    """
+    recent = of_rounds(results, "train_loss").groupby(level="run").rolling(WINDOW, min_periods=1).mean().droplevel(0)
+    return 1 - recent.div(recent.median(axis=1), axis=0)
+
+
+LOSS = Detector(
+    "training loss",
+    "the training loss is below 0.6 of the median site's",
+    "none of the papers; the bound by six generated hospitals, seeds 0 to 2 (docs/freeriders.md)",
+    low_losses,
+    threshold=0.4,
+)
+
+
 @dataclass(frozen=True)
 class Rule:
     """One way to name: a site that all of its detectors flag in the round."""
@@ -68,7 +87,7 @@ class Rule:
         return first
 
 
-RULES = (Rule(VALUE.name, (VALUE,)), Rule(FALL.name, (FALL,)), Rule("both", (VALUE, FALL)))
+RULES = (Rule(VALUE.name, (VALUE,)), Rule(FALL.name, (FALL,)), Rule("both", (VALUE, FALL)), Rule(LOSS.name, (LOSS,)))
 
 
 def naming(attacks: Sequence[Attack], results: Results, after: Sequence[int]) -> Table:

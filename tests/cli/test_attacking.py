@@ -32,7 +32,7 @@ def test_freeriders_prints_the_matrix(study):
         f"{name}.csv" for name in ("freeriders", "flagged", "auroc", "false-flags", "naming", "runs", "roc")
     }
     figures = {path.name for path in (out / "figures").iterdir()}
-    assert figures == {"figure4_fedavg_zero.png", "figure7_fedavg_zero.png"}
+    assert figures == {"figure4_fedavg_zero.png", "figure7_fedavg_zero.png", "naming_zero.png"}
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from evaluation.freeriders.attacked_runs import HONEST, Attack
-from evaluation.freeriders.naming import WINDOW, cosine_falls, naming
+from evaluation.freeriders.naming import WINDOW, cosine_falls, low_losses, naming
 from evaluation.results.views import Results
 from fedmerit.records.results import COLUMNS
 
@@ -21,6 +21,7 @@ def rows_of(run, rider, fall, growth, rounds=30):
             rides = site == rider
             cosine = 0.8 - (0.1 + fall * rides) * round / (rounds - 1)
             rows.append((run, round, site, "", "", "cosine_to_mean", cosine))
+            rows.append((run, round, site, "", "", "train_loss", 0.4 - (0.2 + fall) * rides * (round >= 20)))
             rows.append((run, round, site, "validation", "000", "dice", 0.6))
             rows.append((run, round, site, "validation_trained", "000", "dice", 0.65 - (0.05 + growth) * rides))
     return rows
@@ -47,16 +48,24 @@ def test_the_fall_is_that_of_means_beyond_the_median():
     assert falls.iloc[-1].to_dict() == pytest.approx({"A": 0, "B": 0.29 * between, "C": 0, "D": 0})
 
 
+def test_a_low_loss_is_one_below_the_medians_over_rounds():
+    _, results = study(("B", -0.1, 0.0))
+    low = low_losses(results)
+    assert low.iloc[19].to_dict() == pytest.approx(dict.fromkeys(SITES, 0), abs=1e-12)
+    assert low.iloc[21].to_dict() == pytest.approx({"A": 0, "B": (2 * 0.1 / WINDOW) / 0.4, "C": 0, "D": 0}, abs=1e-12)
+    assert low.iloc[-1]["B"] == pytest.approx(0.25)
+
+
 def test_each_rule_names_who_is_given_away_to_it_and_both_whom_both_name():
     attacks, results = study(("B", 0.4, 0.2), ("C", 0.4, 0.0), ("D", 0.0, 0.2), (None, 0.0, 0.0))
     table = naming(attacks, results, [5, 30, 60]).frame
     assert sorted(set(table["After rounds"])) == [5, 30]
     found = table.set_index(["After rounds", "Rule"])
     assert found.loc[30, "Rider named alone [%]"].to_dict() == pytest.approx(
-        {"free-rider value": 200 / 3, "cosine's fall": 200 / 3, "both": 100 / 3}
+        {"free-rider value": 200 / 3, "cosine's fall": 200 / 3, "both": 100 / 3, "training loss": 100}
     )
     assert found.loc[5, "Rider named alone [%]"].to_dict() == pytest.approx(
-        {"free-rider value": 200 / 3, "cosine's fall": 0, "both": 0}
+        {"free-rider value": 200 / 3, "cosine's fall": 0, "both": 0, "training loss": 0}
     )
     assert (table["Honest site named [%]"] == 0).all()
     assert found.loc[(30, "free-rider value"), "AUROC"] == pytest.approx((1 + 1 + 0.5) / 3, abs=0.2)

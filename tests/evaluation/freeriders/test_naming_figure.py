@@ -1,0 +1,28 @@
+"""The picture of how often riders are named."""
+
+import pandas as pd
+
+from evaluation.display.drawing import png
+from evaluation.freeriders.naming_figure import HONEST, RIDER, naming_figures
+
+
+def test_a_figure_for_each_behaviour_and_a_panel_for_each_method():
+    rows = [
+        {"Method": method, "Behaviour": kind, "After rounds": after, "Rule": rule, RIDER: after * share, HONEST: share}
+        for method in ("fedce", "fedce:augment=false")
+        for kind in ("repeat", "zero")
+        for after in (10, 30)
+        for share, rule in enumerate(("free-rider value", "training loss"), start=1)
+    ]
+    drawn = naming_figures(pd.DataFrame(rows))
+    assert list(drawn) == ["naming_repeat", "naming_zero"]
+    figure = drawn["naming_repeat"]
+    assert [panel.get_title() or panel.get_title(loc="left") for panel in figure.axes] == [
+        "fedce",
+        "fedce:augment=false",
+    ]
+    lines = [line.get_ydata().tolist() for line in figure.axes[0].get_lines()]
+    assert lines == [[10, 30], [1, 1], [20, 60], [2, 2]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()][2:] == ["free-rider value", "training loss"]
+    assert png(figure).startswith(b"\x89PNG")
+    assert naming_figures(pd.DataFrame()) == {}
