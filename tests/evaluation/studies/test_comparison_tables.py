@@ -220,6 +220,7 @@ WITH_ALONE = (
     *(dice("fedavg", seed, "B", {"000": 0.70}, split="validation", number=5) for seed in (0, 1)),
     *(transferred("standalone", seed, site, [0, 0]) for seed in (0, 1) for site in "AB"),
     *(transferred("fedavg", seed, site, [1e6, 2e6]) for seed in (0, 1) for site in "AB"),
+    *(transferred("pooled", seed, site, [1e6, 2e6]) for seed in (0, 1) for site in "AB"),  # images moved before
 )
 
 
