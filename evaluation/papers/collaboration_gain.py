@@ -44,15 +44,15 @@ def gain_beside_spread(study: Study, artefact: Artefact) -> Made:
 
 
 def gain_by_parameters(study: Study, artefact: Artefact) -> Made:
-    """What `gains` has of one way of dealing, as two maps over both parameters that the methods' labels set."""
+    """What `gains` has of one way of dealing, as two maps over the last two parameters that the methods' labels set."""
     made = gains(study, artefact)
     frame = made.tables[0].frame
-    frame = frame[frame["Method"].map(parameters_of).map(len) == 2]
+    frame = frame[frame["Method"].map(parameters_of).map(len) >= 2]
     if frame.empty:
         raise BadInput("no training of cycle is finished; the same command goes on")
     (need,) = dealt(artefact)
     measured = {what: frame[f"{what}, {deal_of(need).heading}"].to_list() for what in ("MCG [points]", "CGS [points]")}
-    parameters = pd.DataFrame([parameters_of(label) for label in frame["Method"]]).astype(float)
+    parameters = pd.DataFrame([parameters_of(label) for label in frame["Method"]]).iloc[:, -2:].astype(float)
     numbers = parameters.assign(**measured)
     figure = heat_maps.over_parameters(numbers, (str(parameters.columns[0]), str(parameters.columns[1])))
     return Made(made.tables, [Drawn(artefact.name, artefact.what, figure, numbers)])

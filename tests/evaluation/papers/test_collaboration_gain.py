@@ -50,13 +50,14 @@ def test_a_point_of_the_figure_is_a_row_of_the_table(study, pretend):
 
 def test_a_map_holds_the_gain_of_each_pair_of_parameters(study, pretend):
     artefact = artefact_of(PAPER, "figure14")
-    labels = ("standalone", *(f"cycle:tau_opt={opt}:tau_max={most}" for opt in (0.1, 0.25) for most in (0.6, 0.9)))
+    pairs = [(opt, most) for opt in (0.1, 0.25) for most in (0.6, 0.9)]
+    labels = ("standalone", *(f"cycle:score=gradients:tau_opt={opt}:tau_max={most}" for opt, most in pairs))
     artefact = replace(artefact, needs=(replace(artefact.needs[0], labels=labels),))
     pretend(study, artefact)
     made = artefact.make(study, artefact)
     numbers = made.drawn[0].numbers.set_index(["tau_opt", "tau_max"])
     dice = site_dice_of(study.results(artefact.needs[0]))
-    of_one = dice.loc["cycle:tau_opt=0.25:tau_max=0.6"] - dice.loc["standalone"]
+    of_one = dice.loc["cycle:score=gradients:tau_opt=0.25:tau_max=0.6"] - dice.loc["standalone"]
     assert numbers.loc[(0.25, 0.6), "MCG [points]"] == pytest.approx(100 * of_one.to_numpy(float).mean())
     assert len(numbers) == 4
     nobody = replace(artefact, needs=(replace(artefact.needs[0], labels=("standalone", "fedavg")),))
