@@ -23,7 +23,7 @@ def estimators(
 ) -> None:
     """CPU seconds of a FedAvg round in which values are observed, beside one without, by number of sites.
 
-    Takes minutes to hours.
+    Takes minutes to hours; interrupted, the same command goes on.
     """
     from evaluation.benchmarks.estimator_costs import estimator_costs
     from evaluation.display.table import print_table

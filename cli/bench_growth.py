@@ -24,6 +24,8 @@ def growth(
 ) -> None:
     """Seconds and memory of a local round by sites, network, image size and rounds, one at a time. Takes hours.
 
+    Interrupted, the same command goes on.
+
     An option that is empty leaves its numbers out.
     """
     from evaluation.benchmarks.growth import growth as measure

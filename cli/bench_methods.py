@@ -23,7 +23,7 @@ def methods(
     settings: Settings = None,
     recipe: Recipe = None,
 ) -> None:
-    """CPU seconds of a round by method, beside FedAvg's. Takes minutes."""
+    """CPU seconds of a round by method, beside FedAvg's. Takes minutes; interrupted, it goes on."""
     from evaluation.benchmarks.method_costs import BASE, method_costs
 
     chosen = [name.strip() for name in names.split(",")]

@@ -24,7 +24,10 @@ def speed(
     settings: Settings = None,
     recipe: Recipe = None,
 ) -> None:
-    """Seconds of a FedCE round: the engines, and NVFlare's own FedCE in two settings. Takes minutes."""
+    """Seconds of a FedCE round: the engines, and NVFlare's own FedCE in two settings. Takes minutes.
+
+    Interrupted, the same command goes on.
+    """
     from evaluation.benchmarks.speed import speed as measure
 
     found = measure(

@@ -4,6 +4,7 @@ Repetitions are interleaved, a, b, a, b, since a machine is not always equally f
 them.
 """
 
+import json
 import os
 import platform
 import time
@@ -24,7 +25,7 @@ from evaluation.display.drawing import STYLE, method_style, png
 from evaluation.display.pages import save_png
 from fedmerit.configuration.description import PACKAGES
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json, write_text
+from fedmerit.files import read_json, write_json, write_text
 from fedmerit.machine import cores
 
 LEAST = 5  # repetitions of which a median is worth printing
@@ -46,20 +47,59 @@ class Benchmark:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def measure(
-        self, cases: Mapping[str, Measure], repetitions: int, on_case: Callable[[str, int], None] = lambda *_: None
+        self,
+        cases: Mapping[str, Measure],
+        repetitions: int,
+        on_case: Callable[[str, int], None] = lambda *_: None,
+        out: Path | None = None,
     ) -> None:
         """Measure every case once, then every case again: ``repetitions`` times.
 
+        Args:
+            cases: by name.
+            repetitions: of each.
+            on_case: called before every measurement.
+            out: where what is measured is kept until `write`, so that what was interrupted goes on; None: nowhere.
+
         Raises:
-            BadInput: fewer repetitions than one.
+            BadInput: fewer repetitions than one, or what was begun there was asked or measured otherwise.
         """
         if repetitions < 1:
             raise BadInput(f"--repetitions {repetitions}: expected 1 or more, {LEAST} for medians to print")
+        if out and self._unfinished(out).exists():
+            self._go_on(self._unfinished(out))
+        done = {(row["case"], row["repetition"]) for row in self.rows}
         for repetition in range(repetitions):
             for case, measured in cases.items():
+                if (case, repetition) in done:
+                    continue
                 on_case(case, repetition)
                 load = os.getloadavg()[0]
                 self.rows.append({"case": case, "repetition": repetition, "load": load, **measured()})
+                if out:
+                    out.mkdir(parents=True, exist_ok=True)
+                    write_json(self._unfinished(out), self._content)
+
+    def _unfinished(self, out: Path) -> Path:
+        return out / f"{self.name}-unfinished.json"
+
+    @property
+    def _content(self) -> dict[str, Any]:
+        content = {"benchmark": self.name, "settings": dict(self.settings), "machine": dict(self.machine)}
+        return content | {"measured": self.rows}
+
+    def _go_on(self, begun: Path) -> None:
+        """Take what an interrupted command measured."""
+        earlier = read_json(begun)
+        same = ("processor", "cores", "packages", "threads")
+        if earlier["settings"] != json.loads(json.dumps(dict(self.settings))) or any(
+            earlier["machine"][name] != self.machine[name] for name in same
+        ):
+            raise BadInput(
+                f"{begun}: begun with other settings, on another machine or with other versions; "
+                "go on as it was begun, give another --out, or delete this file to begin anew"
+            )
+        self.machine, self.rows = earlier["machine"], earlier["measured"]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -89,11 +129,11 @@ class Benchmark:
 
     def write_with(self, out: Path, table: pd.DataFrame, figures: Mapping[str, Figure] | None = None) -> None:
         """As `write`, with another table."""
-        content = {"benchmark": self.name, "settings": dict(self.settings), "machine": dict(self.machine)}
-        write_json(out / f"{self.name}.json", content | {"measured": self.rows})
+        write_json(out / f"{self.name}.json", self._content)
         write_text(out / f"{self.name}.csv", table.to_csv(index=False, lineterminator="\n"))
         for name, figure in (figures or {}).items():
             save_png(out / f"{name}.png", png(figure))
+        self._unfinished(out).unlink(missing_ok=True)
 
 
 def timed(work: Callable[[], Any]) -> Measure:

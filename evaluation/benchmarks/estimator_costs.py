@@ -61,7 +61,7 @@ def estimator_costs(
         for number in numbers
         for observed in (NOTHING, *values)
     }
-    benchmark.measure(cases, repetitions, on_case)
+    benchmark.measure(cases, repetitions, on_case, out)
     medians = benchmark.table.set_index(["case", "quantity"])["median"]
     rows = []
     for number in numbers:

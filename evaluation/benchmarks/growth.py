@@ -45,10 +45,11 @@ def growth(
         for value in values:
             if value < (2 if axis in ("sites", "rounds") else 1):
                 raise BadInput(f"--{axis} {value}: too few")
-    benchmark = Benchmark("growth", {"axes": dict(axes), "base": vars(base), "settings": dict(settings)})
+    asked = {"axes": dict(axes), "base": vars(base), "method": method, "settings": dict(settings)}
+    benchmark = Benchmark("growth", asked)
     works = {f"{axis} {value}": replace(base, **{axis: value}) for axis, values in axes.items() for value in values}
     cases = {name: _case(out, name, work, method, settings) for name, work in works.items()}
-    benchmark.measure(cases, repetitions, on_case)
+    benchmark.measure(cases, repetitions, on_case, out)
     benchmark.write(out, {f"growth-{axis}-{name}": figure for axis, name, figure in _figures(benchmark, axes)})
     return benchmark
 

@@ -48,7 +48,7 @@ def method_costs(
         name: rounds_of(out / "work" / name, name, sites, rounds, {**settings, **SETTINGS.get(name, {})})
         for name in names
     }
-    benchmark.measure(cases, repetitions, on)
+    benchmark.measure(cases, repetitions, on, out)
     benchmark.write(out, {"methods": bars(benchmark.table, SECONDS, SECONDS)})
     return benchmark
 

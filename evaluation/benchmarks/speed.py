@@ -42,7 +42,8 @@ def speed(
         raise BadInput(f"--rounds {rounds}: expected 2 or more, as the first is not counted")
     asked = {"sites": str(sites), "rounds": rounds, "cases": list(cases), "settings": dict(settings)}
     benchmark = Benchmark("speed", asked)
-    benchmark.measure({case: _case(case, out, sites, rounds, settings) for case in cases}, repetitions, on_case)
+    measures = {case: _case(case, out, sites, rounds, settings) for case in cases}
+    benchmark.measure(measures, repetitions, on_case, out)
     figures = {
         f"speed-{name}": bars(benchmark.table, quantity, title)
         for name, quantity, title in (

@@ -52,6 +52,34 @@ def test_files(measured, tmp_path):
     assert (tmp_path / "picture.png").stat().st_size > 1000
 
 
+def test_what_was_interrupted_goes_on(tmp_path):
+    order = []
+
+    def case(name, broken=False):
+        def measure():
+            if broken:
+                raise KeyboardInterrupt
+            order.append(name)
+            return {"seconds": float(len(order))}
+
+        return measure
+
+    first = Benchmark("example", {"sites": [2, 4]})
+    with pytest.raises(KeyboardInterrupt):
+        first.measure({"a": case("a"), "b": case("b", broken=True)}, 2, out=tmp_path / "out")
+    other = Benchmark("example", {"sites": [2, 8]})
+    with pytest.raises(BadInput, match=r"example-unfinished.json: begun with other settings.* give another --out"):
+        other.measure({"a": case("a")}, 2, out=tmp_path / "out")
+    again = Benchmark("example", {"sites": [2, 4]})
+    again.measure({"a": case("a"), "b": case("b")}, 2, out=tmp_path / "out")
+    assert order == ["a", "b", "a", "b"]
+    assert [(row["case"], row["repetition"], row["seconds"]) for row in again.rows] == [
+        ("a", 0, 1.0), ("b", 0, 2.0), ("a", 1, 3.0), ("b", 1, 4.0),
+    ]  # fmt: skip
+    again.write(tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"example.json", "example.csv"}
+
+
 def test_no_repetition():
     with pytest.raises(BadInput, match="--repetitions 0"):
         Benchmark("example", {}).measure({}, 0)
