@@ -24,9 +24,7 @@ def growth(
 ) -> None:
     """Seconds and memory of a local round by sites, network, image size and rounds, one at a time. Takes hours.
 
-    Interrupted, the same command goes on.
-
-    An option that is empty leaves its numbers out.
+    An option that is empty leaves its numbers out. Interrupted, the same command goes on.
     """
     from evaluation.benchmarks.growth import growth as measure
 
