@@ -21,10 +21,18 @@ ESTIMATORS = (
 )  # fmt: skip
 
 
-def begin(folder: Path, sites: Path, seed: int, rounds: int, settings: Mapping[str, str]) -> None:
-    """A run folder to work off; `BadInput` where there is one already and it is of something else."""
+def begin(
+    folder: Path, sites: Path, seed: int, rounds: int, settings: Mapping[str, str], estimators: Sequence[str]
+) -> None:
+    """A run folder to work off, which observes what ``estimators`` need, and nothing else.
+
+    Raises:
+        BadInput: there is one already, and it is of something else.
+    """
+    needed = {parse(spec).observes for spec in estimators}
+    observed = [name for name in OBSERVERS if name in needed]
     asked: dict[str, Any] = {"method": "fedavg", "sites": sites, "rounds": rounds, "seed": seed, "engine": "local",
-                             "settings": dict(settings), "values": OBSERVERS}  # fmt: skip
+                             "settings": dict(settings), "values": observed}  # fmt: skip
     if (folder / "run.json").exists():
         runs.require_same(folder, asked)
     else:

@@ -123,7 +123,8 @@ def values_of(planted: PlantedCases, on_end: Callable[[int, int], None] = lambda
     places = {(world, seed): planted.folder(world, seed) for world in planted.worlds for seed in planted.seeds}
     for (world, seed), folder in places.items():
         make(world, planted.pool, folder / "sites", seed)
-        observed_trainings.begin(folder / "run", folder / "sites", seed, planted.rounds, planted.settings)
+        run, sites = folder / "run", folder / "sites"
+        observed_trainings.begin(run, sites, seed, planted.rounds, planted.settings, planted.estimators)
     folders = [folder / "run" for folder in places.values()]
     left = [folder for folder in folders if not is_finished(folder, planted.rounds)]
     done = count(1)

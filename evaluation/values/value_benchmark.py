@@ -76,6 +76,11 @@ class Bench:
     draws: int = 500
     most: int = MOST
 
+    @property
+    def of_runs(self) -> list[str]:
+        """The estimators that look at a run of all sites; a proxy trains its own."""
+        return [spec for spec in self.estimators if options.take_apart(spec)[0] != PROXY]
+
 
 @dataclass(frozen=True, eq=False)
 class Judged:
@@ -109,9 +114,8 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
     planned = _planned(bench, sites, folder / "methods")  # what cannot be run is refused before hours of training
     truths, alone = _truths(bench, sites, folder / "truth", progress)
     observed = _observed(bench, sites, folder / "observed", progress)
-    of_runs = [spec for spec in bench.estimators if options.take_apart(spec)[0] != PROXY]
-    valued = value_runs(observed, of_runs, bench.draws)
-    said, costs = dict(valued.values), {spec: observed_trainings.cost(valued.runs, spec) for spec in of_runs}
+    valued = value_runs(observed, bench.of_runs, bench.draws)
+    said, costs = dict(valued.values), {spec: observed_trainings.cost(valued.runs, spec) for spec in bench.of_runs}
     training = float(np.mean([run.seconds["training"] for run in valued.runs]))
     for spec in bench.estimators:
         if spec not in said:
@@ -167,7 +171,7 @@ def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[d
 def _observed(bench: Bench, sites: Path, out: Path, progress: Progress) -> list[Path]:
     folders = [out / f"seed{seed}" for seed in bench.seeds]
     for folder, seed in zip(folders, bench.seeds, strict=True):
-        observed_trainings.begin(folder, sites, seed, bench.rounds, bench.settings)
+        observed_trainings.begin(folder, sites, seed, bench.rounds, bench.settings, bench.of_runs)
     on_end = _counter(progress, f"{out.parent.name}: observed runs")
     observed_trainings.work_off(folders, bench.rounds, bench.workers, on_end)
     return folders

@@ -20,15 +20,18 @@ def test_what_estimators_need_is_observed():
 
 def test_a_training_is_begun_once_and_never_as_another(tmp_path):
     sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
-    begin(tmp_path / "run", sites, 3, 2, TINY)
+    begin(tmp_path / "run", sites, 3, 2, TINY, ESTIMATORS)
     info = read_json(tmp_path / "run" / "run.json")
     assert (info["method"], info["seed"], info["rounds"], info["engine"]) == ("fedavg", 3, 2, "local")
     assert [spec.partition(":")[0] for spec in info["plan"]["values"]] == list(OBSERVERS)
-    begin(tmp_path / "run", sites, 3, 2, TINY)
+    begin(tmp_path / "run", sites, 3, 2, TINY, ESTIMATORS)
     assert read_json(tmp_path / "run" / "run.json") == info
     for seed, rounds, settings, told in ((4, 2, TINY, "seed 3"), (3, 5, TINY, "rounds 2"), (3, 2, {}, "settings")):
         with pytest.raises(BadInput, match=f"was started with {told}"):
-            begin(tmp_path / "run", sites, seed, rounds, settings)
+            begin(tmp_path / "run", sites, seed, rounds, settings, ESTIMATORS)
+    begin(tmp_path / "less", sites, 3, 2, TINY, ["data_size", "carried:kind=leave_one_out"])
+    less = read_json(tmp_path / "less" / "run.json")["plan"]["values"]
+    assert [spec.partition(":")[0] for spec in less] == ["carried"]
 
 
 def test_what_is_finished_is_not_trained_again_and_what_failed_is_told(tmp_path, monkeypatch):
