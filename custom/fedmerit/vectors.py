@@ -220,21 +220,18 @@ def add_masked(models: Tensor, update: Tensor, masks: Tensor, instead: Tensor | 
     """
     result = models.clone()
     for place, (row, mask) in enumerate(zip(result, masks, strict=True)):
-        if instead is None:
-            row.addcmul_(update, mask)  # no product of a vector's size beside the result
-        else:
-            row += torch.where(mask, update, instead[place])
+        row.addcmul_(update, mask)  # no product of a vector's size beside the result
+        if instead is not None:
+            row.addcmul_(instead[place], ~mask)
     return result
 
 
 def distances(vectors: Tensor, point: Tensor) -> Tensor:
-    """(n,) float64 Euclidean distances of the rows of (n, d) ``vectors`` to ``point`` (d,).
-
-    Differences are rounded once, in the vectors' dtype, so that float32's distances are off by 6e-8 of them at most.
-    """
+    """(n,) float64 Euclidean distances of the rows of (n, d) ``vectors`` to ``point`` (d,)."""
     squares = torch.zeros(len(vectors), dtype=torch.float64)
     for block, part in zip(torch.split(vectors, BLOCK, dim=1), torch.split(point, BLOCK), strict=True):
-        squares += torch.linalg.vector_norm(block - part, dim=1, dtype=torch.float64).square()
+        away = block.to(torch.float64, copy=True).sub_(part)
+        squares += torch.linalg.vector_norm(away, dim=1).square()
     return squares.sqrt()
 
 

@@ -15,6 +15,7 @@ from evaluation.freeriders.attacked_runs import HONEST, Attack
 from evaluation.freeriders.detectors import DETECTORS, Detector, of_rounds
 from evaluation.results.views import Results
 
+RIGHTLY, FALSELY = "Rider named alone [%]", "Honest site named [%]"
 WINDOW = 5  # rounds, of the means whose difference is a fall
 
 
@@ -147,8 +148,8 @@ def _summary(ridden: Sequence[_Found], every: Sequence[_Found]) -> dict[str, flo
     highest = [len(one.suspicions) > 0 and one.suspicions.idxmax() in one.riders for one in ridden]
     return {
         "Runs": len(ridden),
-        "Rider named alone [%]": 100 * sum(one.named == one.riders for one in ridden) / len(ridden),
+        RIGHTLY: 100 * sum(one.named == one.riders for one in ridden) / len(ridden),
         "Rider highest [%]": 100 * sum(highest) / len(ridden),
-        "Honest site named [%]": 100 * sum(bool(one.named - one.riders) for one in every) / len(every),
+        FALSELY: 100 * sum(bool(one.named - one.riders) for one in every) / len(every),
         "AUROC": detection.auroc(of_riders, of_honest),
     }

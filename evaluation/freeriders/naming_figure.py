@@ -6,8 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from evaluation.display.drawing import GREY, STYLE, legend, method_style, panels, titled
-
-RIDER, HONEST = "Rider named alone [%]", "Honest site named [%]"
+from evaluation.freeriders.naming import FALSELY, RIGHTLY
 
 
 def naming_figures(table: pd.DataFrame) -> dict[str, Figure]:
@@ -28,8 +27,8 @@ def _figure(table: pd.DataFrame) -> Figure:
         for panel, method in zip(axes, methods, strict=True):
             for rule, look in looks.items():
                 own = table[(table["Method"] == method) & (table["Rule"] == rule)].set_index("After rounds")
-                panel.plot(own.index, own[RIDER], **look)
-                panel.plot(own.index, own[HONEST], **{**look, "linestyle": ":", "marker": "x"})
+                panel.plot(own.index, own[RIGHTLY], **look)
+                panel.plot(own.index, own[FALSELY], **{**look, "linestyle": ":", "marker": "x"})
             panel.set(title=method, ylim=(-4, 104), xlabel="After rounds")
             panel.set_xticks(sorted(set(table["After rounds"])))
         titled(figure, "Percent of runs")

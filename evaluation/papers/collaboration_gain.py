@@ -14,6 +14,8 @@ from evaluation.papers.dealt_sites import alone_and_final, deal_of, dealt, metho
 from evaluation.papers.study import Study
 from fedmerit.errors import BadInput
 
+TAUS = ("tau_opt", "tau_max")  # of Eq. 5, Tastan et al. 2025
+
 
 def gains(study: Study, artefact: Artefact) -> Made:
     """Mean Dice, mean gain over training alone and its spread, by method and way of dealing."""
@@ -44,17 +46,17 @@ def gain_beside_spread(study: Study, artefact: Artefact) -> Made:
 
 
 def gain_by_parameters(study: Study, artefact: Artefact) -> Made:
-    """What `gains` has of one way of dealing, as two maps over the last two parameters that the methods' labels set."""
+    """What `gains` has of one way of dealing, as two maps over `TAUS`, by the labels that set both."""
     made = gains(study, artefact)
     frame = made.tables[0].frame
-    frame = frame[frame["Method"].map(parameters_of).map(len) >= 2]
+    set_by = pd.DataFrame([parameters_of(label) for label in frame["Method"]], frame.index, list(TAUS)).dropna()
+    frame = frame.loc[set_by.index]
     if frame.empty:
         raise BadInput("no training of cycle is finished; the same command goes on")
     (need,) = dealt(artefact)
     measured = {what: frame[f"{what}, {deal_of(need).heading}"].to_list() for what in ("MCG [points]", "CGS [points]")}
-    parameters = pd.DataFrame([parameters_of(label) for label in frame["Method"]]).iloc[:, -2:].astype(float)
-    numbers = parameters.assign(**measured)
-    figure = heat_maps.over_parameters(numbers, (str(parameters.columns[0]), str(parameters.columns[1])))
+    numbers = set_by.astype(float).assign(**measured).reset_index(drop=True)
+    figure = heat_maps.over_parameters(numbers, TAUS)
     return Made(made.tables, [Drawn(artefact.name, artefact.what, figure, numbers)])
 
 

@@ -12,6 +12,7 @@ from evaluation.values.observed_run import ObservedRun
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
+from fedmerit.files import read_json
 
 OBSERVERS = ("in_run", "carried", "others_lose")
 ESTIMATORS = (
@@ -24,17 +25,19 @@ ESTIMATORS = (
 def begin(
     folder: Path, sites: Path, seed: int, rounds: int, settings: Mapping[str, str], estimators: Sequence[str]
 ) -> None:
-    """A run folder to work off, which observes what ``estimators`` need, and nothing else.
+    """A run folder to work off, which observes what ``estimators`` need; one that observes more goes on as it is.
 
     Raises:
-        BadInput: there is one already, and it is of something else.
+        BadInput: there is one already, and it is of something else, or observes less.
     """
     needed = {parse(spec).observes for spec in estimators}
     observed = [name for name in OBSERVERS if name in needed]
     asked: dict[str, Any] = {"method": "fedavg", "sites": sites, "rounds": rounds, "seed": seed, "engine": "local",
                              "settings": dict(settings), "values": observed}  # fmt: skip
     if (folder / "run.json").exists():
-        runs.require_same(folder, asked)
+        begun = read_json(folder / "run.json")["plan"]["values"]
+        more = needed - {""} <= {spec.partition(":")[0] for spec in begun}
+        runs.require_same(folder, asked | ({"values": begun} if more else {}))
     else:
         runs.create(folder, **asked)
 

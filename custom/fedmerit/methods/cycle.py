@@ -80,7 +80,7 @@ class CYCle(Method, LearnsFromPeers):
         if self.tau_opt >= self.tau_max:
             raise ValueError(f"tau_opt={self.tau_opt}, tau_max={self.tau_max}: expected tau_opt below tau_max")
         if self.warmup_by == "fedavg" and self.exchange == "peer":
-            raise ValueError("warmup_by='fedavg': needs exchange='relay', as the server averages models; else set own")
+            raise ValueError("exchange='peer': the server has no models to average; set warmup_by=own, too")
 
     @property
     def asks_of_peers(self) -> tuple[str, ...]:

@@ -3,12 +3,20 @@
 import pandas as pd
 
 from evaluation.display.drawing import png
-from evaluation.freeriders.naming_figure import HONEST, RIDER, naming_figures
+from evaluation.freeriders.naming import FALSELY, RIGHTLY
+from evaluation.freeriders.naming_figure import naming_figures
 
 
 def test_a_figure_for_each_behaviour_and_a_panel_for_each_method():
     rows = [
-        {"Method": method, "Behaviour": kind, "After rounds": after, "Rule": rule, RIDER: after * share, HONEST: share}
+        {
+            "Method": method,
+            "Behaviour": kind,
+            "After rounds": after,
+            "Rule": rule,
+            RIGHTLY: after * share,
+            FALSELY: share,
+        }
         for method in ("fedce", "fedce:augment=false")
         for kind in ("repeat", "zero")
         for after in (10, 30)

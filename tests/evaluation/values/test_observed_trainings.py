@@ -32,6 +32,9 @@ def test_a_training_is_begun_once_and_never_as_another(tmp_path):
     begin(tmp_path / "less", sites, 3, 2, TINY, ["data_size", "carried:kind=leave_one_out"])
     less = read_json(tmp_path / "less" / "run.json")["plan"]["values"]
     assert [spec.partition(":")[0] for spec in less] == ["carried"]
+    begin(tmp_path / "run", sites, 3, 2, TINY, ["data_size", "carried"])  # which observes more
+    with pytest.raises(BadInput, match="was started with values"):
+        begin(tmp_path / "less", sites, 3, 2, TINY, ["in_run"])
 
 
 def test_what_is_finished_is_not_trained_again_and_what_failed_is_told(tmp_path, monkeypatch):

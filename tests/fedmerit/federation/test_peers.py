@@ -336,6 +336,17 @@ def test_until_the_warm_up_is_over_every_site_trains_alone(trained, method, sett
     assert (ours.loc[2] != alone.loc[2]).any()  # sharing is drawn by reputation
 
 
+def test_by_default_the_warm_up_is_fedavg_and_peers_are_scored_by_dice(trained):
+    run, fedavg = trained("warmup=1", method="cycle"), trained(method="fedavg")
+    losses = (read_results(one).query("quantity == 'train_loss'") for one in (run, fedavg))
+    ours, theirs = (rows.pivot(index="round", columns="site", values="value") for rows in losses)
+    assert ours.loc[:1].equals(theirs.loc[:1])  # in the second each trains alone, on from the model of all
+    assert (ours.loc[2] != theirs.loc[2]).any()
+    scored = read_results(run).query("quantity == 'agreement'")
+    assert set(scored["round"]) == {2}
+    assert scored["value"].between(0, 1).all()
+
+
 @pytest.mark.slow
 def test_what_sites_learn_from_each_other_changes_their_models(trained, model):
     alone = model(trained(method="standalone"), "site1")

@@ -114,7 +114,7 @@ def test_fedavg_may_be_the_warm_up_and_a_round_alone_its_end():
         assert outcome.models.tolist() == state.models.tolist() == models
         assert outcome.statistics == statistics
     assert method.sharing(state) is not None
-    with pytest.raises(ValueError, match="needs exchange='relay'"):
+    with pytest.raises(ValueError, match="exchange='peer': the server has no models to average; set warmup_by=own"):
         CYCle(warmup_by="fedavg", exchange="peer")
 
 
