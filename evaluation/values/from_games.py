@@ -121,6 +121,21 @@ def others_lose(lost: FloatArray, num_samples: FloatArray) -> FloatArray:
     return np.asarray(sums / np.where(totals > 0, totals, np.nan))
 
 
+@dataclass(frozen=True)
+class AloneValues(Estimator):
+    """v({i}), what the model that a site trains alone reaches: the first term of every order that it begins."""
+
+    voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+
+    about: ClassVar[str] = "Dice on all sites' patients of what each trains alone"
+    observes: ClassVar[str] = "alone"
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) Dice, fractions."""
+        game = run.games(self.observes)[-1]
+        return heard(np.stack([game.utilities[frozenset([site])] for site in run.sites]), self.voice)
+
+
 def drift(run: ObservedRun) -> float:
     """How far in-run values are from efficient: what the Dice gained over the rounds beside Σ_t [v_t(N) - v_t(∅)].
 
@@ -146,4 +161,5 @@ ESTIMATORS: Mapping[str, type[Estimator]] = {
     "in_run": InRunValues,
     "carried": CarriedValues,
     "others_lose": OthersLoseValues,
+    "alone": AloneValues,
 }

@@ -1,6 +1,7 @@
 """Cases whose answer is planted: in how many seeds does an estimator see it? ``fedmerit bench planted``.
 
-``OUT/WORLD/seedK`` holds the ``sites`` that seed K dealt and the observed ``run``. No coalition is trained.
+``OUT/WORLD/seedK`` holds the ``sites`` that seed K dealt, the observed ``run``, and where an estimator asks for it
+that of sites that train ``alone``. No coalition is trained.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import pandas as pd
 from evaluation.display.table import Table
 from evaluation.studies.cluster import Workers
 from evaluation.values import observed_trainings
-from evaluation.values.valued_runs import value_runs
+from evaluation.values.observed_trainings import ALONE, TOGETHER
 from evaluation.values.worlds import make, site_name
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.federation.checkpoint import is_finished
@@ -121,11 +122,16 @@ def values_of(planted: PlantedCases, on_end: Callable[[int, int], None] = lambda
         RunFailed: a training failed; the same call goes on from what is done.
     """
     places = {(world, seed): planted.folder(world, seed) for world in planted.worlds for seed in planted.seeds}
+    chosen = observed_trainings.by_method(planted.estimators)
+    kinds = {"run": TOGETHER} | ({"alone": ALONE} if chosen[ALONE] else {})
     for (world, seed), folder in places.items():
-        make(world, planted.pool, folder / "sites", seed)
-        run, sites = folder / "run", folder / "sites"
-        observed_trainings.begin(run, sites, seed, planted.rounds, planted.settings, planted.estimators)
-    folders = [folder / "run" for folder in places.values()]
+        sites = folder / "sites"
+        make(world, planted.pool, sites, seed)
+        for name, method in kinds.items():
+            observed_trainings.begin(
+                folder / name, sites, seed, planted.rounds, planted.settings, chosen[method], method
+            )
+    folders = [folder / name for folder in places.values() for name in kinds]
     left = [folder for folder in folders if not is_finished(folder, planted.rounds)]
     done = count(1)
     observed_trainings.work_off(
@@ -133,13 +139,12 @@ def values_of(planted: PlantedCases, on_end: Callable[[int, int], None] = lambda
     )
     rows = []
     for (world, seed), folder in places.items():
-        valued = value_runs([folder / "run"], planted.estimators, draws=1)
-        for spec, values in valued.values.items():
-            cost = observed_trainings.cost(valued.runs, spec)
-            rows += [
-                {"world": world, "seed": seed, "site": site, "estimator": spec, "value": float(value), "cost": cost}
-                for site, value in zip(valued.sites, values[0, :, 0], strict=True)
-            ]
+        trainings = {method: [folder / name] for name, method in kinds.items()}
+        heard = observed_trainings.hear(trainings, planted.estimators, draws=1)
+        for spec, values in heard.said.items():
+            same = {"world": world, "seed": seed, "estimator": spec, "cost": heard.costs[spec]}
+            named = zip(heard.together[0].sites, values[0, :, 0], strict=True)
+            rows += [{**same, "site": site, "value": float(value)} for site, value in named]
     return pd.DataFrame(rows)
 
 

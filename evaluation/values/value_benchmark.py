@@ -1,7 +1,8 @@
 """Estimators of values against retraining, world by world: docs/values_protocol.md says how, so that others can.
 
 ``OUT/WORLD`` holds the world's ``sites``, the ``truth`` (every coalition, every seed), the ``observed`` runs of FedAvg
-by seed, the runs of other ``methods``, and the ``proxy`` trainings. All of it goes on where it was interrupted.
+by seed, those of sites that train ``alone``, the runs of other ``methods``, and the ``proxy`` trainings. All of it goes
+on where it was interrupted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +32,10 @@ from evaluation.values import observed_trainings
 from evaluation.values.estimators import parse
 from evaluation.values.from_records import OwnContribution
 from evaluation.values.observed_run import ObservedRun
+from evaluation.values.observed_trainings import ALONE, TOGETHER
 from evaluation.values.paying import Outcome, paying_table
 from evaluation.values.proxy import Proxy, train_proxy
-from evaluation.values.valued_runs import flips_table, value_runs
+from evaluation.values.valued_runs import flips_table
 from evaluation.values.worlds import make
 from evaluation.values.worlds import parse as parse_world
 from fedmerit.configuration import options
@@ -81,6 +83,11 @@ class Bench:
         """The estimators that look at a run of all sites; a proxy trains its own."""
         return [spec for spec in self.estimators if options.take_apart(spec)[0] != PROXY]
 
+    @property
+    def seeds_alone(self) -> list[int]:
+        """Of sites that train alone: none of the truth's, whose coalitions of one are such trainings, too."""
+        return [max(self.seeds) + 1 + place for place in range(len(self.seeds))]
+
 
 @dataclass(frozen=True, eq=False)
 class Judged:
@@ -113,10 +120,12 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
         expected = make(world, bench.pool, sites)
     planned = _planned(bench, sites, folder / "methods")  # what cannot be run is refused before hours of training
     truths, alone = _truths(bench, sites, folder / "truth", progress)
-    observed = _observed(bench, sites, folder / "observed", progress)
-    valued = value_runs(observed, bench.of_runs, bench.draws)
-    said, costs = dict(valued.values), {spec: observed_trainings.cost(valued.runs, spec) for spec in bench.of_runs}
-    training = float(np.mean([run.seconds["training"] for run in valued.runs]))
+    observed = {TOGETHER: _observed(bench, sites, folder / "observed", TOGETHER, progress)}
+    if observed_trainings.by_method(bench.of_runs)[ALONE]:
+        observed[ALONE] = _observed(bench, sites, folder / "alone", ALONE, progress)
+    heard = observed_trainings.hear(observed, bench.of_runs, bench.draws)
+    said, costs = dict(heard.said), dict(heard.costs)
+    training = float(np.mean([run.seconds["training"] for run in heard.together]))
     for spec in bench.estimators:
         if spec not in said:
             proxy: Proxy = options.parse(spec, {PROXY: Proxy}, "--estimators")
@@ -126,7 +135,7 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
             said[spec] = found.values.values
             costs[spec] = found.seconds / len(bench.seeds) / training
     said = {spec: said[spec] for spec in bench.estimators}
-    outcomes = dict.fromkeys(said, Outcome(_reached(valued.runs), alone))
+    outcomes = dict.fromkeys(said, Outcome(_reached(heard.together), alone))
     failed = comparison.work_off(planned, bench.workers, _counter(progress, f"{folder.name}: methods"))
     observed_trainings.require_done(failed)
     for label in (item.label for item in bench.methods):
@@ -168,11 +177,13 @@ def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[d
     return {name: resample(results, values, bench.draws) for name, values in truths.items()}, alone
 
 
-def _observed(bench: Bench, sites: Path, out: Path, progress: Progress) -> list[Path]:
-    folders = [out / f"seed{seed}" for seed in bench.seeds]
-    for folder, seed in zip(folders, bench.seeds, strict=True):
-        observed_trainings.begin(folder, sites, seed, bench.rounds, bench.settings, bench.of_runs)
-    on_end = _counter(progress, f"{out.parent.name}: observed runs")
+def _observed(bench: Bench, sites: Path, out: Path, method: str, progress: Progress) -> list[Path]:
+    estimators = observed_trainings.by_method(bench.of_runs)[method]
+    seeds = bench.seeds if method == TOGETHER else bench.seeds_alone
+    folders = [out / f"seed{seed}" for seed in seeds]
+    for folder, seed in zip(folders, seeds, strict=True):
+        observed_trainings.begin(folder, sites, seed, bench.rounds, bench.settings, estimators, method)
+    on_end = _counter(progress, f"{out.parent.name}: observed runs of {method}")
     observed_trainings.work_off(folders, bench.rounds, bench.workers, on_end)
     return folders
 

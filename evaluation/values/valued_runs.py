@@ -16,9 +16,13 @@ from evaluation.values.estimators import estimators, parse_all
 from evaluation.values.from_games import drift, shapley_matrix
 from evaluation.values.observed_run import DRAWS, ObservedRun, require_same_sites
 from evaluation.values.replay import observed_after
+from fedmerit.configuration.description import plan_of
+from fedmerit.configuration.observation import can_observe
+from fedmerit.configuration.observation import parse as parse_observer
 from fedmerit.errors import BadInput
 from fedmerit.federation.observing_rounds import UPDATES
 from fedmerit.records.results import read_run
+from fedmerit.values.observers import OBSERVERS
 
 POINTS = 100.0
 UNMEASURED = "counted, not measured: it has no interval, and how far worth differs with it is not known"
@@ -75,8 +79,10 @@ def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[
     With ``everything``, those too that kept updates allow.
     """
     seen = set.intersection(*(set(ObservedRun(path).rows["split"]) for path in paths))
-    kept = everything and all((path / UPDATES).is_dir() for path in paths)
-    observed = [name for name, kind in estimators().items() if kind.observes and (kept or kind.observes in seen)]
+    if everything and all((path / UPDATES).is_dir() for path in paths):
+        method = plan_of(paths[0]).build_method()
+        seen |= {name for name in OBSERVERS if can_observe(parse_observer(name), method)}
+    observed = [name for name, kind in estimators().items() if kind.observes in seen]
     own = [] if any("contribution" in without_meaning(read_run(path)["method"]) for path in paths) else ["contribution"]
     return [*observed, *own, "data_size"]
 
@@ -159,4 +165,4 @@ def units(valued: Valued) -> dict[str, str]:
 
 
 def _is_dice(spec: str) -> bool:
-    return spec.partition(":")[0] in ("in_run", "carried", "others_lose")
+    return spec.partition(":")[0] in ("in_run", "carried", "others_lose", "alone")

@@ -15,6 +15,7 @@ from fedmerit.values.observers import OBSERVERS
 from fedmerit.values.observing import Observer
 
 OWN_MODELS = "its sites have models of their own, and a coalition has no one model; take one with a model for all"
+NOT_ALONE = "it looks at what each site trains by itself; observe a run of standalone beside this one"
 ENCRYPTED = (
     "updates leave encrypted and the server adds up what it cannot read, so that it can make no model of a part of the "
     "sites: values would take single updates; leave out one or the other"
@@ -29,14 +30,27 @@ def parse(spec: str) -> Observer:
 
 def require_observers(specs: Sequence[str], keep_updates: bool, name: str, method: Method) -> tuple[str, ...]:
     """The specs, complete and each once; `BadInput` where one is none, or the method called ``name`` bears none."""
-    asked = f"--values {specs[0]}" if specs else "--keep-updates"
-    if (specs or keep_updates) and gives_own_models(method):
-        raise BadInput(f"{asked}: not with method {name}: {OWN_MODELS}")
+    for spec in specs:
+        if why_not := _why_not(parse(spec), method):
+            raise BadInput(f"--values {spec}: not with method {name}: {why_not}")
+    if keep_updates and gives_own_models(method):
+        raise BadInput(f"--keep-updates: not with method {name}: {OWN_MODELS}")
     kinds = [options.take_apart(spec)[0] for spec in specs]
     complete = tuple(options.written(kind, parse(spec)) for kind, spec in zip(kinds, specs, strict=True))
     if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
         raise BadInput(f"--values {twice[0]}: given twice; name each once")
     return complete
+
+
+def can_observe(observer: Observer, method: Method) -> bool:
+    """Whether runs of a method bear an observer."""
+    return not _why_not(observer, method)
+
+
+def _why_not(observer: Observer, method: Method) -> str:
+    if observer.of_lone_sites:
+        return "" if trains_alone(method) else NOT_ALONE
+    return OWN_MODELS if gives_own_models(method) else ""
 
 
 def require_observable(values: Sequence[str], keep_updates: bool, privacy: Sequence[str]) -> None:
@@ -51,6 +65,11 @@ def gives_own_models(method: Method) -> bool:
     """Whether sites get, or keep, models of their own."""
     keeps = isinstance(method, TrainsLocally) and method.keeps_own_model
     return keeps or isinstance(method, LearnsFromPeers | AllocatesNeurons) or holds_models_of_sites(method)
+
+
+def trains_alone(method: Method) -> bool:
+    """Whether each site trains a model by itself, and the server has it."""
+    return method.needs.sites == 1 and holds_models_of_sites(method)
 
 
 def holds_models_of_sites(method: Method) -> bool:

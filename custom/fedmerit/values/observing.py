@@ -23,8 +23,8 @@ class RoundView:
 
     round: int  # t
     rounds: int  # T, of the run
-    began: Tensor  # (d,) w_t
-    ended: Tensor  # (d,) w_{t+1}
+    began: Tensor  # (d,) w_t; (n, d) where sites train alone
+    ended: Tensor  # w_{t+1}, likewise
     updates: Tensor  # (n, d) Δ_i, zero rows for absent sites
     weights: Tensor  # (n,) ρ_i of the aggregation
     reports: Reports
@@ -46,6 +46,7 @@ class Observer(Checked):
     """The contract: a frozen dataclass of parameters and two pure functions."""
 
     about: ClassVar[str]  # one line: what is evaluated
+    of_lone_sites: ClassVar[bool] = False  # whether it looks at sites that train alone, not at a model for all
 
     def most_models(self, sites: int) -> int:
         """How many models it has evaluated in a round at most, of a run of so many sites: a site's budget."""

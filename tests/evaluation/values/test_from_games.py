@@ -6,7 +6,7 @@ from games_reference import random_game, shapley_by_permutations
 from observing import Rounds
 
 from evaluation.truth.semivalues import NOBODY
-from evaluation.values.from_games import CarriedValues, InRunValues, OthersLoseValues, drift
+from evaluation.values.from_games import AloneValues, CarriedValues, InRunValues, OthersLoseValues, drift
 from evaluation.values.observed_run import RoundGame
 
 SITES = ["A", "B", "C", "D"]
@@ -50,6 +50,15 @@ def test_rounds_weighed_by_progress_or_level():
     np.testing.assert_allclose(InRunValues().values(run)[:, 0], [2, 0, 1, 1], atol=1e-12)
     np.testing.assert_allclose(InRunValues(weigh="progress").values(run)[:, 0], [2, 2, 2, 2], atol=1e-12)
     np.testing.assert_allclose(InRunValues(weigh="level").values(run)[:, 0], [2, -2, 0, 0], atol=1e-12)
+
+
+def test_what_a_site_is_worth_alone_is_the_dice_of_its_model_on_everybody_or_on_the_others():
+    """Of two evaluations the last; in it A's model reaches .8 on its own patients and .2, .3, .4 on the others'."""
+    models = {"A": [0.8, 0.2, 0.3, 0.4], "B": [0.5, 0.9, 0.5, 0.5], "C": [0, 0, 0, 0], "D": [np.nan, 0.4, 0.6, 0.8]}
+    game = {frozenset([site]): np.array(dice) for site, dice in models.items()}
+    run = run_of(round_of(dict.fromkeys(game, np.ones(4))), round_of(game, 1))
+    np.testing.assert_allclose(AloneValues().values(run)[:, 0], [0.425, 0.6, 0, 0.6])
+    np.testing.assert_allclose(AloneValues(voice="others").values(run)[:, 0], [0.3, 0.5, 0, 0.5])
 
 
 def test_a_site_that_adds_nothing_is_worth_nothing_and_those_who_add_alike_alike():

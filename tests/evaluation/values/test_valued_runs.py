@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from run_factory import make_run, make_sites
 
 from evaluation.display.drawing import png
@@ -14,11 +15,15 @@ from evaluation.report.all_sites import write_report
 from evaluation.values.observed_run import ObservedRun
 from evaluation.values.replay import FOLDER, observed_after
 from evaluation.values.valued_runs import default_estimators, units, value_runs, value_tables
+from fedmerit.configuration.description import plan_of
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import OBSERVED
 from fedmerit.files import read_json, write_json
 from fedmerit.records.results import read_table
+from fedmerit.training.data import open_sites
+from fedmerit.training.networks import build_network
+from fedmerit.training.prediction import evaluate
 
 SITES = ("Alder", "Birch", "Cedar")
 TINY = {"architecture": "unet", "width": "2", "depth": "2"}
@@ -158,6 +163,27 @@ def test_by_default_what_was_observed_is_valued(observed, own, tmp_path):
     assert default_estimators([own]) == ["contribution", "data_size"]
     assert default_estimators([own], everything=True) == [*OBSERVERS, "contribution", "data_size"]
     assert default_estimators([make_run(tmp_path / "median", method="median", rounds=1)]) == ["data_size"]
+
+
+def test_of_sites_that_train_alone_each_model_is_evaluated_by_all(sites, tmp_path):
+    """As `evaluate` has it, of the models that the run leaves."""
+    run = tmp_path / "run"
+    runs.create(run, method="standalone", sites=sites, rounds=2, engine="local", threads=1, settings=TINY,
+                values=["alone"])  # fmt: skip
+    runs.execute(run, lambda record: None)
+    assert default_estimators([run]) == ["alone", "data_size"]
+    valued = value_runs([run], ["alone", "alone:voice=others"], draws=10)
+    network = build_network(plan_of(run).network, torch.device("cpu"))
+    reached = np.zeros((3, 3))
+    for row, site in enumerate(SITES):
+        network.load_state_dict(torch.load(run / "models" / f"{site}.pt", weights_only=True))
+        for column, tester in enumerate(open_sites(sites)):
+            found = evaluate(network, tester.cases("validation"), ("prostate",))
+            reached[row, column] = np.mean([one.dice for one in found])
+    np.testing.assert_allclose(valued.values["alone"][0, :, 0], reached.mean(axis=1), atol=1e-6)
+    off = reached[~np.eye(3, dtype=bool)].reshape(3, 2)
+    np.testing.assert_allclose(valued.values["alone:voice=others"][0, :, 0], off.mean(axis=1), atol=1e-6)
+    assert units(valued)["alone"] == "points of Dice"
 
 
 @pytest.mark.slow

@@ -2,7 +2,13 @@
 
 import pytest
 
-from fedmerit.configuration.observation import gives_own_models, parse, require_observable, require_observers
+from fedmerit.configuration.observation import (
+    can_observe,
+    gives_own_models,
+    parse,
+    require_observable,
+    require_observers,
+)
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.values.in_run import InRun
@@ -38,10 +44,14 @@ def test_an_observer_is_parsed_and_specs_are_completed():
 @pytest.mark.parametrize(
     ("specs", "keep_updates", "method", "told"),
     [
-        (["shap"], False, "fedavg", "--values 'shap': unknown; expected one of in_run, carried, others_lose"),
+        (["shap"], False, "fedavg", "--values 'shap': unknown; expected one of in_run, carried, others_lose, alone"),
         (["in_run:most=7"], False, "fedavg", "most=7: expected 8 to 4096"),
         (["in_run", "carried", "in_run:every=2"], False, "fedavg", "--values in_run: given twice; name each once"),
         (["carried"], True, "cgsv", "--values carried: not with method cgsv: its sites have models of their own"),
+        (["alone"], False, "fedavg", "--values alone: not with method fedavg: it looks at what each site trains by"),
+        (["alone"], False, "pooled", "--values alone: not with method pooled"),
+        (["alone"], False, "cgsv", "--values alone: not with method cgsv"),
+        (["alone", "carried"], False, "standalone", "--values carried: not with method standalone: its sites have"),
         ([], True, "fedbn", "--keep-updates: not with method fedbn: its sites have models of their own"),
     ],
 )
@@ -49,6 +59,12 @@ def test_what_cannot_be_observed_is_told(specs, keep_updates, method, told):
     with pytest.raises(BadInput) as error:
         require_observers(specs, keep_updates, method, build_method(method, {}))
     assert told in str(error.value)
+
+
+def test_what_sites_train_alone_is_observed_of_sites_that_do():
+    bearing = [name for name in METHODS if can_observe(parse("alone"), build_method(name, {}))]
+    assert bearing == ["standalone"]
+    assert require_observers(["alone"], False, "standalone", build_method("standalone", {})) == ("alone:every=0",)
 
 
 def test_nothing_is_made_of_encrypted_updates():
