@@ -148,7 +148,7 @@ Values = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[:PARAMETER=VALUE],...",
-        help="Observe the run to tell what its sites are worth: in_run, carried, others_lose; see docs/values.md.",
+        help="Observe the run to tell what its sites are worth: in_run, carried, others_lose; of standalone, alone.",
     ),
 ]
 KeepUpdates = Annotated[

@@ -126,6 +126,9 @@ class AloneValues(Estimator):
     """v({i}), what the model that a site trains alone reaches: the first term of every order that it begins."""
 
     voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+    copies: str = parameter(
+        "share", "sites with the same training images; share: one site's value", choices=("share", "apart")
+    )
 
     about: ClassVar[str] = "Dice on all sites' patients of what each trains alone"
     observes: ClassVar[str] = "alone"
@@ -133,7 +136,8 @@ class AloneValues(Estimator):
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) Dice, fractions."""
         game = run.games(self.observes)[-1]
-        return heard(np.stack([game.utilities[frozenset([site])] for site in run.sites]), self.voice)
+        reached = heard(np.stack([game.utilities[frozenset([site])] for site in run.sites]), self.voice)
+        return reached / run.holders[:, None] if self.copies == "share" else reached
 
 
 def drift(run: ObservedRun) -> float:

@@ -17,6 +17,7 @@ import pandas as pd
 from evaluation.results.run_folders import open_run
 from evaluation.results.views import Results
 from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray, coalition_of
+from evaluation.values.same_images import fingerprints
 from fedmerit.errors import BadInput
 from fedmerit.federation import recorder
 from fedmerit.records.results import read_table
@@ -89,6 +90,13 @@ class ObservedRun:
         """(n,) training images."""
         table = self.results.rounds.of("num_samples").max()
         return np.array([float(table.get(site, np.nan)) for site in self.sites])
+
+    @cached_property
+    def holders(self) -> FloatArray:
+        """(n,) of how many sites each one's training images are, all of them, itself included: as far as is known."""
+        known = fingerprints(self.path, self.info)
+        prints = [known.get(site, site) for site in self.sites]
+        return np.array([float(prints.count(one)) for one in prints])
 
     @cached_property
     def folders(self) -> list[SiteFolder]:

@@ -51,11 +51,12 @@ def game_of(observation, utilities, sites, round=0):
 
 
 class Rounds:
-    """In the place of an `ObservedRun`: games as they are given."""
+    """In the place of an `ObservedRun`: games as they are given, and no two sites with the same images."""
 
     def __init__(self, games, sites, num_samples):
         self._games, self.sites, self.num_samples = games, list(sites), np.array(num_samples, dtype=float)
         self.count = 1
+        self.holders = np.ones(len(self.sites))
 
     def games(self, observer):
         return self._games

@@ -90,13 +90,15 @@ class Guarding:
         root: Certificate | None = None,
     ):
         self.config, self.sites, self.root = config, sites, root
-        self.on = config.guard.guard == "on" and not method.needs.unfiltered  # where nobody gets of another's, it idles
+        asked = config.guard.guard == "on"
+        self.on = asked and not method.needs.unfiltered  # where nobody gets of another's, it idles
+        self.enrols = self.on or (asked and bool(config.values))  # but whoever is valued says what it holds
         self.merges = in_the_clear and not isinstance(method, (AllocatesNeurons, LearnsFromPeers))
         self.measures = in_the_clear and method.needs.without_each
         self.rises = method.needs.others_lose  # it is not the error that counts, but by how much it rises
         self.enrolments: dict[str, Enrolment] = {}
         self.not_enrolled: dict[str, str] = {}  # by site, why, where that is known
-        self.asked = not self.on  # for enrolments
+        self.asked = not self.enrols  # for enrolments
         self.history = History.empty(len(sites))
         self.guard = self._guard()
 
@@ -111,7 +113,7 @@ class Guarding:
 
     def takes(self, site: str) -> bool:
         """Whether ``site`` has enrolled, or need not."""
-        return not self.on or site in self.enrolments
+        return not self.enrols or site in self.enrolments
 
     def fault_of_site(self, site: str) -> str | None:
         """Why nothing counts of what ``site`` sends, or None."""
@@ -230,8 +232,10 @@ class Guarding:
 
     def record(self, round: int, admission: Admission) -> dict[str, Any]:
         """For the ledger: bounds that applied, signs that stand, verdicts; with their round the enrolments."""
+        enrolled_now = {site: self._told(site) for site, one in self.enrolments.items() if one.round == round}
+        enrolments = {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
         if not admission.ruling:
-            return {}
+            return {"guard": enrolments} if enrolments else {}
         bounds = {
             name: _by_site(self.sites, values, values < 1)
             for name, values in admission.quantities.items()
@@ -251,10 +255,7 @@ class Guarding:
             "signs": standing,
             "verdicts": [site for site, found in zip(self.sites, against, strict=True) if found],
         }
-        enrolled_now = {site: self._told(site) for site, one in self.enrolments.items() if one.round == round}
-        if round == 0 or enrolled_now:
-            record["enrolled"] = enrolled_now
-        return {"guard": record}
+        return {"guard": record | enrolments}
 
     def _told(self, site: str) -> dict[str, Any]:
         one = self.enrolments[site]
@@ -267,14 +268,14 @@ class Guarding:
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""
-        if not self.on:
+        if not self.enrols:
             return {}
         enrolments = {site: {name: getattr(one, name) for name in FIELDS} for site, one in self.enrolments.items()}
         return {"guard": {"history": self.history.content(), "asked": self.asked, "enrolments": enrolments}}
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """From the checkpoint; those of earlier versions have no guard."""
-        if self.on and "guard" in content:
+        if self.enrols and "guard" in content:
             kept = content["guard"]
             self.history, self.asked = History.of(kept["history"]), kept["asked"]
             self.enrolments = {site: Enrolment(**one) for site, one in kept["enrolments"].items()}

@@ -1,0 +1,64 @@
+"""Sites with the same training images are known by their enrolments, or by what was prepared, and share a value."""
+
+import shutil
+
+import numpy as np
+import pytest
+from run_factory import make_sites
+
+from evaluation.values.observed_run import ObservedRun
+from evaluation.values.same_images import fingerprints
+from evaluation.values.valued_runs import value_runs
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit.records.ledger import Ledger
+
+SITES = ("Alder", "Birch", "Cedar")
+TINY = {"architecture": "unet", "width": "2", "depth": "2"}
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    """Three sites, and a fourth that is Birch by another name."""
+    folder = make_sites(tmp_path_factory.mktemp("twins") / "sites", SITES, size=16)
+    shutil.copytree(folder / "Birch", folder / "Dogwood")
+    info = read_json(folder / "Dogwood" / "site.json")
+    write_json(folder / "Dogwood" / "site.json", {**info, "name": "Dogwood"})
+    return folder
+
+
+@pytest.fixture(scope="module", params=["on", "off"])
+def run(request, sites, tmp_path_factory):
+    """With the guard sites enrol, without it their prepared folders say what they hold: never change it."""
+    run = tmp_path_factory.mktemp("twins") / request.param
+    runs.create(run, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["alone"],
+                settings={**TINY, "guard": request.param})  # fmt: skip
+    runs.execute(run, lambda record: None)
+    return run
+
+
+def test_the_same_images_are_one_sites_worth(run):
+    assert ("enrolled" in Ledger(run / "ledger.jsonl").records[0].get("guard", {})) == (run.name == "on")
+    observed = ObservedRun(run, draws=2)
+    assert observed.sites == [*SITES, "Dogwood"]
+    assert observed.holders.tolist() == [1, 2, 1, 2]
+    said = value_runs([run], ["alone", "alone:copies=apart"], draws=2).values
+    np.testing.assert_allclose(said["alone"], said["alone:copies=apart"] / np.array([1, 2, 1, 2])[None, :, None])
+    assert (said["alone:copies=apart"] > 0).all()
+
+
+def test_of_whom_nothing_is_known_nobody_holds_the_images(run, tmp_path):
+    away = shutil.copytree(run, tmp_path / "run")
+    (away / "ledger.jsonl").unlink()
+    info = {**read_json(away / "run.json"), "sites_folder": None}
+    assert fingerprints(away, info) == {}
+    write_json(away / "run.json", info)
+    assert ObservedRun(away).holders.tolist() == [1, 1, 1, 1]
+
+
+def test_a_ledger_that_is_none_is_told(run, tmp_path):
+    spoiled = shutil.copytree(run, tmp_path / "run")
+    (spoiled / "ledger.jsonl").write_text('{"guard": {"enrolled": {"Alder": 1}}}\n')
+    with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds"):
+        fingerprints(spoiled, read_json(run / "run.json"))
