@@ -5,12 +5,14 @@ import shutil
 import numpy as np
 import pytest
 from run_factory import make_sites
+from stopping import stop_at
 
 from evaluation.values.observed_run import ObservedRun
 from evaluation.values.same_images import fingerprints
 from evaluation.values.valued_runs import value_runs
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.federation.recorder import Recorder
 from fedmerit.files import read_json, write_json
 from fedmerit.records.ledger import Ledger
 
@@ -62,3 +64,13 @@ def test_a_ledger_that_is_none_is_told(run, tmp_path):
     (spoiled / "ledger.jsonl").write_text('{"guard": {"enrolled": {"Alder": 1}}}\n')
     with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds"):
         fingerprints(spoiled, read_json(run / "run.json"))
+
+
+def test_an_interrupted_run_asks_nobody_to_enrol_again(run, sites, tmp_path, assert_same_run):
+    again = tmp_path / run.name
+    runs.create(again, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["alone"],
+                settings={**TINY, "guard": run.name})  # fmt: skip
+    stop_at(again, Recorder, "observed", 1)
+    runs.execute(again, lambda record: None)
+    assert_same_run(run, again)
+    assert ObservedRun(again).holders.tolist() == [1, 2, 1, 2]
