@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.report.judgements import of_verdict
+from evaluation.results.ledger_rounds import of_rounds
 from evaluation.results.run_folders import Run
-from fedmerit.errors import BadInput
-from fedmerit.records.ledger import Ledger
 
 DOES = {"show": "accused", "withhold": "withheld", "exclude": "excluded"}  # by what a verdict does
 
@@ -72,16 +71,10 @@ def stand(runs: Sequence[Run]) -> set[str]:
 
 def _signs(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
     """The kinds of signs that stood, by round and site, as the ledger has them."""
-    path = run.path / "ledger.jsonl"
-    if not path.exists():
-        return {}
-    try:
-        return {
-            (int(record["round"]), str(site)): tuple(kinds)
-            for record in Ledger(path).records
+    return of_rounds(
+        run.path,
+        lambda record: [
+            ((int(record["round"]), str(site)), tuple(kinds))
             for site, kinds in record.get("guard", {}).get("signs", {}).items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
-        raise BadInput(
-            f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run.path}`"
-        ) from error
+        ],
+    )

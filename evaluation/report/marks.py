@@ -10,11 +10,11 @@ from evaluation.freeriders.detectors import DETECTORS, Detector
 from evaluation.report.guard_verdicts import DOES, standings
 from evaluation.report.judgements import by_signs, of_planted
 from evaluation.results.dice import POOLED
+from evaluation.results.ledger_rounds import of_rounds
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
 from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.ledger import Ledger
 
 MARKS = ("flagged", "rejected", "removed")
 BY_SERVER = "server"  # the detector that repeats what stands in the table of marks
@@ -160,11 +160,6 @@ def _threshold(run: Run) -> str:
 
 def _rejections(run: Run) -> dict[tuple[int, str], str]:
     """What the ledger says of rejected replies, by round and site."""
-    path = run.path / "ledger.jsonl"
-    try:
-        records = Ledger(path).records
-        return {(record["round"], site): str(why) for record in records for site, why in record["rejected"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
-        raise BadInput(
-            f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run.path}`"
-        ) from error
+    return of_rounds(
+        run.path, lambda record: [((record["round"], site), str(why)) for site, why in record["rejected"].items()]
+    )

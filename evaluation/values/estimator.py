@@ -12,6 +12,7 @@ class Estimator(Checked):
 
     about: ClassVar[str]  # one line: what it is
     observes: ClassVar[str] = ""  # the observer that a run needs for it; "": none
+    in_dice: ClassVar[bool] = False  # whether its values are fractions of Dice, not of a unit of its own
 
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) by site name, higher is worth more, in units of its own.

@@ -59,6 +59,7 @@ class InRunValues(Estimator):
 
     about: ClassVar[str] = "values of each round's mixtures of updates, summed over rounds"
     observes: ClassVar[str] = "in_run"
+    in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) points of Dice gained, fractions."""
@@ -88,6 +89,7 @@ class CarriedValues(Estimator):
 
     about: ClassVar[str] = "values of coalitions' models, carried along the run from its updates"
     observes: ClassVar[str] = "carried"
+    in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) points of Dice, fractions."""
@@ -104,6 +106,7 @@ class OthersLoseValues(Estimator):
 
     about: ClassVar[str] = "what the others' Dice loses by the new model without the site, summed over rounds"
     observes: ClassVar[str] = "others_lose"
+    in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) fractions of Dice."""
@@ -132,6 +135,7 @@ class AloneValues(Estimator):
 
     about: ClassVar[str] = "Dice on all sites' patients of what each trains alone"
     observes: ClassVar[str] = "alone"
+    in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) Dice, fractions."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmerit.errors import BadInput
+from evaluation.results.ledger_rounds import of_rounds
 from fedmerit.files import sha256
-from fedmerit.records.ledger import Ledger, digest_of_texts
+from fedmerit.records.ledger import digest_of_texts
 from fedmerit.training.data import SiteFolder, open_sites
 
 
@@ -20,7 +20,7 @@ def fingerprints(run: Path, info: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         BadInput: the run's ledger is none.
     """
-    if enrolled := _enrolled(run / "ledger.jsonl"):
+    if enrolled := _enrolled(run):
         return enrolled
     root = Path(str(info.get("sites_folder")))
     if not root.is_dir():
@@ -28,16 +28,14 @@ def fingerprints(run: Path, info: Mapping[str, Any]) -> dict[str, str]:
     return {site.name: _prepared(site) for site in open_sites(root, info["sites"])}
 
 
-def _enrolled(path: Path) -> dict[str, str]:
+def _enrolled(run: Path) -> dict[str, str]:
     """The digest of the digests of each site's cases, of those that enrolled."""
-    if not path.exists():
-        return {}
-    try:
-        records = Ledger(path).records
-        told = [record.get("guard", {}).get("enrolled", {}) for record in records]
-        return {str(site): str(one["fingerprint"]) for of_round in told for site, one in of_round.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify`") from error
+    return of_rounds(
+        run,
+        lambda record: [
+            (str(site), str(one["fingerprint"])) for site, one in record.get("guard", {}).get("enrolled", {}).items()
+        ],
+    )
 
 
 def _prepared(site: SiteFolder) -> str:

@@ -12,7 +12,7 @@ from evaluation.results.ranks import Ranking, flips, ranking
 from evaluation.results.run_folders import without_meaning
 from evaluation.truth.semivalues import FloatArray
 from evaluation.values.estimator import Estimator
-from evaluation.values.estimators import estimators, parse_all
+from evaluation.values.estimators import estimators, parse, parse_all
 from evaluation.values.from_games import drift, shapley_matrix
 from evaluation.values.observed_run import DRAWS, ObservedRun, require_same_sites
 from evaluation.values.replay import observed_after
@@ -165,4 +165,4 @@ def units(valued: Valued) -> dict[str, str]:
 
 
 def _is_dice(spec: str) -> bool:
-    return spec.partition(":")[0] in ("in_run", "carried", "others_lose", "alone")
+    return parse(spec).in_dice
