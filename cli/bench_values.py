@@ -18,7 +18,7 @@ def values(
         str,
         typer.Option(
             metavar="KIND[:sites=N],...|asis",
-            help="equal, sizes, double, noise, shifted, duplicate, narrow, outlier; asis: the sites as they are.",
+            help="equal, sizes, double, noise, shifted, duplicate, narrow, outlier, needed; asis: as they are.",
         ),
     ] = "sizes:sites=4,noise:sites=4,duplicate:sites=4",
     pool: Pool = None,

@@ -76,7 +76,8 @@ def partition(
     ] = None,
     seed: Annotated[int, typer.Option(help="Moves who goes where.")] = 0,
     alone: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="All of it to the last site, and to no other: an outlier.")
+        list[str] | None,
+        typer.Option(metavar="CLASS", help="All of it to the last site, and to no other: an outlier; may be repeated."),
     ] = None,
     label_noise: Annotated[
         str | None,
@@ -91,13 +92,21 @@ def partition(
     split_site: Annotated[
         list[str] | None, typer.Option(metavar="SITE", help="New site to break in two; may be repeated.")
     ] = None,
+    inverted: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SITE", help="Prepared site in all images of which bright and dark are exchanged; may be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Deal the patients of prepared sites into new site folders, as papers partition data sets."""
     from cli.printing import print_sites
     from data_prep.dealing import Scheme
     from data_prep.partition import partition as partition_sites
 
-    scheme = Scheme(by.value, into, exponent, alpha, classes and classes.value, seed, alone, kappa, holders)
+    scheme = Scheme(
+        by.value, into, exponent, alpha, classes and classes.value, seed, tuple(alone or ()), kappa, holders
+    )
     folders = partition_sites(
         sites,
         out,
@@ -106,6 +115,7 @@ def partition(
         noise_rule=noise_rule.value,
         duplicate=duplicate or (),
         split_site=split_site or (),
+        inverted=inverted or (),
     )
     print_sites(out, len(folders))
 

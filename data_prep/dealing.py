@@ -40,7 +40,7 @@ class Scheme:
             single source; for ``variety``, which takes quarters alone, the labels where there are several, else the
             size. All but ``dirichlet``, ``banded`` and ``variety`` spread every class in proportion.
         seed: Moves who goes where, and the Dirichlet draws.
-        alone: A class, such as a source, that the last site gets and no other: an outlier. The others share the rest.
+        alone: Classes, such as sources, that the last site gets and no other: an outlier. The others share the rest.
 
     Raises:
         BadInput: an argument is out of its range, or belongs to another scheme.
@@ -52,7 +52,7 @@ class Scheme:
     alpha: float | None = None
     classes: str | None = None
     seed: int = 0
-    alone: str | None = None
+    alone: tuple[str, ...] = ()
     kappa: float | None = None
     holders: int | None = None
 
@@ -65,8 +65,8 @@ class Scheme:
             raise BadInput(f"into {self.into}: expected a number of sites, 1 or more")
         if self.seed < 0:
             raise BadInput(f"seed {self.seed}: expected 0 or more")
-        if self.alone is not None and self.into < 2:
-            raise BadInput(f"alone {self.alone}: expected 2 sites or more, the last of which gets it")
+        if self.alone and self.into < 2:
+            raise BadInput(f"alone {', '.join(self.alone)}: expected 2 sites or more, the last of which gets it")
         for name, scheme, low, high in (
             ("exponent", "powerlaw", 0, 10),
             ("alpha", "dirichlet", 1e-3, 1e6),
@@ -103,19 +103,23 @@ class Scheme:
         return {}
 
     def shares_of(self, classes: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """`shares` by the names of the classes, with what `alone` says of one of them.
+        """`shares` by the names of the classes, with what `alone` says of some of them.
 
         Raises:
-            BadInput: no patient is of the class ``alone``.
+            BadInput: no patient is of a class of ``alone``, or all are of those.
         """
-        if self.alone is None:
+        if not self.alone:
             return dict(zip(classes, self.shares(len(classes)), strict=True))
-        if self.alone not in classes:
-            raise BadInput(f"alone {self.alone}: no such class of patients; there are {', '.join(sorted(classes))}")
-        others = [name for name in classes if name != self.alone]
-        rest = replace(self, into=self.into - 1, alone=None).shares(len(others))
+        known = ", ".join(sorted(classes))
+        for name in self.alone:
+            if name not in classes:
+                raise BadInput(f"alone {name}: no such class of patients; there are {known}")
+        others = [name for name in classes if name not in self.alone]
+        if not others:
+            raise BadInput(f"alone {', '.join(self.alone)}: nothing is left for the others; there are {known}")
+        rest = replace(self, into=self.into - 1, alone=()).shares(len(others))
         last = np.eye(self.into)[-1]
-        return {**dict(zip(others, np.pad(rest, ((0, 0), (0, 1))), strict=True)), self.alone: last}
+        return {**dict(zip(others, np.pad(rest, ((0, 0), (0, 1))), strict=True)), **dict.fromkeys(self.alone, last)}
 
     def shares(self, classes: int) -> NDArray[np.float64]:
         """(classes, sites) float64: which share of a class each site gets; rows sum to 1."""

@@ -25,6 +25,7 @@ def partition(
     noise_rule: str = "shift",
     duplicate: Sequence[str] = (),
     split_site: Sequence[str] = (),
+    inverted: Sequence[str] = (),
 ) -> list[Path]:
     """Write ``site-1`` to ``site-N`` below ``out`` and return the folders, sorted by name; all of them or none.
 
@@ -32,7 +33,8 @@ def partition(
 
     Whole patients are dealt, each once, and each stays in its split: training and validation by the scheme,
     testing and the server's split evenly, so that the test patients of all sites together are the same in every
-    partition of the same folders. Arrays are hard links to the sources' where the file system has them, else copies.
+    partition of the same folders. Arrays are hard links to the sources' where the file system has them, else copies;
+    masks with noise and inverted images are written anew.
 
     Args:
         sites: Folder of prepared site folders, which stay as they are.
@@ -42,6 +44,7 @@ def partition(
         noise_rule: A key of `data_prep.partitioning.label_noise.RULES`.
         duplicate: Sites that get a twin ``<site>-copy`` with the same training and validation patients.
         split_site: Sites in whose place stand ``<site>-a`` and ``<site>-b``, each with half of its patients.
+        inverted: Source sites of all whose images, whatever the split, bright and dark are exchanged.
 
     Raises:
         BadInput: a folder or an argument is unusable, or there are too few patients.
@@ -55,6 +58,7 @@ def partition(
         if source.info.get("spacing") != sources[0].info.get("spacing"):
             told = f"spacing {source.info.get('spacing')} mm, but {sources[0].name} {sources[0].info.get('spacing')}"
             raise BadInput(f"{source.path}: has {told}; sites dealt together have to be prepared alike")
+    require_sites("inverted", inverted, [source.name for source in sources])
     classes = scheme.classes or _usual_classes(scheme.by, sources)
     patients = pool(sources, classes)
     dealt = deal_all(sites, patients, scheme, duplicate, split_site)
@@ -71,7 +75,8 @@ def partition(
         **scheme.parameters,
         "classes": classes,
         "seed": scheme.seed,
-        **({} if scheme.alone is None else {"alone": scheme.alone}),
+        **({"alone": list(scheme.alone)} if scheme.alone else {}),
+        **({"inverted": list(inverted)} if inverted else {}),
         "dealt_by_scheme": list(LOCAL),
         "dealt_evenly": list(COMMON),
     }
@@ -84,7 +89,7 @@ def partition(
                 if site in noise:
                     slices = {name: list(case.positions) for name, case in disturbed.items()}
                     about["label_noise"] = {"rule": noise_rule, "share": noise[site], "slices": slices}
-                write_site(folder / "sites" / site, own.patients, disturbed, about)
+                write_site(folder / "sites" / site, own.patients, disturbed, about, inverted)
             (folder / "sites").replace(out)
         except OSError as error:
             raise BadInput(f"{out}: cannot be written ({error}); make room or name another folder") from error

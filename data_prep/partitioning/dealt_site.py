@@ -24,7 +24,11 @@ OF_A_SITE = {
 
 
 def write_site(
-    folder: Path, patients: Sequence[Patient], wrong: Mapping[str, Disturbed], about: Mapping[str, Any]
+    folder: Path,
+    patients: Sequence[Patient],
+    wrong: Mapping[str, Disturbed],
+    about: Mapping[str, Any],
+    inverted: Sequence[str] = (),
 ) -> None:
     """Write the folder of a site with these patients.
 
@@ -33,6 +37,7 @@ def write_site(
         patients: Whose cases it gets.
         wrong: By case, masks to store in place of its own.
         about: What site.json says under ``partition``.
+        inverted: Sources whose images are stored with bright and dark exchanged.
 
     Raises:
         BadInput: an array is not there, or its checksum is not stated.
@@ -49,12 +54,17 @@ def write_site(
             slices = {key: len(load_array(file)) for key, file in stored.items()}  # BadInput where one is not there
             for key, file in stored.items():
                 name = entry[key] = f"cases/{item.name}_{key}.npy"
+                changed = None
                 if key == "label" and item.name in wrong:
-                    write_atomically(folder / name, partial(np.save, arr=wrong[item.name].label))
-                    checksums[name] = sha256(folder / name)
-                else:
+                    changed = wrong[item.name].label
+                elif key == "image" and item.source.name in inverted:
+                    changed = np.negative(load_array(file))  # 0 is the middle in every normalisation
+                if changed is None:
                     link_or_copy(file, folder / name)
                     checksums[name] = _stated(item.source, file)
+                else:
+                    write_atomically(folder / name, partial(np.save, arr=changed))
+                    checksums[name] = sha256(folder / name)
             used = item.case.slices
             counts[patient.split]["cases"] += 1
             counts[patient.split]["slices"] += slices["image"] if used is None else len(used)

@@ -73,6 +73,7 @@ CASES = (
     Case("Twice the patients first", lambda n: [f"double:sites={n}"], _double_is_first),
     Case(f"Twins together at most {MOST_OF_TWINS:g} of the one", _with_twin_and_without, _twins_are_one),
     Case("Honest outlier not last", lambda n: [f"outlier:sites={n}"], _outlier_is_not_last),
+    Case("Needed outlier not last", lambda n: [f"needed:sites={n}"], _outlier_is_not_last),
 )
 
 

@@ -77,12 +77,22 @@ def _narrow(n: int, seed: int, sources: list[str]) -> Planted:
 
 
 def _outlier(n: int, seed: int, sources: list[str]) -> Planted:
-    alone = OUTLIERS.get(tuple(sources), sources[0])
-    dealt = Scheme("uniform", n, classes="source", seed=seed, alone=alone)
+    alone = "site5" if _are_generated(sources) else sources[0]
+    dealt = Scheme("uniform", n, classes="source", seed=seed, alone=(alone,))
     return Planted(dealt, {}, f"{site_name(n, n)} holds {alone} alone, honest and unlike the others")
 
 
-OUTLIERS: Mapping[tuple[str, ...], str] = {tuple(f"site{place}" for place in range(1, 7)): "site5"}  # generated
+def _needed(n: int, seed: int, sources: list[str]) -> Planted:
+    alone = ("site4", "site6") if _are_generated(sources) else (sources[0],)
+    dealt = Scheme("uniform", n, classes="source", seed=seed, alone=alone)
+    expected = f"{site_name(n, n)} not last: it alone holds {' and '.join(alone)}, dark where all else is bright"
+    return Planted(dealt, {"inverted": alone}, expected)
+
+
+def _are_generated(sources: list[str]) -> bool:
+    return sources == [f"site{place}" for place in range(1, 7)]
+
+
 KINDS: Mapping[str, Callable[[int, int, list[str]], Planted]] = {
     "equal": _equal,
     "sizes": _sizes,
@@ -92,6 +102,7 @@ KINDS: Mapping[str, Callable[[int, int, list[str]], Planted]] = {
     "duplicate": _duplicate,
     "narrow": _narrow,
     "outlier": _outlier,
+    "needed": _needed,
 }
 
 

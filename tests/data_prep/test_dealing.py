@@ -166,11 +166,17 @@ def test_bands_give_every_site_neighbouring_classes_and_equal_sizes():
 
 
 def test_a_class_alone_is_all_the_last_site_has():
-    shares = Scheme("uniform", 3, alone="B").shares_of(["C", "B", "A"])
+    shares = Scheme("uniform", 3, alone=("B",)).shares_of(["C", "B", "A"])
     assert {name: row.tolist() for name, row in shares.items()} == {
         "C": [0.5, 0.5, 0], "A": [0.5, 0.5, 0], "B": [0, 0, 1]
     }  # fmt: skip
+    shares = Scheme("uniform", 3, alone=("A", "B")).shares_of(["C", "B", "A"])
+    assert {name: row.tolist() for name, row in shares.items()} == {
+        "C": [0.5, 0.5, 0], "A": [0, 0, 1], "B": [0, 0, 1]
+    }  # fmt: skip
     with pytest.raises(BadInput, match="alone D: no such class of patients; there are A, B, C"):
-        Scheme("uniform", 3, alone="D").shares_of(["C", "B", "A"])
+        Scheme("uniform", 3, alone=("B", "D")).shares_of(["C", "B", "A"])
+    with pytest.raises(BadInput, match="alone A, B: nothing is left for the others; there are A, B"):
+        Scheme("uniform", 3, alone=("A", "B")).shares_of(["B", "A"])
     with pytest.raises(BadInput, match="alone B: expected 2 sites or more"):
-        Scheme("uniform", 1, alone="B")
+        Scheme("uniform", 1, alone=("B",))

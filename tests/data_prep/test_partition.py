@@ -310,6 +310,7 @@ def test_too_few_patients_says_how_many_are_needed(sources, tmp_path):
         ({"duplicate": ["site-4"]}, "duplicate site-4: no such site; there are site-1, site-2, site-3"),
         ({"duplicate": ["site-1", "site-1"]}, "duplicate site-1: named twice"),
         ({"split_site": ["site-1-a"]}, "split site site-1-a: no such site"),
+        ({"inverted": ["site-1"]}, "inverted site-1: no such site"),
     ],
 )
 def test_bad_options(sources, tmp_path, options, message):

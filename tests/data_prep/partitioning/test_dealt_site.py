@@ -53,6 +53,20 @@ def test_arrays_are_links_but_for_the_masks_that_are_wrong(two, tmp_path):
     assert os.path.samefile(site.path / "cases" / "A-scan_3_image.npy", two / "A" / "scan_3_image.npy")
 
 
+def test_images_of_a_source_with_bright_and_dark_exchanged(two, tmp_path):
+    chosen = patients(two, "A-training-0", "B-training-0", "B-testing-3")
+    write_site(tmp_path / "site-1", chosen, {}, {}, inverted=["B"])
+    site = SiteFolder(tmp_path / "site-1")
+    sums = site.info["checksums"]
+    assert sums == {path.relative_to(site.path).as_posix(): sha256(path) for path in (site.path / "cases").iterdir()}
+    linked = {name for name in sums for old in two.rglob("*.npy") if os.path.samefile(site.path / name, old)}
+    assert set(sums) - linked == {"cases/B-training0_image.npy", "cases/B-scan_3_image.npy"}
+    was, now = np.load(two / "B" / "training0_image.npy"), np.load(site.path / "cases" / "B-training0_image.npy")
+    assert now.dtype == was.dtype
+    assert was.any()
+    assert (now == -was).all()
+
+
 def test_lists_and_counts(two, tmp_path):
     chosen = patients(two, "A-training-0", "A-training-1", "A-testing-3")
     write_site(tmp_path / "site-1", chosen[::-1], {}, {"by": "uniform", "into": 3})

@@ -15,9 +15,10 @@ WORLDS = {
     "duplicate:sites=3": ("site-1", "site-1-copy", "site-2"),
     "equal:sites=2": ("site-1", "site-2"),
     "outlier:sites=3": ("site-1", "site-2", "site-3"),
+    "needed:sites=3": ("site-1", "site-2", "site-3"),
 }
-SEEN = ((2, 2, 1), (3, 2, 2), (1.1, 1.1, 2), (2, 2), (2, 3, 2.5))
-MISSED = ((2, 1, 1), (3, 3, 2), (1.2, 1.1, 2), (2, 2), (3, 4, 2))
+SEEN = ((2, 2, 1), (3, 2, 2), (1.1, 1.1, 2), (2, 2), (2, 3, 2.5), (2, 3, 2.1))
+MISSED = ((2, 1, 1), (3, 3, 2), (1.2, 1.1, 2), (2, 2), (3, 4, 2), (3, 4, 3))
 
 
 def table(*seeds):
@@ -32,18 +33,18 @@ def table(*seeds):
 
 def test_cases_are_counted_over_seeds():
     row = planted_tables(table(SEEN, MISSED, SEEN), 3)[0].frame.iloc[0]
-    assert [row[case.heading] for case in CASES] == [2, 2, 2, 2]
+    assert [row[case.heading] for case in CASES] == [2, 2, 2, 2, 2]
     assert row["Twins by the one, median"] == pytest.approx(1.1)
     assert row["Cost [trainings]"] == pytest.approx(1.5)
     row = planted_tables(table(MISSED), 3)[0].frame.iloc[0]
-    assert [row[case.heading] for case in CASES] == [0, 0, 0, 0]
+    assert [row[case.heading] for case in CASES] == [0, 0, 0, 0, 0]
     assert row["Twins by the one, median"] == pytest.approx(1.15)
 
 
 def test_a_tie_is_no_place():
     equal = tuple((1.0,) * len(sites) for sites in WORLDS.values())
     row = planted_tables(table(equal), 3)[0].frame.iloc[0]
-    assert [row[case.heading] for case in CASES] == [0, 0, 0, 0]
+    assert [row[case.heading] for case in CASES] == [0, 0, 0, 0, 0]
 
 
 def test_the_first_site_of_a_double_world_has_twice_the_patients():
@@ -60,7 +61,7 @@ def test_worlds_are_dealt_anew_and_what_is_done_is_not_done_again(tmp_path, fedm
     asked = PlantedCases(tmp_path / "out", pool, ["in_run", "data_size"], 3, (0, 1), 1, settings)
     heard = []
     values = values_of(asked, lambda done, of: heard.append((done, of)))
-    assert heard == [(place, 10) for place in range(1, 11)]
+    assert heard == [(place, 12) for place in range(1, 13)]
     assert set(values["world"]) == set(WORLDS)
     assert {world: tuple(rows["site"].unique()) for world, rows in values.groupby("world")} == WORLDS
     dealt = [[case for site in open_sites(tmp_path / "out" / "noise-3" / f"seed{seed}" / "sites")
