@@ -13,6 +13,7 @@ from fedmerit.guard import (
     counts,
     earners,
     held_claims,
+    profiles,
     raters,
     responses,
     signs,
@@ -37,6 +38,7 @@ RULES = (
     signs.DIRECTION,
     signs.CLAIM,
     responses.RULE,
+    profiles.RULE,
     verdicts.RULE,
 )  # in the order of docs/trust.md
 
@@ -194,7 +196,8 @@ class Guard:
         if alone.any():
             others = present & ~history.alone
             direction = torch.where(alone, signs.beside_own_step(now, history.sketches, others), direction)
-        size = min(answers.updates.shape[1], WIDTH)  # of what a sketch holds
+        d = answers.updates.shape[1]
+        size = min(d, WIDTH)  # of what a sketch holds
         response = history.responses.cosines(now * factors[:, None])
         scale = torch.outer(lengths, lengths)
         cosines = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0)
@@ -208,6 +211,7 @@ class Guard:
             direction=remembered(history.direction, direction.where(present, torch.nan)),
             lasting=remembered(history.lasting, to_own.masked_fill(made, torch.nan)),
             response=remembered(history.response, response.where(present, torch.nan)),
+            likeness=remembered(history.likeness, profiles.likeness(answers.updates, present)),
             bounded=factors < 1,
             alone=present & history.alone,
             made=torch.zeros_like(made),
@@ -219,11 +223,13 @@ class Guard:
                 signs.elsewhere(history.direction, present, history.verdicts.against),
                 present & history.claimed,
                 responses.opposed(history.response, present, size, history.verdicts.against),
+                profiles.unlike(history.likeness, present, d, history.verdicts.against),
             ]
         )
         known = torch.ones_like(seen)
         known[KINDS.index("direction")] = signs.compared(history.direction, present)
         known[KINDS.index("response")] = responses.compared(history.response, present, size)
+        known[KINDS.index("profile")] = profiles.compared(history.likeness, present, d)
         found = history.verdicts.after(seen, known, present, self.settings.on_verdict == "exclude")
         return replace(history, verdicts=found)
 

@@ -27,6 +27,7 @@ class History:
     lasting: Tensor  # (n,) cosine to the site's own update before, likewise
     response: Tensor  # (n,) to what the others moved the model by, likewise
     responses: Responses
+    likeness: Tensor  # (n,) `profiles.likeness`, likewise
     verdicts: Verdicts
     claimed: Tensor  # (n,) bool: a claim was wrong in the last round
     bounded: Tensor  # (n,) bool: the update in the last aggregation is not the one sent
@@ -50,6 +51,7 @@ class History:
             lasting=unknown,
             response=unknown,
             responses=Responses.none(sites, WIDTH),
+            likeness=unknown,
             verdicts=Verdicts.none(len(KINDS), sites),
             claimed=zeros.bool(),
             bounded=zeros.bool(),

@@ -17,9 +17,10 @@ class Rule:
 
 
 def median_of_others(values: Tensor, known: Tensor) -> Tensor:
-    """(n,) the median of the ``known`` (n,) bool other sites' ``values`` (n,); NaN with fewer than two of them.
+    """(n,) the median of the ``known`` (n,) bool other sites' ``values``; NaN with fewer than two of them.
 
-    A site has no part in what it is held to.
+    Values are (n,), or (n, n): those of the others beside the site of each row. A site has no part in what it is held
+    to.
     """
     n = len(values)
     others = known.expand(n, n) & ~torch.eye(n, dtype=torch.bool)

@@ -47,7 +47,7 @@ CLAIM = Rule(
     "claims that are invented",
     "a sign alone does nothing",
 )
-KINDS = ("length", "staleness", "direction", "claim", "response")
+KINDS = ("length", "staleness", "direction", "claim", "response", "profile")
 
 
 def too_short(lengths: Tensor, present: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from fedmerit.core import Outcome, Reports
 from fedmerit.guard.guard import RULES, Answers, Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import Guarding
+from fedmerit.guard.signs import KINDS
 from fedmerit.vectors import gram
 
 PAGE = Path(__file__).parents[3] / "docs" / "trust.md"
@@ -42,7 +43,7 @@ def test_honest_answers_keep_their_bits_and_nobody_is_accused(play):
 
 def test_an_honest_outlier_shows_one_kind_of_sign_and_no_more(play):
     ruling, history = play(honest, 12)[-1]
-    assert ruling.signs[:, 3].tolist() == [False, False, True, False, False]
+    assert ruling.signs[:, 3].tolist() == [kind == "direction" for kind in KINDS]
     assert not history.verdicts.against[3]
 
 
@@ -77,7 +78,7 @@ def _of_one_maker(sent, rounds=12):
 def test_who_makes_the_model_alone_is_not_told_by_its_likeness_to_the_step_that_it_made():
     noise = torch.randn(12, 2000, generator=torch.Generator().manual_seed(3))
     ruling, history = _of_one_maker(lambda round: 0.01 * (noise[0] + 0.5 * noise[round]))  # cosine of two: .8
-    assert ruling.signs[:, 3].tolist() == [False, False, True, False, False]
+    assert ruling.signs[:, 3].tolist() == [kind == "direction" for kind in KINDS]
     assert not history.verdicts.against.any()
 
 
