@@ -8,10 +8,11 @@ from fedmerit.errors import BadInput
 
 ROUNDS = 100  # of a run, where its recipe does not say otherwise
 
-# beneath every recipe: an organ is in one piece; a site of few images takes few steps a round, unless small ones
+# beneath every recipe: an organ is in one piece; a site of few images takes few steps a round, unless small ones; where
+# sites differ in size, as sources of photographs do, an epoch each would count images twice: in steps and in weights
 OF_TASKS: Mapping[str, Mapping[str, Any]] = {
     "prostate": {"largest": True, "batch_size": 2},
-    "fundus": {"largest": True, "batch_size": 2},
+    "fundus": {"largest": True, "batch_size": 2, "steps": 30},
     "fundus-disc": {"largest": True, "batch_size": 2},
 }
 _UNET = {
@@ -155,6 +156,8 @@ def with_preset(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
 def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     """``settings``, and beneath them those of the recipe that "recipe" names among them, and of the task.
 
+    A task's steps are of its batches: whoever says how many epochs, or how large batches are, has epochs.
+
     Raises:
         BadInput: there is no recipe of that name.
     """
@@ -162,4 +165,7 @@ def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     name = rest.pop("recipe", "default")
     if name not in RECIPES:
         raise BadInput(f"recipe {name!r}: unknown; expected one of {', '.join(RECIPES)}")
-    return {**OF_TASKS.get(task, {}), **RECIPES[name], **rest}
+    above, beneath = {**RECIPES[name], **rest}, dict(OF_TASKS.get(task, {}))
+    if above.keys() & {"epochs", "batch_size"}:
+        beneath.pop("steps", None)
+    return {**beneath, **above}

@@ -104,7 +104,12 @@ class Training(Checked):
     clip_norm: float = parameter(0.0, "longest gradient of a step; 0: any", low=0)
     batch_size: int = parameter(8, "slices of a step; 2 by default of prostate and fundus", low=1, high=4096)
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
-    steps: int = parameter(0, "of the optimiser per round, in the place of epochs; 0: epochs", low=0, high=1_000_000)
+    steps: int = parameter(
+        0,
+        "of the optimiser per round, in the place of epochs; 0: epochs; 30 by default of fundus",
+        low=0,
+        high=1_000_000,
+    )
     organ_share: float = parameter(
         0.0, "of the slices drawn, expected to show a label, where not more do; 0: each once", low=0, high=1
     )

@@ -1,6 +1,7 @@
 """The sites of one machine, trained as one: what centralised training would give."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import Lock
 
 from torch import Tensor
@@ -19,7 +20,7 @@ def pooled(sites: Sequence[Site]) -> list[Site]:
     cases = [case for site in sites for case in site.folder.cases("training")]
     everything = samples_of(cases, sites[0].config.network.patch)
     training = _OneTraining()
-    return [PooledSite(site, everything, training) for site in sites]
+    return [PooledSite(site, everything, training, len(sites)) for site in sites]
 
 
 class _OneTraining:
@@ -43,10 +44,13 @@ class PooledSite(Site):
         own: the site by itself.
         everything: all sites' training images.
         training: shared by all.
+        number: of sites, whose steps of a round, where the run says how many, are taken one after the other.
     """
 
-    def __init__(self, own: Site, everything: Samples, training: _OneTraining):
+    def __init__(self, own: Site, everything: Samples, training: _OneTraining, number: int):
         vars(self).update(vars(own))
+        settings = self.config.training
+        self.config = replace(self.config, training=replace(settings, steps=settings.steps * number))
         self._own, self.samples, self._training = own, everything, training
         self.seeded_as = DRAWN_FOR
 

@@ -37,6 +37,16 @@ def test_a_task_has_defaults_beneath_every_recipe(task, settings, expected):
     assert (made.training.batch_size, made.network.largest) == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [({}, 30), ({"steps": 7}, 7), ({"steps": 0}, 0), ({"epochs": 2}, 0), ({"batch_size": 4}, 0),
+     ({"epochs": 2, "steps": 9}, 9), ({"recipe": "quick"}, 0), ({"preset": "cgsv"}, 0), ({"lr": 1e-2}, 30)],
+)  # fmt: skip
+def test_a_tasks_steps_are_of_its_batches(settings, steps):
+    made = make_configuration("fedavg", "fundus", 2, 0, TASKS["fundus"], settings)
+    assert made.training.steps == steps
+
+
 def test_an_unknown_recipe_is_named():
     with pytest.raises(BadInput, match=r"recipe 'slow'.*default, quick, unet"):
         with_recipe({"recipe": "slow"})

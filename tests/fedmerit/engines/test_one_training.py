@@ -1,12 +1,15 @@
 """Pooled training: the ceiling, on the local engine alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
-from fedmerit.engines.one_training import DRAWN_FOR
+from fedmerit.engines.one_training import DRAWN_FOR, pooled
 from fedmerit.errors import BadInput
+from fedmerit.federation.site import Site
 from fedmerit.records.results import read_results, read_run
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import Slices, open_sites
@@ -26,6 +29,14 @@ def test_it_is_one_training_on_all_images(trained, model, sites):
     found, expected = model(run), network.state_dict()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_the_steps_of_all_sites_are_taken_one_after_the_other(trained, sites, tmp_path):
+    config = RunConfiguration.from_dict(read_run(trained("optimizer=sgd", method="pooled", rounds=2))["plan"])
+    config = replace(config, training=replace(config.training, steps=3))
+    own = [Site(folder, config, tmp_path / folder.name) for folder in open_sites(sites)]
+    assert {site.config.training.steps for site in pooled(own)} == {3 * len(own)}
+    assert own[0].config is config
 
 
 def test_every_site_says_its_own_images_and_is_tested_on_its_own(trained, sites):
