@@ -19,6 +19,7 @@ from fedmerit.vectors import (
     gram,
     keep_largest,
     keep_largest_per_tensor,
+    least_of_largest,
     norms_outside,
     quota_counts,
     remember,
@@ -147,6 +148,34 @@ def test_keep_largest_of_many_entries():
     for mask, count in zip(keep_largest(vector, counts), counts, strict=True):
         assert mask.nonzero().flatten().tolist() == reference_rewards.largest(vector.tolist(), count)
     assert torch.equal(vector, kept)
+
+
+close = st.integers(-40, 40).map(lambda steps: (1 + abs(steps) * 2.0**-23) * (-1.0 if steps < 0 else 1.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(
+    vector=st.lists(st.floats(-(2.0**99), 2.0**99, width=32) | close | st.sampled_from([0.0, -0.0, 0.5]), max_size=40),
+    counts=st.lists(st.integers(0, 40), max_size=5),
+)
+@example(vector=[0.0, -0.0, 0.0], counts=[0, 1, 2, 3, 3])
+@example(vector=[], counts=[0])
+@few
+def test_least_of_largest_is_that_of_a_sorted_list(dtype, vector, counts):
+    counts = [min(count, len(vector)) for count in counts]
+    descending = [math.inf, *sorted(map(abs, vector), reverse=True)]
+    found = least_of_largest(torch.tensor(vector, dtype=dtype), counts)
+    assert found.tolist() == [descending[count] for count in counts]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_keep_largest_of_equal_entries_beyond_a_block_takes_the_first(value):
+    vector = torch.full((BLOCK + 10,), value)
+    vector[::2] *= -1
+    vector[BLOCK + 5] = -2.0
+    counts = [0, 1, 2, BLOCK, BLOCK + 3, BLOCK + 3, BLOCK + 10]
+    for mask, count in zip(keep_largest(vector, counts), counts, strict=True):
+        assert mask.nonzero().flatten().tolist() == reference_rewards.largest(vector.tolist(), count)
 
 
 @given(
