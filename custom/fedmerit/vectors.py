@@ -233,11 +233,13 @@ def add_masked(models: Tensor, update: Tensor, masks: Tensor, instead: Tensor | 
 
     In the other entries each gets those of its row of ``instead`` (n, d); None: nothing.
     """
-    result = models.clone()
-    for place, (row, mask) in enumerate(zip(result, masks, strict=True)):
-        row.addcmul_(update, mask)  # no product of a vector's size beside the result
+    result, ones = torch.empty_like(models), masks.view(torch.uint8)  # turned into floats four times as fast as bool
+    for start in range(0, len(update), BLOCK):
+        part = slice(start, start + BLOCK)
+        marked = ones[:, part].to(update.dtype)  # 0 or 1
+        torch.addcmul(models[:, part], update[part], marked, out=result[:, part])
         if instead is not None:
-            row.addcmul_(instead[place], ~mask)
+            result[:, part].addcmul_(instead[:, part], 1 - marked)
     return result
 
 
@@ -254,7 +256,7 @@ def norms_outside(vector: Tensor, masks: Tensor) -> Tensor:
     """(n,) float64 norms of the entries of ``vector`` (d,) that each row of ``masks`` (n, d) leaves out."""
     squares = torch.zeros(len(masks), dtype=torch.float64)
     for part, block in zip(torch.split(vector, BLOCK), torch.split(masks, BLOCK, dim=1), strict=True):
-        squares += (~block).double() @ part.double().square()
+        squares += (~block).view(torch.uint8).double() @ part.double().square()
     return squares.sqrt()
 
 

@@ -12,6 +12,7 @@ from rounds import few
 
 from fedmerit.vectors import (
     BLOCK,
+    add_masked,
     aggregate,
     cosine_to_others,
     cosine_to_sum,
@@ -224,6 +225,17 @@ def test_reward_adds_the_quota_of_an_update():
     per_tensor = torch.tensor([[1, 1, 1, 1], [1.1, -3, 3, 1], [1.1, -3, 3, 1]])
     assert torch.allclose(reward(models, update, quotas, [1, 3]), per_tensor)
     assert (models == 1).all()
+
+
+@pytest.mark.parametrize("size", [1, 7, BLOCK, BLOCK + 3])
+def test_add_masked_adds_what_is_marked_and_elsewhere_what_is_instead(size, random):
+    models, own = torch.randn(3, size, generator=random), torch.randn(3, size, generator=random)
+    update, masks = torch.randn(size, generator=random), torch.rand(3, size, generator=random) < 0.5
+    kept, given_masks = models.clone(), masks.clone()
+    assert torch.equal(add_masked(models, update, masks), torch.where(masks, models + update, models))
+    assert torch.equal(add_masked(models, update, masks, own), torch.where(masks, models + update, models + own))
+    assert torch.equal(models, kept)
+    assert torch.equal(masks, given_masks)
 
 
 @pytest.mark.parametrize("size", [7, BLOCK + 3])
