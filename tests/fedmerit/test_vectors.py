@@ -12,6 +12,7 @@ from rounds import few
 
 from fedmerit.vectors import (
     BLOCK,
+    add_masked,
     aggregate,
     cosine_to_others,
     cosine_to_sum,
@@ -19,6 +20,7 @@ from fedmerit.vectors import (
     gram,
     keep_largest,
     keep_largest_per_tensor,
+    least_of_largest,
     norms_outside,
     quota_counts,
     remember,
@@ -149,6 +151,34 @@ def test_keep_largest_of_many_entries():
     assert torch.equal(vector, kept)
 
 
+close = st.integers(-40, 40).map(lambda steps: (1 + abs(steps) * 2.0**-23) * (-1.0 if steps < 0 else 1.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(
+    vector=st.lists(st.floats(-(2.0**99), 2.0**99, width=32) | close | st.sampled_from([0.0, -0.0, 0.5]), max_size=40),
+    counts=st.lists(st.integers(0, 40), max_size=5),
+)
+@example(vector=[0.0, -0.0, 0.0], counts=[0, 1, 2, 3, 3])
+@example(vector=[], counts=[0])
+@few
+def test_least_of_largest_is_that_of_a_sorted_list(dtype, vector, counts):
+    counts = [min(count, len(vector)) for count in counts]
+    descending = [math.inf, *sorted(map(abs, vector), reverse=True)]
+    found = least_of_largest(torch.tensor(vector, dtype=dtype), counts)
+    assert found.tolist() == [descending[count] for count in counts]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_keep_largest_of_equal_entries_beyond_a_block_takes_the_first(value):
+    vector = torch.full((BLOCK + 10,), value)
+    vector[::2] *= -1
+    vector[BLOCK + 5] = -2.0
+    counts = [0, 1, 2, BLOCK, BLOCK + 3, BLOCK + 3, BLOCK + 10]
+    for mask, count in zip(keep_largest(vector, counts), counts, strict=True):
+        assert mask.nonzero().flatten().tolist() == reference_rewards.largest(vector.tolist(), count)
+
+
 @given(
     vector=vectors,
     quotas=st.lists(st.sampled_from([0.0, 1e-6, 0.02, 0.3, 0.5, 0.9, 1.0]), min_size=1, max_size=4),
@@ -195,6 +225,17 @@ def test_reward_adds_the_quota_of_an_update():
     per_tensor = torch.tensor([[1, 1, 1, 1], [1.1, -3, 3, 1], [1.1, -3, 3, 1]])
     assert torch.allclose(reward(models, update, quotas, [1, 3]), per_tensor)
     assert (models == 1).all()
+
+
+@pytest.mark.parametrize("size", [1, 7, BLOCK, BLOCK + 3])
+def test_add_masked_adds_what_is_marked_and_elsewhere_what_is_instead(size, random):
+    models, own = torch.randn(3, size, generator=random), torch.randn(3, size, generator=random)
+    update, masks = torch.randn(size, generator=random), torch.rand(3, size, generator=random) < 0.5
+    kept, given_masks = models.clone(), masks.clone()
+    assert torch.equal(add_masked(models, update, masks), torch.where(masks, models + update, models))
+    assert torch.equal(add_masked(models, update, masks, own), torch.where(masks, models + update, models + own))
+    assert torch.equal(models, kept)
+    assert torch.equal(masks, given_masks)
 
 
 @pytest.mark.parametrize("size", [7, BLOCK + 3])
