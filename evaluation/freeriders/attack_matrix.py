@@ -38,6 +38,15 @@ class LateZero(Player):
 
 
 @dataclass(frozen=True)
+class Rests(Player):
+    """Works one round in three, and sends zeros in the others: no sign of it stands for three rounds on end."""
+
+    def update(self, honest: Tensor, seen: Seen) -> Tensor:
+        """Honest in round 0 and every third after it."""
+        return torch.zeros_like(honest) if seen.round % 3 else honest
+
+
+@dataclass(frozen=True)
 class Noise(Player):
     """Sends noise of the norm of an honest update."""
 
@@ -181,6 +190,7 @@ ATTACKS: Mapping[str, tuple[Player, ...]] = {
     "honest": HONEST,
     "zero update": with_attacker(Zero(ATTACKER)),
     "zero update from the middle on": with_attacker(LateZero(ATTACKER)),
+    "zero update, two rounds of three": with_attacker(Rests(ATTACKER)),
     "noise of an honest norm": with_attacker(Noise(ATTACKER)),
     "last step": with_attacker(LastStep(ATTACKER, cosine=1.0)),
     "last step and noise, cosine .83": with_attacker(LastStep(ATTACKER)),

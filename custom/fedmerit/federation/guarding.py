@@ -228,6 +228,8 @@ class Guarding:
             "rater_distance": self.history.rater_distance,
             "measured_error": self.history.measured,
         }
+        if "flagged" in settled.quantities:  # but for claims of an aggregation in which the update was not as sent
+            seen["flagged"] = self.history.claimed.double()
         return replace(settled, quantities={**settled.quantities, **admission.quantities, **seen})
 
     def record(self, round: int, admission: Admission) -> dict[str, Any]:

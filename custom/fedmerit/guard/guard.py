@@ -83,6 +83,13 @@ class Ruling:
     signs: Tensor = field(default_factory=lambda: torch.zeros(len(KINDS), 0, dtype=torch.bool))  # (kinds, n) bool
 
     @property
+    def as_sent(self) -> Tensor:
+        """(n,) bool: whose update is the method's as the site sent it: neither shortened, nor one with others'."""
+        first = self.earners.first
+        alone = torch.bincount(first, minlength=len(first))[first] == 1
+        return alone & ~(self.quantities["clipped"] < 1)
+
+    @property
     def reports_of_parts(self) -> Reports:
         """The reports with each site's own part of the images."""
         parts = self.reports.num_samples[self.earners.first] * self.earners.parts
@@ -197,6 +204,7 @@ class Guard:
             others = present & ~history.alone
             direction = torch.where(alone, signs.beside_own_step(now, history.sketches, others), direction)
         d = answers.updates.shape[1]
+        nothing = present & (direction == 0)  # of its own: what it did before speaks for it no more
         size = min(d, WIDTH)  # of what a sketch holds
         response = history.responses.cosines(now * factors[:, None])
         scale = torch.outer(lengths, lengths)
@@ -208,11 +216,10 @@ class Guard:
             sketches=torch.where(present[:, None], now, history.sketches),
             nearness=nearness,
             copied=torch.where(pairs, near_copies(cosines, nearness, present), history.copied),
-            direction=remembered(history.direction, direction.where(present, torch.nan)),
+            direction=remembered(history.direction, direction.where(present, torch.nan)).masked_fill(nothing, 0.0),
             lasting=remembered(history.lasting, to_own.masked_fill(made, torch.nan)),
             response=remembered(history.response, response.where(present, torch.nan)),
             likeness=remembered(history.likeness, profiles.likeness(answers.updates, present)),
-            bounded=factors < 1,
             alone=present & history.alone,
             made=torch.zeros_like(made),
         )
@@ -280,12 +287,12 @@ class Guard:
     def after(self, history: History, ruling: Ruling, outcome: Outcome) -> History:
         """With what the method made of the round.
 
-        What it found wrong, a site's claim, counts where the site's update is in the model as it sent it.
+        What it found wrong, a site's claim of the aggregation before, counts where the site's update was in that as it
+        sent it.
         """
         flagged = outcome.quantities.get("flagged")
         wrong = torch.zeros_like(history.claimed) if flagged is None else flagged.nan_to_num(0.0) > 0
-        alone = torch.bincount(ruling.earners.first, minlength=len(wrong))[ruling.earners.first] == 1
-        history = replace(history, claimed=wrong & alone & ~history.bounded, alone=ruling.withheld)
+        history = replace(history, claimed=wrong & ~history.bounded, bounded=~ruling.as_sent, alone=ruling.withheld)
         if not ruling.own.shape[1] or outcome.models.ndim == 2:  # others move parts of a site's model
             return history
         updates = history.sketches * ruling.quantities["clipped"].nan_to_num(0.0)[:, None]

@@ -30,7 +30,7 @@ class History:
     likeness: Tensor  # (n,) `profiles.likeness`, likewise
     verdicts: Verdicts
     claimed: Tensor  # (n,) bool: a claim was wrong in the last round
-    bounded: Tensor  # (n,) bool: the update in the last aggregation is not the one sent
+    bounded: Tensor  # (n,) bool: the update in the last aggregation is not the one sent: shortened, or with others'
     alone: Tensor  # (n,) bool: goes on from its own model
     made: Tensor  # (n,) bool: most of the model's last step is this site's
     apart: Tensor  # (n,) bool: the site's last ratings stood apart

@@ -15,6 +15,7 @@ STALE = 0.5  # least cosine to the step before, and
 TWICE = 0.5  # at most this part of the others' distance from it
 REPLAYED = 0.99  # cosine to the site's own last update
 PART = 0.25  # of the others' median cosine
+NEW = 0.1  # least part of an update that is not the step before, for a direction to be seen in it
 SHOWN = 0.02  # median cosine of the others that is enough to compare with: chance gives some 1/√d;
 LASTING = 0.05  # of those to the updates before, which are from sketches
 
@@ -35,8 +36,8 @@ STALENESS = Rule(
 DIRECTION = Rule(
     "sign: direction",
     f"Without the step that the model last took, the cosine to the others is under {PART:g} times the median of the "
-    f"others, mean over rounds; {2 * PART:g} times, while a verdict stands. Where the others have nothing in common "
-    "any more, the sign stays as it was.",
+    f"others, mean over rounds; {2 * PART:g} times, while a verdict stands. Where nothing is left without that step, "
+    "what was before does not count. Where the others have nothing in common any more, the sign stays as it was.",
     "noise, delta weights, zero updates, reversed signs",
     "an honest site of other images shows this sign, and no other: it is never judged by it",
 )
@@ -102,7 +103,7 @@ def new_directions(products: Tensor, inner: Tensor | None, squared: float, count
     """
     left = products if inner is None or not squared else products - torch.outer(inner, inner) / squared
     lengths = left.diagonal().clamp(min=0).sqrt()
-    lengths = lengths.where(lengths > 1e-3 * products.diagonal().clamp(min=0).sqrt(), 0.0)
+    lengths = lengths.where(lengths > NEW * products.diagonal().clamp(min=0).sqrt(), 0.0)
     scale = torch.outer(lengths, lengths)
     cosines = torch.where(scale > 0, left / scale.where(scale > 0, 1.0), 0.0).fill_diagonal_(0.0)
     counted = count & (lengths > 0)
@@ -128,5 +129,5 @@ def beside_own_step(updates: Tensor, before: Tensor, others: Tensor) -> Tensor:
     units = torch.where(lengths > 0, now / lengths.where(lengths > 0, 1.0), 0.0) * others[:, None]
     mean = units.sum(dim=0) - units
     scale = new.norm(dim=1) * mean.norm(dim=1)
-    small = new.norm(dim=1) <= 1e-3 * lengths.squeeze(1)
+    small = new.norm(dim=1) <= NEW * lengths.squeeze(1)
     return torch.where((scale > 0) & ~small, (new * mean).sum(dim=1) / scale.where(scale > 0, 1.0), 0.0)

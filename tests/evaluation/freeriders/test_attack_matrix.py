@@ -50,6 +50,8 @@ def test_plain_lies_are_the_honest_update_changed_as_they_say():
     assert lied("zero update").tolist() == [0] * D
     assert lied("zero update from the middle on", round=6).equal(UPDATE)
     assert not lied("zero update from the middle on", round=7).any()
+    for round in range(6):
+        assert lied("zero update, two rounds of three", round=round).any() == (round % 3 == 0)
     torch.testing.assert_close(lied("11 % of the honest update"), 0.11 * UPDATE)
     assert lied("10,000 times the honest update").equal(1e4 * UPDATE)
     assert lied("signs reversed").equal(-UPDATE)

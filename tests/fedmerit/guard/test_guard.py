@@ -1,5 +1,6 @@
 """The guard as a whole: what it leaves alone, what it withholds, who earns as one; its rules and their page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,37 @@ def test_an_honest_outlier_shows_one_kind_of_sign_and_no_more(play):
 def test_riders_are_named_within_ten_rounds_and_only_they(play, value):
     _, history = play(replaced(5, value), 10)[-1]
     assert history.verdicts.against.tolist() == [False] * 5 + [True]
+
+
+def test_an_update_that_is_the_last_step_has_no_direction_of_its_own_at_once(play):
+    """Round 0, in which the site was honest, does not count any more: two kinds stand after three rounds."""
+    sent = []
+
+    def last_step(round, updates):
+        if round:
+            updates[5] = torch.stack(sent[-1]).mean(dim=0)
+        sent.append(list(updates))
+        return updates
+
+    found = [history.verdicts.against.tolist() for _, history in play(last_step, 5)]
+    assert found == [[False] * 6] * 3 + [[False] * 5 + [True]] * 2
+
+
+def test_a_claim_is_held_against_the_aggregation_before_where_the_update_was_in_it_as_sent():
+    pairs = torch.tensor([0, 0, 2, 3, 4, 5])  # the first two are of one organisation
+    guard, history = Guard(Guarding("on"), replace(Enrolled.nothing(6), organisations=pairs)), History.empty(6)
+    found = []
+    for number in range(3):
+        updates = updates_of(number)
+        updates[2] *= 100 if number == 0 else 1  # shortened in round 0 alone
+        reports = Reports(torch.full((6,), 50.0).double(), torch.ones(6).bool(), products=gram(updates))
+        history, ruling = guard.rule(history, Answers(updates, reports))
+        wrong = torch.tensor([1.0, 1, 1, 1, 0, 0]).double() * (number > 0)
+        ones = torch.ones(6).double()
+        outcome = Outcome(ones, ones, ones / 6, torch.zeros(2000), quantities={"flagged": wrong})
+        history = guard.after(history, ruling, outcome)
+        found.append(history.claimed.tolist())
+    assert found == [[False] * 6, [False] * 3 + [True] + [False] * 2, [False] * 2 + [True] * 2 + [False] * 2]
 
 
 def _of_one_maker(sent, rounds=12):
