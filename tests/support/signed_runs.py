@@ -11,7 +11,7 @@ from stepping import Stepped as Federation
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.records.closing import close
-from fedmerit.records.ledger import Ledger
+from fedmerit.records.ledger import Ledger, Sealed
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import open_sites
 
@@ -47,9 +47,10 @@ def lines_of(path: Path) -> Lines:
 def rewritten(path: Path, change: Callable[[Lines], object] = lambda lines: None, signer: Signer | None = None) -> None:
     """A chain written anew after ``change``, as somebody would who owns it."""
     lines = lines_of(path)
+    begun = Sealed.of(lines[0].get("signature", "")).chain if lines else ""
     change(lines)
     path.unlink()
-    chain = Ledger(path, signer)
+    chain = Ledger(path, signer, begun)
     for line in lines:
         chain.append({k: v for k, v in line.items() if k not in ("previous", "hash", "signature")})
 
