@@ -65,7 +65,10 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
         updates[log.site] = compare_updates(ledger, records, log)
     head = records[-1]["hash"] if records else GENESIS
     closing = require_left_behind(run, head, certificate)
-    results, silent = (read_tables(run) if (run / "results.csv").exists() else None), []
+    there, silent = (run / "results.csv").exists(), []
+    if closing and not there:
+        raise BadInput(f"{run / 'results.csv'}: file not found; every run that came to its end has one")
+    results = read_tables(run) if there else None
     if results is not None:
         compare_tables(run, records, results)
         for log in logs:

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
-from signed_runs import closed_anew, lines_of, log_of, rewritten, run_signed
+from signed_runs import closed_anew, lines_of, log_of, rewritten, rows_anew, run_signed
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
@@ -95,9 +95,14 @@ def weighed_results(run: Path) -> None:
 
 def forged(run: Path, signer: Signer | None, change: Callable[[list[dict]], object] = weigh) -> None:
     """A run that says something else, whole in itself: ledger, results, closing record and certificate."""
-    rewritten(run / "ledger.jsonl", change, signer)
     if change is weigh:
         weighed_results(run)
+
+    def changed(lines: list[dict]) -> None:
+        change(lines)
+        rows_anew(run, lines)
+
+    rewritten(run / "ledger.jsonl", changed, signer)
     (run / CERTIFICATE).unlink()
     if signer:
         signer.publish(run)
