@@ -59,7 +59,7 @@ class Ending:
         best = self._best()
         saved = {MODELS: self.models.saved(), BEST: best.saved() if best else {}}
         files = {f"{folder}/{name}": digest for folder, one in saved.items() for name, digest in one.items()}
-        return {"saved": files} if files else {}
+        return {"saved": files}
 
     def _best(self) -> ModelsInTheClear | None:
         return self.best.models(self.models) if isinstance(self.models, ModelsInTheClear) else None

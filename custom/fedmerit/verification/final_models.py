@@ -98,16 +98,24 @@ class _Models:
             return
         distinct = {name: self._digest([name]) for name in {*files.values(), *self._of_all(MODELS)}}
         if said not in {*distinct.values(), self._digest([files[site] for site in self.sites])}:
-            yield from self._another(f"the model of line {len(records)}", [*distinct], records)
+            yield from self._another(f"the model of line {len(records)}", sorted(distinct), records)
             return
-        for log in logs:
-            tested = {
-                entry.get("received")
-                for entry in log.entries
-                if (entry["work"], entry["round"], entry.get("split")) == (EVALUATE, len(records), "validation")
-            }
-            if tested and log.site in files and distinct[files[log.site]] not in tested:
-                yield f"that {log.site} tested {files[log.site]}: by its log it was another, such as its own"
+        others = [
+            log.site
+            for log in logs
+            if log.site in files and not self._tested(log, len(records), distinct[files[log.site]])
+        ]
+        if others:
+            yield f"that {', '.join(others)} tested the final models: by their logs it was others, such as their own"
+
+    def _tested(self, log: Log, rounds: int, digest: str) -> bool:
+        """Whether a site had the model of this digest, or none, to evaluate once all rounds were over."""
+        tested = {
+            entry.get("received")
+            for entry in log.entries
+            if (entry["work"], entry["round"], entry.get("split")) == (EVALUATE, rounds, "validation")
+        }
+        return not tested or digest in tested
 
     def compare_best(self, records: Sequence[Record], results: pd.DataFrame | None) -> Iterator[str]:
         """What the round began with that the results name as the best."""
