@@ -83,9 +83,10 @@ def test_local_run_is_not_signed_and_its_sites_agree_all_the_same(fedmerit, trai
 
 
 UNSIGNED = "that the logs of site1, site2, site3 are theirs: they are not signed"
-OWN_MODELS = (
-    "what models/site1.pt, models/site2.pt, models/site3.pt are: models of sites, of which the ledger has no digest"
-)
+NAMES = ("site1", "site2", "site3")
+OF_SITES = "are: models of sites, of which the ledger has no digest"
+OWN_MODELS = f"what models/site1.pt, models/site2.pt, models/site3.pt {OF_SITES}"
+OTHERS_TESTED = "that site1, site2, site3 tested the final models: by their logs it was others, such as their own"
 PEERS = ("warmup=1", "R=2", "exchange=peer", "warmup_by=own")
 
 
