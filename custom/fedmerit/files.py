@@ -80,7 +80,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not readable as JSON ({error})") from error
 
 

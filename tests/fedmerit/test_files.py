@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import held, write_atomically, write_text
+from fedmerit.files import held, read_json, write_atomically, write_text
 
 
 class Full:
@@ -44,3 +44,10 @@ def test_other_errors_stay_what_they_are(tmp_path):
 def test_folder_is_held_by_one(tmp_path):
     with held(tmp_path), pytest.raises(BadInput, match="another process is at work"), held(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[" * 200_000])
+def test_what_is_no_json_or_too_deep_is_named(tmp_path, text):
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(BadInput, match=r"file\.json: not readable as JSON"):
+        read_json(tmp_path / "file.json")

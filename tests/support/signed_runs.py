@@ -1,5 +1,6 @@
 """Runs of real sites in this process, whose ledger and logs are signed; and what is written anew of them."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from stepping import Stepped as Federation
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.records.closing import close
-from fedmerit.records.ledger import Ledger
+from fedmerit.records.ledger import Ledger, Sealed
+from fedmerit.records.results import OF_A_ROUND, digest_of_rows
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import open_sites
 
@@ -47,11 +49,20 @@ def lines_of(path: Path) -> Lines:
 def rewritten(path: Path, change: Callable[[Lines], object] = lambda lines: None, signer: Signer | None = None) -> None:
     """A chain written anew after ``change``, as somebody would who owns it."""
     lines = lines_of(path)
+    begun = Sealed.of(lines[0].get("signature", "")).chain if lines else ""
     change(lines)
     path.unlink()
-    chain = Ledger(path, signer)
+    chain = Ledger(path, signer, begun)
     for line in lines:
         chain.append({k: v for k, v in line.items() if k not in ("previous", "hash", "signature")})
+
+
+def rows_anew(run: Path, lines: Lines) -> None:
+    """Digests in records of a ledger, as if results.csv had been as it is when they were written."""
+    with (run / "results.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] in OF_A_ROUND]
+    for line in lines:
+        line["rows"] = digest_of_rows(row for row in rows if int(row["round"]) == line["round"])
 
 
 def closed_anew(run: Path, signer: Signer | None = None) -> None:

@@ -3,14 +3,17 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.best_round import BestRound, liked_better
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server_models import Models, ModelsInTheClear
+from fedmerit.records.closing import MODELS
 from fedmerit.wire.messages import Evaluated, Evaluation, Purpose, payload
 
+BEST = f"{MODELS}/best"
 Answers = list[Evaluated | None]  # in site order
 Ask = Callable[[Mapping[str, Evaluation]], Generator[Exchange, None, Answers]]  # tasks by site
 
@@ -39,17 +42,27 @@ class Ending:
         validated = yield from ask(self._own_models(models, "validation", told))
         task = models.final_test(rounds, told)
         tested = yield from ask(dict.fromkeys(self.sites, task))
-        models.save(self.run / "models")
-        best = self.best.models(models) if isinstance(models, ModelsInTheClear) else None
+        models.save(self.run / MODELS)
+        best = self._best()
         if best and liked_better((yield from ask(self._own_models(best, "validation", told))), validated):
             again = best.final_test(rounds, told)
             self.recorder.best_test(self.best.round, (yield from ask(dict.fromkeys(self.sites, again))))
-            best.save(self.run / "models" / "best")
+            best.save(self.run / BEST)
         self.recorder.final_validation(rounds, validated)
         self.recorder.final_test(rounds - 1, tested, payload(task), models.own_alone)
         if self.config.training.finish == "own":
             yield from self._take_home(ask, told)
         self.recorder.close()
+
+    def record(self) -> dict[str, Any]:
+        """For the last round's ledger record: digests of what is saved, of the best round's what may be."""
+        best = self._best()
+        saved = {MODELS: self.models.saved(), BEST: best.saved() if best else {}}
+        files = {f"{folder}/{name}": digest for folder, one in saved.items() for name, digest in one.items()}
+        return {"saved": files}
+
+    def _best(self) -> ModelsInTheClear | None:
+        return self.best.models(self.models) if isinstance(self.models, ModelsInTheClear) else None
 
     def _take_home(self, ask: Ask, told: str) -> Iterator[Exchange]:
         """Every site makes of its final model what it takes home: chosen by validation patients, then tested."""

@@ -16,7 +16,7 @@ from fedmerit.core import Outcome
 from fedmerit.files import write_json
 from fedmerit.records.closing import close
 from fedmerit.records.ledger import Ledger, digest
-from fedmerit.records.results import ResultsFile, Row
+from fedmerit.records.results import ResultsFile, Row, digest_of_rows
 from fedmerit.records.signing import Signer
 from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.wire.messages import Evaluated, Reply, payload
@@ -98,9 +98,10 @@ class Recorder:
             for site, reply in zip(self.sites, replies, strict=True)
             if reply and (reply.ciphertexts or len(reply.update))
         }
-        self.results.append(self._round_rows(round, replies, received, outcome, self._repeated(digests)))
+        rows = self._round_rows(round, replies, received, outcome, self._repeated(digests))
+        self.results.append(rows)
         record = self._record(round, replies, rejected, began, ended, digests, outcome)
-        self.ledger.append(record | dict(more or {}))
+        self.ledger.append(record | {"rows": digest_of_rows(map(vars, rows))} | dict(more or {}))
 
     def observed(self, round: int, observer: str, coalitions: Tensor, answers: Sequence[Evaluated | None]) -> None:
         """Write down what sites made of models of coalitions (k, n) bool, by what it was observed for."""

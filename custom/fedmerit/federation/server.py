@@ -348,15 +348,19 @@ class Federation:
 
     def _record(self, admitted: Admitted, began: Sequence[str], outcome: Outcome, admission: Admission) -> None:
         more = self.guarding.record(self.round, admission)
+        if self.round == self.config.rounds - 1:
+            more |= self._ending().record()
         self.recorder.training_round(self.round, admitted, began, self.models.ended(), outcome, more)
 
     def _end(self) -> Iterator[Exchange]:
         """Test the final models, save them, close the records."""
-        ending = Ending(self.config, self.sites, self.run, self.models, self.best, self.recorder)
-        yield from ending.exchanges(self.evaluator.by_sites, self.now().told)
+        yield from self._ending().exchanges(self.evaluator.by_sites, self.now().told)
         self.round += 1
         self._checkpoint()
         self.best.forget()
+
+    def _ending(self) -> Ending:
+        return Ending(self.config, self.sites, self.run, self.models, self.best, self.recorder)
 
     def _checkpoint(self) -> None:
         write_checkpoint(

@@ -3,7 +3,7 @@
 Each kind is one part that `fedmerit.federation.server` is put together with.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from fedmerit.federation.recorder import Replies
 from fedmerit.federation.statistics_rules import rule_of
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Adder, Ciphertexts
-from fedmerit.records.ledger import digest
+from fedmerit.records.ledger import digest, digest_of_state
 from fedmerit.training import neurons
 from fedmerit.training.networks import initial_network, save_network
 from fedmerit.wire.messages import Evaluation, PeerModel, Purpose, Reply, SparseUpdate
@@ -86,6 +86,10 @@ class Models:
 
     def save(self, folder: Path) -> None:
         """Save the final models that are here."""
+
+    def saved(self) -> dict[str, str]:
+        """By file name, the digest of each model that `save` writes."""
+        return {}
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""
@@ -321,11 +325,20 @@ class ModelsInTheClear(Models):
 
     def save(self, folder: Path) -> None:
         """One file for all sites that have one model, and one for each of the others."""
+        for name in self._loaded():
+            save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
+
+    def saved(self) -> dict[str, str]:
+        """Likewise; with BatchNorm statistics."""
+        return {f"{name}.pt": digest_of_state(self.network.state_dict()) for name in self._loaded()}
+
+    def _loaded(self) -> Iterator[str]:
+        """The names of final models, each in the network as it is named."""
         names, vectors, each, buffers = self._final()
         together = self.together
         for name, row in {"global" if row in together else name: row for row, name in enumerate(names)}.items():
             flat.load(self.network, flat.mix(vectors, each[row]), buffers[row])
-            save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
+            yield name
 
     def content(self) -> dict[str, Any]:
         """What changed as bits."""

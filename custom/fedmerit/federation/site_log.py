@@ -2,8 +2,8 @@
 
 A record per task, repeated ones included, signed with the site's key where it has one. ``ledger`` is the server's word
 that came with the task: the hash of its ledger's last record, and so of everything in the ledger before this round;
-``vouched`` is its signature of that. Where models go from site to site, there is a record of every model that the site
-gives, and one of every peer that gives it its model or does not answer.
+``vouched`` is its signature of that, and of the round. Where models go from site to site, there is a record of every
+model that the site gives, and one of every peer that gives it its model or does not answer.
 """
 
 import hashlib

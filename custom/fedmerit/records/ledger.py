@@ -7,7 +7,9 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.signing import Signer, signed_by
 
 GENESIS = "0" * 64
+UNREADABLE = (ValueError, KeyError, AttributeError, TypeError, RecursionError)  # whatever reading a line ends with
 TAIL = 1 << 16  # bytes read at a time, from the end
 
 
@@ -55,6 +58,11 @@ def digest_of_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return whole.hexdigest()
 
 
+def digest_of_state(state: Mapping[str, Tensor]) -> str:
+    """`digest_of_tensors` of a network's state_dict, in whatever order."""
+    return digest_of_tensors(sorted(state.items()))
+
+
 def digest_of_texts(texts: Iterable[str]) -> str:
     """SHA-256 over lines of text, in hexadecimal."""
     return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
@@ -70,16 +78,17 @@ class Ledger:
 
     Args:
         path: its file.
-        signer: of every record's hash; None: the records are not signed.
+        signer: of every record; None: the records are not signed.
+        chain: as of `Sealed`, of the first record, where it is signed; "": drawn.
     """
 
-    def __init__(self, path: Path, signer: Signer | None = None):
-        self.path, self.signer = path, signer
+    def __init__(self, path: Path, signer: Signer | None = None, chain: str = ""):
+        self.path, self.signer, self._chain = path, signer, chain
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record (JSON values), with ``previous``, ``hash`` and any ``signature``, and flush it to disk.
 
-        What a crash cut short at the file's end is dropped.
+        The signature is `Sealed`. What a crash cut short at the file's end is dropped.
         """
         with room_for(self.path), self.path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
@@ -88,7 +97,10 @@ class Ledger:
             chained = {**record, "previous": self._hash_of(last)}
             closing = {"hash": hash_of(chained)}
             if self.signer:
-                closing["signature"] = self.signer.sign(closing["hash"])
+                before = self._parsed(last, "the last line").get("signature", "") if last else ""
+                chain = Sealed.of(before).chain or self._chain or secrets.token_hex(16)
+                signature = self.signer.sign(signed_text(chain, chained.get("round"), closing["hash"]))
+                closing["signature"] = str(Sealed(chain, signature))
             file.write(json.dumps(chained | closing).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -110,7 +122,7 @@ class Ledger:
     def _parsed(self, line: bytes, where: str) -> dict[str, Any]:
         try:
             record: dict[str, Any] = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadInput(f"{self.path}, {where}: not a ledger record") from None
         return record
 
@@ -163,6 +175,32 @@ class Ledger:
         write_atomically(self.path, lambda file: file.write(b"".join(line + b"\n" for line in lines)))
 
 
+@dataclass(frozen=True)
+class Sealed:
+    """A record's signature: of its hash, its round and the chain that it stands in, so that it fits nowhere else."""
+
+    chain: str  # drawn when the chain began; "": of earlier versions, which signed the hash alone
+    signature: str
+
+    @classmethod
+    def of(cls, text: object) -> "Sealed":
+        """As a record, or a site's log, has it."""
+        chain, _, signature = str(text).rpartition(":")
+        return cls(chain, signature)
+
+    def __str__(self) -> str:
+        return f"{self.chain}:{self.signature}"
+
+    def is_by(self, certificate: Certificate, round: object, hash: str) -> bool:
+        """Whether the key of that certificate signed the record of a round with this hash."""
+        return signed_by(certificate, signed_text(self.chain, round, hash), self.signature)
+
+
+def signed_text(chain: str, round: object, hash: str) -> str:
+    """What is signed of a record."""
+    return f"{chain} {round} {hash}" if chain else hash
+
+
 def split_head(head: str) -> tuple[str, str | None]:
     """Hash and signature of a `Ledger.head`."""
     said, _, signature = head.partition(" ")
@@ -209,7 +247,7 @@ def verified_records(
     """
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the ledger of a run")
-    previous, records = GENESIS, []
+    previous, records, chain = GENESIS, [], ""
     *lines, rest = _lines(path)
     if rest:
         raise BadInput(f"{path}, line {len(lines) + 1}: cut short; a record ends with a line break")
@@ -218,16 +256,22 @@ def verified_records(
             whole = json.loads(line)
             closing = {name: whole[name] for name in ("hash", "signature") if name in whole}
             record = {name: value for name, value in whole.items() if name not in closing}
-            claimed = closing["hash"]
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise BadInput(f"{path}, line {count}: not a ledger record") from None
+            claimed, intact = closing["hash"], json.dumps(record | closing).encode() == line
+            intact = intact and hash_of(record) == claimed
+        except UNREADABLE:
+            raise BadInput(f"{path}, line {count}: not a ledger record; expected one JSON object with a hash") from None
         if record.get("previous") != previous:
             raise BadInput(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
-        if hash_of(record) != claimed or json.dumps(record | closing).encode() != line:
+        if not intact:
             raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
-        if certificate and not signed_by(certificate, claimed, closing.get("signature")):
-            how = f"its signature is not {owner}'s" if "signature" in closing else "it is not signed"
-            raise BadInput(f"{path}, line {count}: {how}; it was written or changed by somebody else")
+        if certificate:
+            sealed = Sealed.of(closing.get("signature"))
+            if not sealed.is_by(certificate, record.get("round"), claimed):
+                how = f"its signature is not {owner}'s" if "signature" in closing else "it is not signed"
+                raise BadInput(f"{path}, line {count}: {how}; it was written or changed by somebody else")
+            if chain and sealed.chain != chain:
+                raise BadInput(f"{path}, line {count}: is signed for another chain than the lines before")
+            chain = sealed.chain
         previous = claimed
         records.append(whole)
     return records

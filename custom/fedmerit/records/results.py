@@ -1,7 +1,9 @@
 """The one results schema: a long, append-only table ``results.csv`` per run, and ``run.json`` beside it."""
 
 import csv
+import hashlib
 import io
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -81,6 +83,8 @@ KINDS: Mapping[str, type] = {  # of what run.json holds
     **dict.fromkeys(("parameters", "training", "plan"), dict),
 }
 SAID: Mapping[type, str] = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
+OF_A_ROUND = ("", "validation", "validation_trained")  # splits of what a round's ledger record stands for
+OF_MACHINES = ("seconds", "server_seconds", "bytes_sent", "bytes_received")  # quantities that no two runs share
 PAIRS = ("peer_reputation", "misalignment", "agreement", "available")  # what one site, the coalition, holds of another
 
 
@@ -103,7 +107,22 @@ class Row:
 
 COLUMNS = ["run", "method", "seed", "round", "site", "coalition", "split", "case", "label", "quantity", "value"]
 assert set(COLUMNS) == {field.name for field in fields(Row)}
+TOLD = COLUMNS[3:-1]  # all but run, method, seed; and value
 _cells = attrgetter(*COLUMNS)
+
+
+def digest_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 of a round's rows, by column, in hexadecimal: of all but `OF_MACHINES` and the names of the run.
+
+    Raises:
+        ValueError: a value is no number.
+    """
+    whole = hashlib.sha256()
+    for row in rows:
+        if row["quantity"] not in OF_MACHINES:
+            value = "" if row["value"] in (None, "") else repr(float(row["value"]))
+            whole.update(json.dumps([str(row[name]) for name in TOLD] + [value]).encode())
+    return whole.hexdigest()
 
 
 class ResultsFile:

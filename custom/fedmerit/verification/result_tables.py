@@ -1,6 +1,8 @@
 """results.csv against what the ledger, and the sites' own logs, say of the same rounds."""
 
+import csv
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -8,21 +10,45 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import digest_of_counts
-from fedmerit.records.results import read_results
+from fedmerit.records.results import OF_A_ROUND, digest_of_rows, read_results
 from fedmerit.training.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.site_chains import Log, Record
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
 TABLES: Mapping[str, str] = {"weight": "weights", "contribution": "contributions"}  # by quantity, its part of a record
+AT_LEAST = "signs"  # in results.csv are those of the round, in the ledger those that last
+PLACES = 6  # after the point, of what a record has of bounds
+UNION = "union"  # the split whose rows have scores alone: whoever tested them counted the voxels
+WHERE = ["round", "split", "site", "coalition", "case", "label", "quantity"]
 Cell = tuple[int, str, str]  # round, split, site
+Values = Mapping[tuple[int, str, str], float]  # by round, site and quantity: those of whole rounds
 
 
-def compare_tables(run: Path, records: Sequence[Record]) -> None:
-    """`BadInput` where weights, contributions or validation Dice in results.csv are not those of the ledger.
-
-    Dice is counted anew from the voxels.
-    """
+def read_tables(run: Path) -> pd.DataFrame:
+    """results.csv; `BadInput` where it holds anything twice, or of two runs."""
     results, path = read_results(run), run / "results.csv"
+    for name in ("method", "seed"):
+        if len(said := sorted(set(results[name]))) > 1:
+            raise BadInput(f"{path}: holds rows of {name} {said[0]} and {said[1]}, expected those of one run")
+    twice = results[results.duplicated(WHERE)]
+    if len(twice):
+        round, split, site, _, case, label, quantity = twice.iloc[0][WHERE]
+        which = f", {split} case {case}, {label}" if case else f", {split}" if split else ""
+        raise BadInput(f"{path}: has {quantity} of {site} in round {round}{which} twice; expected one row of each")
+    return results
+
+
+def compare_tables(run: Path, records: Sequence[Record], results: pd.DataFrame) -> None:
+    """What results.csv says of rounds is what the ledger has.
+
+    Weights, contributions, who was left out or flagged, whose update came before, what the guard saw and bounded, what
+    sites enrolled; validation Dice, counted anew from the voxels; and where the ledger has a digest of a round's rows,
+    all of them.
+
+    Raises:
+        BadInput: something else is said there; it names round, site, and what the ledger has.
+    """
+    path = run / "results.csv"
     whole = results[(results["split"] == "") & (results["coalition"] == "")]
     values = {
         (int(round), str(site), str(quantity)): float(value)
@@ -39,12 +65,124 @@ def compare_tables(run: Path, records: Sequence[Record]) -> None:
         for site, dice in record.get("validation_dice", {}).items():
             found = mean_dice(overlaps.get((round, "validation", site), ()))
             _require_same(found, dice, path, round, site, "mean validation dice")
-    extra = {(round, site) for round, site, name in values if name == "weight" and values[round, site, name]} - {
-        (record["round"], site) for record in records for site in record["weights"]
-    }
+        _compare_participants(values, record, path)
+        if "verdicts" in record.get("guard", {}):
+            _compare_guard(values, record, path)
+    _compare_repeated(values, records, path)
+    _compare_enrolled(values, overlaps, records, path)
+    for name, part in (*TABLES.items(), ("mean validation dice", "validation_dice")):
+        _require_no_more(values, overlaps, records, path, name, part)
+    _compare_rows(path, records)
+
+
+def _require_no_more(
+    values: Values,
+    overlaps: Mapping[Cell, Sequence[Overlap]],
+    records: Sequence[Record],
+    path: Path,
+    name: str,
+    part: str,
+) -> None:
+    """`BadInput` where the table has a ``part`` of records of a site that they have not."""
+    if part == "validation_dice":
+        found = {(round, site) for round, split, site in overlaps if split == "validation"}
+        found = {cell for cell in found if cell[0] < len(records)}  # then comes that of the final models
+    else:
+        found = {(round, site) for (round, site, one), value in values.items() if one == name and value}
+    known = {(record["round"], site) for record in records for site in record.get(part, {})}
+    extra = found - known if any(part in record for record in records) else ()
     if further := [cell for cell in extra if cell[0] != len(records)]:  # a round that a crash cut short may stand there
         round, site = min(further)
-        raise BadInput(f"{path}: has a weight of {site} in round {round}, which the ledger has not")
+        raise BadInput(f"{path}: has a {name} of {site} in round {round}, which the ledger has not")
+
+
+def _compare_participants(values: Values, record: Record, path: Path) -> None:
+    """Who took part, who was left out, and who was flagged."""
+    round, sites = record["round"], {site for _, site, _ in values}
+    for site in sites:
+        took_part, left_out = site in record.get("participants", ()), site in record.get("rejected", {})
+        if took_part or left_out:
+            said = None if took_part else 1.0
+            _require_same(values.get((round, site, "rejected")), said, path, round, site, "rejected")
+        flagged = values.get((round, site, "flagged"))
+        if took_part and bool(flagged) != (site in record.get("flagged", ())):
+            said = float(site in record.get("flagged", ()))
+            raise BadInput(f"{path}: flagged of {site} in round {round} is {flagged}, the ledger has {said}")
+
+
+def _compare_guard(values: Values, record: Record, path: Path) -> None:
+    """What the guard saw against sites, and what it bounded."""
+    round, guard = record["round"], record["guard"]
+    for site in record["participants"]:
+        said = float(site in guard["verdicts"])
+        _require_same(values.get((round, site, "verdict")), said, path, round, site, "verdict")
+        seen, lasting = values.get((round, site, AT_LEAST)), len(guard.get("signs", {}).get(site, ()))
+        if seen is None or not seen >= lasting:
+            raise BadInput(
+                f"{path}: {AT_LEAST} of {site} in round {round} is {seen}, the ledger has {lasting} that last"
+            )
+        for name in ("clipped", "statistics_bound", "part", "counted_images"):
+            bound, found = guard.get("bounds", {}).get(name, {}).get(site), values.get((round, site, name))
+            if bound is not None:
+                rounded = None if found is None else _rounded(found)
+                _require_same(rounded, bound, path, round, site, name)
+            elif name != "counted_images" and found is not None and found < 1:
+                raise BadInput(f"{path}: {name} of {site} in round {round} is {found}, the ledger has no such bound")
+
+
+def _rounded(value: float) -> float:
+    return round(value, PLACES)
+
+
+def _compare_repeated(values: Values, records: Sequence[Record], path: Path) -> None:
+    """Whose update had come before, as the updates in the ledger show; earlier versions do not say."""
+    if not any(quantity == "repeated" for _, _, quantity in values):
+        return
+    before: set[str] = set()
+    for record in records:
+        round, updates = record["round"], record.get("updates", {})
+        times = Counter(updates.values())
+        for site in record.get("participants", ()):
+            sent = updates.get(site)
+            said = float(sent in before or times[sent] > 1)
+            _require_same(values.get((round, site, "repeated")), said, path, round, site, "repeated")
+        before.update(updates.values())
+
+
+def _compare_enrolled(
+    values: Values, overlaps: Mapping[Cell, Sequence[Overlap]], records: Sequence[Record], path: Path
+) -> None:
+    """How many images and cases sites have, where they committed to that."""
+    enrolled: dict[str, Record] = {}
+    for record in records:
+        round = record["round"]
+        enrolled |= record.get("guard", {}).get("enrolled", {})
+        for site in record.get("participants", ()):
+            images = enrolled.get(site, {}).get("slices", {}).get("training")
+            if images is not None:
+                _require_same(values.get((round, site, "num_samples")), images, path, round, site, "num_samples")
+    for (round, split, site), counted in sorted(overlaps.items()):
+        cases, found = enrolled.get(site, {}).get("cases", {}), len({one.case for one in counted})
+        if split in ("validation", "testing") and round <= len(records) and found != cases.get(split, found):
+            raise BadInput(
+                f"{path}: has {found} {split} cases of {site} in round {round}; it enrolled {cases[split]}, as the "
+                "ledger has it"
+            )
+
+
+def _compare_rows(path: Path, records: Sequence[Record]) -> None:
+    """All rows of each round of which the ledger has a digest."""
+    rows: dict[int, list[Mapping[str, str]]] = {record["round"]: [] for record in records if "rows" in record}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file) if rows else ():
+            if row["split"] in OF_A_ROUND and int(row["round"]) in rows:
+                rows[int(row["round"])].append(row)
+    for round, those in rows.items():
+        if digest_of_rows(those) != records[round]["rows"]:
+            raise BadInput(
+                f"{path}: rows of round {round} are not those that the ledger has a digest of; some were changed, put "
+                "in or taken out: take the file from whom it was sent to when the run ended"
+            )
 
 
 def _require_same(found: float | None, said: float | None, path: Path, round: int, site: str, quantity: str) -> None:
@@ -62,8 +200,13 @@ def overlaps_of(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
         cases.setdefault(tuple(cell), {})[quantity] = value
     found: dict[Cell, list[Overlap]] = {}
     for (round, split, site, case, label), values in cases.items():
-        if not set(COUNTS) <= set(values):
-            continue  # such as those on the union of all test images
+        if split == UNION:
+            continue
+        if lacking := [name for name in ("dice", *COUNTS) if name not in values]:
+            raise BadInput(
+                f"{path}: {site} in round {round}, {split} case {case}, {label}: lacks {', '.join(lacking)}; "
+                "expected dice and the voxels that it is of"
+            )
         if not all(value >= 0 and float(value).is_integer() for value in map(values.__getitem__, COUNTS)):
             told = ", ".join(f"{name} {values[name]:g}" for name in COUNTS)
             raise BadInput(
@@ -81,37 +224,50 @@ def overlaps_of(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
     return found
 
 
-def compare_answers(run: Path, rounds: int, log: Log, taken: Iterable[int]) -> int:
-    """How many of a site's own measurements in results.csv are what its log says that it answered.
+def compare_answers(
+    run: Path, rounds: int, log: Log, taken: Iterable[int], results: pd.DataFrame
+) -> tuple[int, list[str]]:
+    """A site's own measurements in results.csv are what its log says that it answered.
 
     Args:
         run: the run folder.
         rounds: of the run.
         log: of the site.
         taken: the rounds whose ledger record has the site.
+        results: the table of the run.
+
+    Returns:
+        How many of them; in sentences, which of them the log, or results.csv, is silent on.
 
     Raises:
-        BadInput: one is another.
+        BadInput: one is another, or is left out.
     """
-    path, compared = run / "results.csv", 0
-    overlaps = overlaps_of(read_results(run), path)
+    path, compared, silent = run / "results.csv", 0, []
+    overlaps = overlaps_of(results, path)
     answered: dict[tuple[int, str], set[str]] = {}
     for entry in log.entries:
         if entry["work"] in (TRAIN, EVALUATE) and "overlaps" in entry:
             split = entry.get("split", "validation")
             answered.setdefault((entry["round"], split), set()).update(entry["overlaps"])
+    if not answered:  # of an earlier version
+        return 0, [f"that measurements of {log.site} are its own: its log has none"]
     rows = {(round, "validation"): (round, "validation") for round in taken}
+    needed = set(rows)
     rows[rounds, "validation"], rows[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
     for (round, split), asked in rows.items():
-        counts = overlaps.get((round, split, log.site))
-        if asked not in answered or counts is None:
-            continue
-        told = digest_of_counts(
-            (one.case, one.label, one.true_positives, one.false_positives, one.false_negatives) for one in counts
-        )
-        if told not in answered[asked]:
-            raise BadInput(
-                f"{path}: {split} measurements of {log.site} in round {round} are not what it answered, by {log.path}"
+        counts, said = overlaps.get((round, split, log.site)), answered.get(asked)
+        what = f"{split} measurements of {log.site} in round {round}"
+        if said is None:
+            silent += [f"that {what} are its own: its log has none"] if counts else []
+        elif counts is None:
+            if (round, split) in needed:
+                raise BadInput(f"{path}: lacks {what}; {log.path} has what it answered")
+            silent.append(f"why {what} are not in results.csv: by its log it answered")
+        else:
+            told = digest_of_counts(
+                (one.case, one.label, one.true_positives, one.false_positives, one.false_negatives) for one in counts
             )
-        compared += 1
-    return compared
+            if told not in said:
+                raise BadInput(f"{path}: {what} are not what it answered, by {log.path}")
+            compared += 1
+    return compared, silent

@@ -12,10 +12,17 @@ from fedmerit.federation.site_log import GAVE, GOT
 from fedmerit.records.certificates import Trust, read_certificate, require_owner
 from fedmerit.records.ledger import verified_records
 from fedmerit.records.signing import CERTIFICATE
+from fedmerit.verification.shapes import TEXT, WHOLE, Shape, list_of, or_nothing, require_shapes
 from fedmerit.wire.messages import TRAIN
 
 Record = Mapping[str, Any]
-PARTS = {TRAIN: ("received", "update"), GAVE: ("peer", "model"), GOT: ("peer", "model")}  # of a record, by its work
+NEEDED: Mapping[str, Shape] = {"site": TEXT, "round": WHOLE, "work": TEXT}
+POSSIBLE: Mapping[str, Shape] = {  # beside these, of whatever work
+    **dict.fromkeys(("ledger", "vouched", "received", "update", "split", "peer"), TEXT),
+    "model": or_nothing(TEXT),
+    "overlaps": list_of(TEXT),
+}
+PARTS = {TRAIN: ("received", "update"), GAVE: ("peer", "model"), GOT: ("peer", "model")}  # needed, by its work
 
 
 @dataclass(frozen=True)
@@ -40,13 +47,18 @@ def read_log(path: Path, trust: Trust | None = None) -> Log:
     """A site's log.
 
     Raises:
-        BadInput: its chain is not whole, it is of several sites, or signed by another than the site.
+        BadInput: its chain is not whole, it is of several sites, signed by another than the site, or a record is none
+            of a site's log.
     """
     entries = verified_records(path)
-    names = {entry.get("site") for entry in entries}
+    for line, entry in enumerate(entries, start=1):
+        where = f"{path}, line {line}: not a record of a site's log"
+        require_shapes(entry, NEEDED, POSSIBLE, where)
+        require_shapes(entry, {name: POSSIBLE[name] for name in PARTS.get(entry["work"], ())}, {}, where)
+    names = {entry["site"] for entry in entries}
     if len(names) != 1:
         raise BadInput(f"{path}: holds the log of {len(names)} sites, expected that of one")
-    site, certificate = str(names.pop()), None
+    site, certificate = names.pop(), None
     if (path.parent / CERTIFICATE).exists() or any("signature" in entry for entry in entries):
         certificate = read_certificate(path.parent / CERTIFICATE)
         if trust and trust.is_authority:
@@ -54,17 +66,4 @@ def read_log(path: Path, trust: Trust | None = None) -> Log:
         else:
             require_owner(certificate, site, str(path))
         verified_records(path, certificate, site)
-    for line, entry in enumerate(entries, start=1):
-        if not _is_of_a_log(entry):
-            raise BadInput(f"{path}, line {line}: not a record of a site's log")
     return Log(path, site, entries, certificate)
-
-
-def _is_of_a_log(entry: Record) -> bool:
-    """Whether it has what those who read it rely on: a round, and of its work what was got, given or said."""
-    work, round, overlaps = entry.get("work"), entry.get("round"), entry.get("overlaps", [])
-    if type(round) is not int or round < 0 or not isinstance(work, str):
-        return False
-    if not isinstance(overlaps, list) or not all(isinstance(one, str) for one in overlaps):
-        return False
-    return set(PARTS.get(work, ())) <= set(entry)

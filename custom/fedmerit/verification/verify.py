@@ -10,16 +10,18 @@ from cryptography.x509 import Certificate
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finished
 from fedmerit.records.certificates import Trust, name_of, read_certificate, require_owner, subject
-from fedmerit.records.closing import CLOSING, MODELS
+from fedmerit.records.closing import CLOSING, MODELS, Closing
 from fedmerit.records.ledger import GENESIS, verified_records
 from fedmerit.records.results import read_run
 from fedmerit.records.signing import CERTIFICATE
+from fedmerit.verification.final_models import compare_models
 from fedmerit.verification.given_models import PeerModels, peer_models_of
 from fedmerit.verification.left_behind import require_last_words, require_left_behind
-from fedmerit.verification.result_tables import compare_answers, compare_tables
+from fedmerit.verification.result_tables import compare_answers, compare_tables, read_tables
+from fedmerit.verification.round_records import read_ledger
 from fedmerit.verification.sent_updates import compare_updates
 from fedmerit.verification.site_chains import Log, Record, read_log
-from fedmerit.verification.told_heads import require_one_story, require_told
+from fedmerit.verification.told_heads import not_vouched, require_one_story, require_told
 
 SIGNING = ("poc", "prod")  # engines whose servers have a certificate, and so sign
 
@@ -50,12 +52,12 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
             file and line are named, and what differs.
     """
     ledger = run / "ledger.jsonl"
-    records = verified_records(ledger)
+    records = read_ledger(ledger)
     certificate = _certificate(run, records, trust)
     if certificate:
         verified_records(ledger, certificate)
     logs = _logs(site_logs, trust)
-    require_one_story(logs, certificate)
+    require_one_story(logs, certificate, records)
     _require_rounds(run, ledger, records)
     updates, answers = {}, {}
     for log in logs:
@@ -63,11 +65,18 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
         updates[log.site] = compare_updates(ledger, records, log)
     head = records[-1]["hash"] if records else GENESIS
     closing = require_left_behind(run, head, certificate)
-    if (run / "results.csv").exists():
-        compare_tables(run, records)
+    there, silent = (run / "results.csv").exists(), []
+    if closing and not there:
+        raise BadInput(f"{run / 'results.csv'}: file not found; every run that came to its end has one")
+    results = read_tables(run) if there else None
+    if results is not None:
+        compare_tables(run, records, results)
         for log in logs:
             taken = [record["round"] for record in records if log.site in record["participants"]]
-            answers[log.site] = compare_answers(run, _rounds(records), log, taken)
+            answers[log.site], unsaid = compare_answers(run, _rounds(records), log, taken, results)
+            silent += unsaid
+    if closing and records:
+        silent += compare_models(run, records, logs, results)
     sites = {site for record in records for site in (*record["participants"], *record["weights"])}
     between = [peer_models_of(giver, receiver) for giver, receiver in permutations(logs, 2)]
     if closing:
@@ -78,7 +87,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
         updates=updates,
         answers=answers,
         peer_models=tuple(one for one in between if one.models or one.lost),
-        not_shown=tuple(_not_shown(records, certificate, trust, closing is not None, logs, sites)),
+        not_shown=(*_not_shown(records, certificate, trust, closing, logs, sites), *silent),
     )
 
 
@@ -86,7 +95,7 @@ def _not_shown(
     records: Sequence[Record],
     certificate: Certificate | None,
     trust: Trust | None,
-    closed: bool,
+    closing: Closing | None,
     logs: Sequence[Log],
     sites: Collection[str],
 ) -> Iterator[str]:
@@ -100,12 +109,21 @@ def _not_shown(
         yield "that results and models are those of the run: an earlier version of FedMerit made it, unclosed"
     elif len(records) < rounds:
         yield f"that there was no more: {len(records)} of {rounds} rounds are there; unfinished, or cut short"
-    elif not closed:
+    elif closing is None:
         yield "that results and models are those of the run: it is not closed yet"
     if lacking := sorted(set(sites) - {log.site for log in logs}):
         yield (
             f"that the server told all sites the same, and took what they sent: the logs of {', '.join(lacking)} are "
             "missing (--site-log)"
+        )
+    if certificate and (without := not_vouched(logs)):
+        yield f"that the server said what the logs of {', '.join(without)} have of it: its signature is not there"
+    if closing and (unheard := [log.site for log in logs if log.site not in closing.site_logs]):
+        yield f"that the logs of {', '.join(unheard)} are whole: {CLOSING} does not say how they ended"
+    if closing and any("rows" not in record for record in records):
+        yield (
+            "that reputations, and what else the ledger has no digest of, stand in results.csv as they were: an "
+            "earlier version of FedMerit made the run"
         )
     if unsigned := [log.site for log in logs if not log.certificate]:
         yield f"that the logs of {', '.join(unsigned)} are theirs: they are not signed"
@@ -150,16 +168,13 @@ def _logs(paths: Sequence[Path], trust: Trust | None) -> list[Log]:
 
 
 def _require_rounds(run: Path, ledger: Path, records: Sequence[Record]) -> None:
-    """`BadInput` where records are not those of rounds 0, 1, ..., or fewer or more than the run came to."""
+    """`BadInput` where records are fewer or more than the run came to."""
     expected = complete_rounds(run)
     if expected is not None and len(records) != expected:
         raise BadInput(
             f"{ledger}: holds {len(records)} records, but {run / CHECKPOINT} stands at {expected} complete rounds; "
             "records were removed or put in at its end"
         )
-    for line, record in enumerate(records, start=1):
-        if record.get("round") != line - 1:
-            raise BadInput(f"{ledger}, line {line}: is of round {record.get('round')}, expected {line - 1}")
     if not records or "of" not in records[-1]:  # of an earlier version
         return
     rounds, closed = _rounds(records), (run / CLOSING).exists()

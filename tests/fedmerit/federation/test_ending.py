@@ -11,6 +11,7 @@ from fedmerit.federation.ending import Ending
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server_models import models_of
 from fedmerit.records.closing import CLOSING
+from fedmerit.records.ledger import digest_of_state
 from fedmerit.records.results import read_results
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.messages import Evaluated, Purpose
@@ -26,7 +27,7 @@ def ended(tmp_path):
     def end(method="fedavg", best=None, own=False, **parameters):
         config = tiny_plan(method, **parameters)
         models = models_of(config, config.build_method(), NETWORK, SITES, None)
-        kept = BestRound(tmp_path)
+        models.parameters, kept = torch.zeros(len(models.parameters)), BestRound(tmp_path)
         if best is not None:
             reply = SimpleNamespace(overlaps=[Overlap("000", "prostate", 1, 0, 0)])
             models.parameters = torch.ones(SIZE)
@@ -48,8 +49,9 @@ def ended(tmp_path):
             overlaps = (Overlap("000", "prostate", positives, 0, 2 * (100 - positives)),)  # Dice: positives / 100
             return Evaluated(task.round, (overlaps,) * task.count, torch.zeros(task.count, 0))
 
-        recorder = Recorder(config, SITES, tmp_path)
-        list(Ending(config, SITES, tmp_path, models, kept, recorder).exchanges(ask, "head"))
+        ending = Ending(config, SITES, tmp_path, models, kept, Recorder(config, SITES, tmp_path))
+        end.record = ending.record()
+        list(ending.exchanges(ask, "head"))
         return asked
 
     return end
@@ -92,6 +94,19 @@ def test_a_best_round_that_is_no_better_by_masks_as_they_are_used_is_dropped(end
     assert [split for split, _ in asked_for(asked)] == ["validation", "testing", "validation"]
     assert dice(tmp_path, "testing_best") == {}
     assert not (tmp_path / "models" / "best").exists()
+
+
+@pytest.mark.parametrize("best", [None, 30, 70])
+@pytest.mark.parametrize("own", [False, True])
+def test_the_last_record_has_digests_of_what_is_saved_and_of_the_best_round(ended, tmp_path, best, own):
+    ended("standalone" if own else "fedavg", best=best, own=own)
+    saved = ended.record["saved"]
+    names = SITES if own else ["global"]
+    assert [name for name in saved if "/best/" not in name] == [f"models/{name}.pt" for name in names]
+    assert ("models/best/global.pt" in saved) == (best is not None)
+    for path in (tmp_path / "models").rglob("*.pt"):
+        state = torch.load(path, weights_only=True)
+        assert saved[path.relative_to(tmp_path).as_posix()] == digest_of_state(state)
 
 
 def test_sites_choose_what_they_take_home_last(ended, tmp_path):

@@ -1,5 +1,6 @@
 """What a run writes down: rows of results.csv, and a record of each round."""
 
+import csv
 import json
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from fedmerit.core import Outcome
 from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Admitted, Recorder, observed_rows, or_none
 from fedmerit.records.closing import read_closing
 from fedmerit.records.ledger import Ledger, digest
-from fedmerit.records.results import ResultsFile, read_results
+from fedmerit.records.results import OF_A_ROUND, ResultsFile, digest_of_rows, read_results
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.messages import Evaluated, Reply
@@ -64,6 +65,14 @@ def test_a_round_is_a_record_and_rows_of_those_who_took_part(recorder):
     rows = read_results(recorder.run).query("quantity == 'dice' and split == 'validation' and site == 'Alder'")
     assert rows["value"].to_list() == [0.5, 1.0]
     assert recorder.site_logs == {"Alder": "log of Alder"}
+
+
+def test_a_record_stands_for_the_rows_of_its_round(recorder):
+    recorder.training_round(0, admitted(reply(1), None, reply(2)), ["b"] * 3, "e", outcome())
+    recorder.final_test(0, [None, None, None], 64)
+    with (recorder.run / "results.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] in OF_A_ROUND]
+    assert digest_of_rows(rows) == Ledger(recorder.run / "ledger.jsonl").records[0]["rows"]
 
 
 def test_an_update_sent_before_or_by_another_is_repeated(recorder):

@@ -3,9 +3,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from certificates import issue
 
 from fedmerit.errors import BadInput
-from fedmerit.records.ledger import GENESIS, Ledger, digest, verify
+from fedmerit.records.ledger import (
+    GENESIS,
+    Ledger,
+    Sealed,
+    digest,
+    digest_of_state,
+    signed_text,
+    verified_records,
+    verify,
+)
+from fedmerit.records.signing import Signer
 
 
 @pytest.fixture
@@ -201,6 +212,63 @@ def test_more_than_there_are_cannot_be_kept(ledger):
     with pytest.raises(BadInput, match="holds 3 records, expected 5"):
         ledger.keep(5)
     assert ledger.path.read_bytes() == before
+
+
+@pytest.fixture
+def signer(tmp_path):
+    """A server that signs."""
+    issue(tmp_path, "server")
+    return Signer(tmp_path / "server.key", tmp_path / "server.crt")
+
+
+def test_a_signature_is_of_one_chain_and_one_round(signer, tmp_path):
+    paths = [tmp_path / name for name in ("one.jsonl", "other.jsonl")]
+    for path in paths:
+        for round in (0, 1):
+            Ledger(path, signer).append({"round": round})
+        assert len(verified_records(path, signer.certificate)) == 2
+    one, other = ([Sealed.of(record["signature"]) for record in Ledger(path).records] for path in paths)
+    assert one[0].chain == one[1].chain != other[0].chain
+    head = Ledger(paths[0]).last["hash"]
+    assert one[1].is_by(signer.certificate, 1, head)
+    assert not one[1].is_by(signer.certificate, 2, head)
+    assert not Sealed(other[1].chain, one[1].signature).is_by(signer.certificate, 1, head)
+    assert not other[1].is_by(signer.certificate, 1, "0" * 64)
+
+
+def test_a_chain_that_goes_on_as_another_is_found(signer, tmp_path):
+    one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
+    Ledger(one, signer).append({"round": 0})
+    other.write_text(one.read_text())
+    Ledger(one, signer).append({"round": 1})
+    record = json.loads(one.read_text().splitlines()[1])
+    strange = str(Sealed("another", signer.sign(signed_text("another", 1, record["hash"]))))
+    other.write_text(other.read_text() + json.dumps(record | {"signature": strange}) + "\n")
+    with pytest.raises(BadInput, match=r"other\.jsonl, line 2: is signed for another chain than the lines before"):
+        verified_records(other, signer.certificate)
+
+
+def test_a_chain_that_an_earlier_version_began_goes_on(signer, tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).append({"round": 0})
+    first = json.loads(path.read_text())
+    path.write_text(json.dumps(first | {"signature": signer.sign(first["hash"])}) + "\n")
+    for round in (1, 2):
+        Ledger(path, signer).append({"round": round})
+    records = verified_records(path, signer.certificate)
+    assert [bool(Sealed.of(record["signature"]).chain) for record in records] == [False, True, True]
+
+
+@pytest.mark.parametrize("line", ["[" * 200_000, '{"a": ' + "[" * 900 + "]" * 900 + ', "hash": "0"}'])
+def test_json_that_is_too_deep_is_no_record(ledger, line):
+    assert is_found(ledger, ledger.path.read_bytes() + line.encode() + b"\n")
+
+
+def test_a_digest_of_a_network_is_of_every_tensor_in_whatever_order():
+    state = {"a": torch.zeros(2), "b": torch.ones(1, dtype=torch.int64)}
+    assert digest_of_state(state) == digest_of_state(dict(reversed(state.items())))
+    others = ({"a": torch.zeros(2)}, state | {"b": torch.zeros(1)}, state | {"a": torch.ones(2)}, {"c": state["a"]})
+    assert digest_of_state(state) not in map(digest_of_state, others)
 
 
 def test_a_digest_is_of_the_float32_bytes():

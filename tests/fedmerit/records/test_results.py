@@ -1,12 +1,14 @@
+import csv
 import json
 import math
 import pickle
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS, QUANTITIES, ResultsFile, Row, read_results, read_run
+from fedmerit.records.results import COLUMNS, QUANTITIES, ResultsFile, Row, digest_of_rows, read_results, read_run
 
 
 def row(quantity="weight", value=0.25, site="Basel", **columns):
@@ -23,6 +25,25 @@ def test_the_columns_are_the_published_ones(results):
     header = "run,method,seed,round,site,coalition,split,case,label,quantity,value"
     assert results.path.read_text() == f"{header}\nrun1,fedce,0,2,Basel,,,,,weight,0.25\n"
     assert ",".join(COLUMNS) == header
+
+
+def test_a_digest_of_rows_is_of_what_they_say_and_not_of_the_run_or_the_machine(results):
+    rows = [
+        row("dice", 0.1 + 0.2, split="validation", case="a,b", label="disc"),
+        row("cosine", None),
+        row("seconds", 1.5),
+    ]
+    known = digest_of_rows(map(vars, rows))
+    results.append(rows)
+    with results.path.open(newline="") as file:
+        assert digest_of_rows(csv.DictReader(file)) == known
+    same = [replace(one, run="run2", seed=7) for one in rows[:2]]
+    assert digest_of_rows(map(vars, same)) == known
+    for other in ([rows[1], rows[0]], rows[:1], [*rows, rows[1]], [replace(rows[0], value=0.3), rows[1]]):
+        assert digest_of_rows(map(vars, other)) != known
+    for name in ("round", "site", "coalition", "split", "case", "label"):
+        changed = [replace(rows[0], **{name: 9 if name == "round" else "other"}), rows[1]]
+        assert digest_of_rows(map(vars, changed)) != known
 
 
 def test_every_quantity_is_described():

@@ -26,10 +26,10 @@ def test_key_and_certificate_belong_together(keys, key, certificate):
         Signer(keys / f"{key}.key", keys / f"{certificate}.crt")
 
 
-def test_same_record_gets_the_same_signature(keys, tmp_path):
+def test_same_record_of_a_chain_gets_the_same_signature(keys, tmp_path):
     signer = Signer(keys / "server.key", keys / "server.crt")
     for name in ("one", "two"):
-        Ledger(tmp_path / name, signer).append({"round": 0})
+        Ledger(tmp_path / name, signer, chain="c").append({"round": 0})
     assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
     assert len(verified_records(tmp_path / "one", read_certificate(keys / "server.crt"))) == 1
 

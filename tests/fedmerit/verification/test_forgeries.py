@@ -1,5 +1,6 @@
 """Keys that ``deploy init`` made, and what is done with them, or to a run, to make it say something else."""
 
+import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -8,18 +9,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import torch
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
-from signed_runs import closed_anew, lines_of, log_of, rewritten, run_signed
+from signed_runs import closed_anew, lines_of, log_of, rewritten, rows_anew, run_signed
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
 from fedmerit.records.certificates import Trust
-from fedmerit.records.closing import CLOSING
+from fedmerit.records.closing import CLOSING, close
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.signing import CERTIFICATE, Signer
+from fedmerit.training.overlaps import COUNTS
 from fedmerit.verification.verify import verify_run
 
 SITES, SERVER, ADMIN, ROUNDS = ("site1", "site2", "site3"), "fl.example.org", "admin@example.org", 3
@@ -95,9 +99,14 @@ def weighed_results(run: Path) -> None:
 
 def forged(run: Path, signer: Signer | None, change: Callable[[list[dict]], object] = weigh) -> None:
     """A run that says something else, whole in itself: ledger, results, closing record and certificate."""
-    rewritten(run / "ledger.jsonl", change, signer)
     if change is weigh:
         weighed_results(run)
+
+    def changed(lines: list[dict]) -> None:
+        change(lines)
+        rows_anew(run, lines)
+
+    rewritten(run / "ledger.jsonl", changed, signer)
     (run / CERTIFICATE).unlink()
     if signer:
         signer.publish(run)
@@ -237,6 +246,37 @@ def test_server_that_told_two_sites_two_stories_is_found_and_convicted(run, keys
         verify_run(run, logs(run), keys.trust)
 
 
+def test_site_that_writes_down_an_earlier_record_for_a_round_convicts_nobody_but_itself(run, keys):
+    """With the hash and the signature that the server had given it of round 0, and with those of another run."""
+    own = lines_of(run / "ledger.jsonl")[0]
+    path = log_of(run, "site3")
+
+    def lie(head: str, signature: str) -> None:
+        said = {"ledger": head, "vouched": signature}
+        rewritten(path, lambda lines: [one.update(said) for one in lines if one["round"] == 2], keys.signer("site3"))
+        closed_anew(run, keys.signer(SERVER))
+
+    lie(own["hash"], own["signature"])
+    for given in (logs(run), [path]):
+        with pytest.raises(
+            BadInput, match="it is the ledger's record of round 0, that site3's log has for another"
+        ) as it:
+            verify_run(run, given, keys.trust)
+        assert "keeps two ledgers" not in str(it.value)
+    other = Ledger(run.parent / "of another run", keys.signer(SERVER))
+    for round in (0, 1):
+        other.append({"round": round})
+    lie(other.last["hash"], other.last["signature"])
+    with pytest.raises(BadInput, match="the server signed both, of two chains: one log is of another run, or it keeps"):
+        verify_run(run, logs(run), keys.trust)
+
+
+def test_rollback_is_told_to_be_the_servers_where_it_signed_both(run, keys):
+    forged(run, keys.signer(SERVER))
+    with pytest.raises(BadInput, match=r"line 2, has \w+; the server signed that$"):
+        verify_run(run, [log_of(run, "site1")], keys.trust)
+
+
 # Of sites' logs
 
 
@@ -265,6 +305,25 @@ def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
     with pytest.raises(BadInput, match="lacks the record that site2 ended the run with"):
         verify_run(run, [path], keys.trust)
+
+
+def test_heads_without_the_servers_signature_are_said_to_be_open(run, keys):
+    for site in SITES:
+        rewritten(log_of(run, site), lambda lines: [one.pop("vouched", None) for one in lines], keys.signer(site))
+    closed_anew(run, keys.signer(SERVER))
+    (told,) = verify_run(run, logs(run), keys.trust).not_shown
+    assert told == ("that the server said what the logs of site1, site2, site3 have of it: its signature is not there")
+
+
+def test_log_whose_end_the_closing_record_does_not_have_is_said_to_be_open(run, keys):
+    close(run, Ledger(run / "ledger.jsonl").last_hash, {}, keys.signer(SERVER))
+    path = log_of(run, "site2")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
+    assert verify_run(run, logs(run), keys.trust).not_shown == (
+        "that the logs of site1, site2, site3 are whole: closing.json does not say how they ended",
+        "that validation measurements of site2 in round 3 are its own: its log has none",
+        "that testing measurements of site2 in round 2 are its own: its log has none",
+    )
 
 
 # Results and models
@@ -351,6 +410,117 @@ def test_dice_that_is_not_of_its_voxels_is_found(run, keys):
         verify_run(run, trust=keys.trust)
 
 
+def edited(run: Path, signer: Signer, change: Callable[[dict[str, str]], list[dict[str, str]]]) -> None:
+    """results.csv with rows in the place of each, and the run closed anew."""
+    path = run / "results.csv"
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(one for row in rows for one in change(row))
+    closed_anew(run, signer)
+
+
+def without_voxels(row: dict[str, str]) -> list[dict[str, str]]:
+    if (row["split"], row["site"]) != ("testing", "site1"):
+        return [row]
+    return [row | {"value": "0.99"}] if row["quantity"] == "dice" else [] if row["quantity"] in COUNTS else [row]
+
+
+def doubled(quantity: str, split: str) -> Callable[[dict[str, str]], list[dict[str, str]]]:
+    return lambda row: (
+        [row | {"value": "0.99"}, row]
+        if (row["quantity"], row["split"], row["site"]) == (quantity, split, "site1")
+        else [row]
+    )
+
+
+def replaced(quantity: str, value: str) -> Callable[[dict[str, str]], list[dict[str, str]]]:
+    return lambda row: [row | {"value": value} if row["quantity"] == quantity and not row["split"] else row]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without_voxels, "site1 in round 2, testing case 0+, .*: lacks true_positives, false_positives, false_neg"),
+        (doubled("dice", "testing"), r"has dice of site1 in round 2, testing case 0+, \w+ twice"),
+        (doubled("weight", ""), "has weight of site1 in round 0 twice"),
+        (replaced("reputation", "0.01"), "rows of round 0 are not those that the ledger has a digest of"),
+        (replaced("train_loss", "0.01"), "rows of round 0 are not those that the ledger has a digest of"),
+        (replaced("repeated", "1"), "repeated of site1 in round 0 is 1.0, the ledger has 0.0"),
+        (lambda row: [] if row["split"] == "validation" and row["round"] == "1" else [row], "validation dice of site1"),
+    ],
+)
+def test_results_that_the_server_edits_and_closes_anew_contradict_its_ledger(run, keys, change, words):
+    edited(run, keys.signer(SERVER), change)
+    with pytest.raises(BadInput, match=words):
+        verify_run(run, trust=keys.trust)
+
+
+def test_test_measurements_that_are_left_out_are_told_where_the_site_answered(run, keys):
+    edited(run, keys.signer(SERVER), lambda row: [] if (row["split"], row["site"]) == ("testing", "site1") else [row])
+    (told,) = verify_run(run, logs(run), keys.trust).not_shown
+    assert told == "why testing measurements of site1 in round 2 are not in results.csv: by its log it answered"
+
+
+def test_results_that_are_gone_are_missed(run, keys):
+    (run / "results.csv").unlink()
+    closed_anew(run, keys.signer(SERVER))
+    with pytest.raises(BadInput, match=r"results\.csv: file not found; every run that came to its end has one"):
+        verify_run(run, trust=keys.trust)
+
+
+@pytest.mark.parametrize("of_before", [False, True])
+def test_final_model_swapped_by_the_server_is_found(run, keys, of_before):
+    if of_before:  # its ledger has a digest of the trained numbers alone
+        rewritten(run / "ledger.jsonl", lambda lines: lines[-1].pop("saved"), keys.signer(SERVER))
+    path = run / "models/global.pt"
+    state = torch.load(path, weights_only=True)
+    next(iter(state.values())).add_(1)
+    torch.save(state, path)
+    closed_anew(run, keys.signer(SERVER))
+    with pytest.raises(BadInput, match=r"global\.pt: is not the model (that|of line 3 of) .*it was swapped or changed"):
+        verify_run(run, trust=keys.trust)
+
+
+# Ledgers that are chained well and say what no ledger says
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda one: one.update(weights=[1]), r"weights is \[1\], expected an object, in it by name a number"),
+        (lambda one: one.update(of="x"), "of is 'x', expected a whole number"),
+        (lambda one: one.update(of=float("inf")), "of is inf, expected a whole number"),
+        (lambda one: one.pop("participants"), "lacks participants, expected a list, in it a text"),
+    ],
+)
+def test_malformed_ledger_is_named(fedmerit, run, keys, change, words):
+    rewritten(run / "ledger.jsonl", lambda lines: [change(one) for one in lines], keys.signer(SERVER))
+    closed_anew(run, keys.signer(SERVER))
+    with pytest.raises(BadInput, match=rf"ledger\.jsonl, line 1: not the record of a round: {words}"):
+        verify_run(run, logs(run), keys.trust)
+    assert fedmerit("verify", run).exit_code == 2
+
+
+def test_json_that_is_too_deep_is_named(run):
+    deep = "[" * 200_000
+    for name, words in (
+        (CLOSING, "not readable as JSON"),
+        ("ledger.jsonl", "line 1: not a"),
+    ):
+        whole = (run / name).read_text()
+        (run / name).write_text(deep + "\n")
+        with pytest.raises(BadInput, match=words):
+            verify_run(run)
+        (run / name).write_text(whole)
+    nested = json.loads("[" * 400 + "]" * 400)
+    rewritten(run / "ledger.jsonl", lambda lines: lines[0].update(weights=nested))
+    with pytest.raises(BadInput, match=r"line 1: not the record of a round: weights is \[\[\["):
+        verify_run(run)
+
+
 # Runs of before
 
 
@@ -358,6 +528,7 @@ def test_run_of_an_earlier_version_is_verified_as_far_as_it_goes(run, keys):
     def of_before(lines: list[dict]) -> None:
         for line in lines:
             line.pop("of")
+            line.pop("rows")
 
     rewritten(run / "ledger.jsonl", of_before, keys.signer(SERVER))
     (run / CLOSING).unlink()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import ResultsFile, Row, read_results
+from fedmerit.records.results import ResultsFile, Row, digest_of_rows, read_results
 from fedmerit.training.overlaps import Overlap
-from fedmerit.verification.result_tables import compare_answers, compare_tables, overlaps_of
+from fedmerit.verification.result_tables import compare_answers, compare_tables, overlaps_of, read_tables
 
 CASES = {"0": (3, 1, 1, 0.75), "1": (1, 0, 2, 0.5)}
 RECORDS = [
@@ -54,8 +54,16 @@ def written(tmp_path):
     return write
 
 
+def compare(run, records):
+    compare_tables(run, records, read_tables(run))
+
+
+def answers(run, log, taken):
+    return compare_answers(run, 2, log, taken, read_tables(run))
+
+
 def test_tables_that_agree(written):
-    compare_tables(written(ROWS), RECORDS)
+    compare(written(ROWS), RECORDS)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +72,7 @@ def test_tables_that_agree(written):
         ([row(0, "A", "weight", 0.26), *ROWS[1:]], RECORDS, "weight of A in round 0 is 0.26, the ledger has 0.25"),
         (ROWS[1:], RECORDS, "weight of A in round 0 is None, the ledger has 0.25"),
         (
-            [*ROWS, row(0, "A", "contribution", 0.1)],
+            [*(one for one in ROWS if one.quantity != "contribution"), row(0, "A", "contribution", 0.1)],
             RECORDS,
             "contribution of A in round 0 is 0.1, the ledger has None",
         ),
@@ -77,7 +85,7 @@ def test_tables_that_agree(written):
 def test_a_table_that_says_something_else_is_found(written, rows, records, words):
     run = written(rows)
     with pytest.raises(BadInput) as found:
-        compare_tables(run, records)
+        compare(run, records)
     assert str(found.value).startswith(f"{run / 'results.csv'}: {words}")
 
 
@@ -89,6 +97,36 @@ def test_counts_are_read_by_round_split_and_site(written):
         (0, "validation", "A"): [Overlap("0", "disc", 3, 1, 1), Overlap("1", "disc", 1, 0, 2)],
         (1, "testing", "B"): [Overlap("0", "disc", 0, 0, 0)],
     }
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (row(0, "A", "weight", 0.9), "has weight of A in round 0 twice; expected one row of each"),
+        (
+            row(0, "A", "dice", 0.99, split="validation", case="0", label="disc"),
+            "has dice of A in round 0, validation case 0, disc twice",
+        ),
+        (
+            Row("run", "fedavg", 0, 0, "C", "weight", 0.0),
+            "holds rows of method fedavg and fedce, expected those of one",
+        ),
+        (Row("run", "fedce", 1, 0, "C", "weight", 0.0), "holds rows of seed 0 and 1, expected those of one run"),
+    ],
+)
+def test_what_stands_there_twice_or_is_of_another_run_is_named(written, more, words):
+    run = written([*ROWS, more])
+    with pytest.raises(BadInput) as found:
+        read_tables(run)
+    assert str(found.value).startswith(f"{run / 'results.csv'}: {words}")
+
+
+@pytest.mark.parametrize("split", ["validation", "testing", "testing_best"])
+@pytest.mark.parametrize("gone", ["dice", "true_positives", "false_negatives"])
+def test_dice_without_its_voxels_is_named(written, split, gone):
+    rows = [row for row in measured(1, "A", split) if row.quantity != gone]
+    with pytest.raises(BadInput, match=rf"A in round 1, {split} case 0, disc: lacks {gone}; expected dice and the vox"):
+        overlaps_of(read_results(written(rows)), Path("results.csv"))
 
 
 @pytest.mark.parametrize("case", [(3, 1, 1, 0.76), (3, 1, 1, None), (0, 0, 0, 1.0)])
@@ -137,10 +175,31 @@ OF_ROUNDS = [
 
 def test_a_sites_own_measurements_are_counted(written, own_log):
     run = written(OF_ROUNDS)
-    assert compare_answers(run, 2, own_log("A", *OWN), taken=[0, 1]) == 4
-    assert compare_answers(run, 2, own_log("A", *OWN), taken=[1]) == 3
-    assert compare_answers(run, 2, own_log("A", *OWN[:1]), taken=[0, 1]) == 1  # the log is silent on the others
-    assert compare_answers(run, 2, own_log("B", *OWN), taken=[0, 1]) == 0
+    assert answers(run, own_log("A", *OWN), [0, 1]) == (4, [])
+    assert answers(run, own_log("A", *OWN), [1]) == (3, [])
+    assert answers(run, own_log("B", *OWN), []) == (
+        0,
+        [f"why {what} of B in round {round} are not in results.csv: by its log it answered" for what, round in FINALLY],
+    )
+
+
+FINALLY = (("validation measurements", 2), ("testing measurements", 1))
+
+
+def test_what_one_is_silent_on_is_told(written, own_log):
+    run = written(OF_ROUNDS)
+    silent = [f"that {what} of A in round {round} are its own: its log has none" for what, round in FINALLY]
+    assert answers(run, own_log("A", *OWN[:2]), [0, 1]) == (2, silent)
+    of_before = own_log("A", {"work": "train", "round": 0})
+    assert answers(run, of_before, [0, 1]) == (0, ["that measurements of A are its own: its log has none"])
+
+
+def test_measurements_of_a_round_that_are_left_out_are_found(written, own_log):
+    run = written([row for row in OF_ROUNDS if row.round])
+    with pytest.raises(
+        BadInput, match=r"results\.csv: lacks validation measurements of A in round 0; A\.jsonl has what"
+    ):
+        answers(run, own_log("A", *OWN), [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -153,4 +212,98 @@ def test_a_sites_own_measurements_are_counted(written, own_log):
 def test_measurements_that_the_site_did_not_answer_are_found(written, own_log, place, told, words):
     entries = [told if number == place else entry for number, entry in enumerate(OWN)]
     with pytest.raises(BadInput, match=rf"results\.csv: {words} are not what it answered, by A\.jsonl"):
-        compare_answers(written(OF_ROUNDS), 2, own_log("A", *entries), taken=[0, 1])
+        answers(written(OF_ROUNDS), own_log("A", *entries), [0, 1])
+
+
+# What else a record has
+
+GUARDED = {
+    "round": 0,
+    "participants": ["A", "B"],
+    "rejected": {"C": "asleep", "(a stranger)": "not asked"},
+    "flagged": ["B"],
+    "updates": {"A": "u", "B": "u"},
+    "weights": {"A": 0.5, "B": 0.5},
+    "guard": {
+        "bounds": {"clipped": {"A": 0.123457}, "counted_images": {"B": 7.0}},
+        "signs": {"B": ["length", "staleness"]},
+        "verdicts": ["B"],
+        "enrolled": {"A": {"cases": {"validation": 2, "testing": 1}, "slices": {"training": 9}}},
+    },
+}
+SEEN = {
+    "A": {"clipped": 0.1234567, "signs": 0, "verdict": 0, "flagged": 0, "num_samples": 9, "counted_images": 9},
+    "B": {"clipped": 1, "signs": 3, "verdict": 1, "flagged": 1, "num_samples": 8, "counted_images": 7},
+}
+
+
+def guarded(change=None, record=GUARDED):
+    """Rows of `GUARDED`, and it; ``change`` by site and quantity, None: gone."""
+    whole = {(site, name): value for site, those in SEEN.items() for name, value in those.items()}
+    whole |= {(site, name): value for site in SEEN for name, value in {"weight": 0.5, "repeated": 1}.items()}
+    whole |= {("C", "rejected"): 1, ("C", "weight"): 0} | (change or {})
+    rows = [row(0, site, name, value) for (site, name), value in whole.items() if value is not None]
+    return [*rows, *measured(0, "A", "validation")], [record | {"validation_dice": {"A": 0.625}}]
+
+
+def test_all_that_a_record_has_is_compared(written):
+    rows, records = guarded()
+    compare(written(rows), records)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({("B", "verdict"): 0}, "verdict of B in round 0 is 0.0, the ledger has 1.0"),
+        ({("A", "verdict"): 1}, "verdict of A in round 0 is 1.0, the ledger has 0.0"),
+        ({("A", "verdict"): None}, "verdict of A in round 0 is None, the ledger has 0.0"),
+        ({("B", "signs"): 1}, "signs of B in round 0 is 1.0, the ledger has 2 that last"),
+        ({("B", "signs"): None}, "signs of B in round 0 is None, the ledger has 2 that last"),
+        ({("A", "clipped"): 0.2}, "clipped of A in round 0 is 0.2, the ledger has 0.123457"),
+        ({("A", "clipped"): None}, "clipped of A in round 0 is None, the ledger has 0.123457"),
+        ({("B", "clipped"): 0.5}, "clipped of B in round 0 is 0.5, the ledger has no such bound"),
+        ({("B", "part"): 0.5}, "part of B in round 0 is 0.5, the ledger has no such bound"),
+        ({("B", "counted_images"): 8}, "counted_images of B in round 0 is 8.0, the ledger has 7.0"),
+        ({("B", "flagged"): 0}, "flagged of B in round 0 is 0.0, the ledger has 1.0"),
+        ({("A", "flagged"): 1}, "flagged of A in round 0 is 1.0, the ledger has 0.0"),
+        ({("B", "repeated"): 0}, "repeated of B in round 0 is 0.0, the ledger has 1.0"),
+        ({("A", "num_samples"): 90}, "num_samples of A in round 0 is 90.0, the ledger has 9"),
+        ({("C", "rejected"): None}, "rejected of C in round 0 is None, the ledger has 1.0"),
+        ({("B", "rejected"): 1}, "rejected of B in round 0 is 1.0, the ledger has None"),
+    ],
+)
+def test_what_a_table_says_of_a_site_otherwise_than_its_record_is_found(written, change, words):
+    rows, records = guarded(change)
+    run = written(rows)
+    with pytest.raises(BadInput) as found:
+        compare(run, records)
+    assert str(found.value) == f"{run / 'results.csv'}: {words}"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (measured(0, "B", "validation"), "has a mean validation dice of B in round 0, which the ledger has not"),
+        ([row(0, "C", "contribution", 0.5)], "has a contribution of C in round 0, which the ledger has not"),
+        (measured(0, "A", "testing"), "has 2 testing cases of A in round 0; it enrolled 1, as the ledger has it"),
+    ],
+)
+def test_what_is_put_in_is_found(written, more, words):
+    rows, records = guarded()
+    with pytest.raises(BadInput, match=words):
+        compare(written([*rows, *more]), [records[0] | {"contributions": {}}])
+
+
+def test_rows_of_a_round_are_those_that_the_ledger_has_a_digest_of(written):
+    rows = [*guarded()[0], row(0, "A", "reputation", 0.25), row(0, "A", "agreement", 0.5, coalition="B")]
+    records = [guarded()[1][0] | {"rows": digest_of_rows(map(vars, rows))}]
+    later = [*measured(0, "A", "testing", {"0": CASES["0"]}), *measured(1, "A", "validation")]  # once rounds are over
+    machines = [row(0, "A", "seconds", 3.0)]
+    path = written([*rows, *later, *machines]) / "results.csv"
+    compare(path.parent, records)
+    whole = path.read_text()
+    for one, other in (("reputation,0.25", "reputation,0.26"), ("A,B,,,,agreement,0.5\n", "A,B,,,,agreement,0.6\n")):
+        assert one in whole
+        path.write_text(whole.replace(one, other))
+        with pytest.raises(BadInput, match="rows of round 0 are not those that the ledger has a digest of"):
+            compare(path.parent, records)

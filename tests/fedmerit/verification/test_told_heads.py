@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.verification.told_heads import require_one_story, require_told
+from fedmerit.records.ledger import Sealed, signed_text
+from fedmerit.verification.told_heads import not_vouched, require_one_story, require_told
 
 LEDGER, GENESIS = Path("ledger.jsonl"), "0" * 64
 RECORDS = [{"round": 0, "hash": "h0"}, {"round": 1, "hash": "h1"}]
@@ -38,34 +39,88 @@ def test_a_ledger_that_is_not_the_one_told_of_is_found(own_log, entry, words):
     assert str(found.value).startswith(f"A.jsonl, line 6: {words}")
 
 
+def vouched(server, round, head, chain="c"):
+    """What the server says as a round begins: its record of the round before."""
+    return str(Sealed(chain, server.sign(signed_text(chain, round - 1, head))))
+
+
 def test_what_stands_for_the_servers_signature_has_to_be_it(own_log, server):
-    signed = told(1, "h0", vouched=server.sign("h0"))
-    require_told(LEDGER, RECORDS, own_log("A", told(0, GENESIS), signed), server.certificate)
-    forged = signed | {"vouched": server.sign("h1")}
-    require_told(LEDGER, RECORDS, own_log("A", forged), None)  # without the server's certificate nobody can tell
-    with pytest.raises(BadInput, match="line 1: what it has for the server's signature is none of the server's"):
-        require_told(LEDGER, RECORDS, own_log("A", forged), server.certificate)
+    signed = told(1, "h0", vouched=vouched(server, 1, "h0"))
+    of_before = told(1, "h0", vouched=server.sign("h0"))  # the form of earlier versions
+    for entry in (signed, of_before):
+        require_told(LEDGER, RECORDS, own_log("A", told(0, GENESIS), entry), server.certificate)
+    for forged in (vouched(server, 1, "h1"), vouched(server, 2, "h0"), server.sign("h1")):
+        log = own_log("A", signed | {"vouched": forged})
+        require_told(LEDGER, RECORDS, log, None)  # without the server's certificate nobody can tell
+        with pytest.raises(BadInput, match="line 1: what it has for the server's signature is none of the server's"):
+            require_told(LEDGER, RECORDS, log, server.certificate)
 
 
 @pytest.mark.parametrize(
-    ("signed", "whose"),
+    ("head", "seal", "words"),
     [
-        (("h0", "x"), "the server signed both: it keeps two ledgers"),
-        (("h0",), "the server signed one of them alone; the other log was changed, or the server did not sign"),
-        ((), "neither is signed by the server: it keeps two ledgers, or a log was changed"),
+        ("x", (2, "c"), "; the server signed that"),
+        ("x", (2, "other"), "; the server signed that of another chain, or run"),
+        ("x", None, "; the server did not sign that for round 2"),
+        (
+            "h0",
+            (1, "c"),
+            "; the server did not sign that for round 2; it is the ledger's record of round 0, that A's log",
+        ),
     ],
 )
-def test_two_stories_are_told_with_who_signed_them(own_log, server, signed, whose):
-    stories = [
-        told(1, ledger, vouched=server.sign(ledger)) if ledger in signed else told(1, ledger) for ledger in ("h0", "x")
-    ]
-    logs = [own_log("A", told(0, GENESIS), stories[0]), own_log("B", told(0, GENESIS), told(2, "h1"), stories[1])]
+def test_whose_a_head_is_that_the_ledger_has_not_is_told(own_log, server, head, seal, words):
+    more = {"vouched": vouched(server, seal[0], head, seal[1])} if seal else {}
+    records = [record | {"signature": "c:00"} for record in RECORDS]
     with pytest.raises(BadInput) as found:
-        require_one_story(logs, server.certificate)
-    assert str(found.value) == (
-        "two stories of round 1: A.jsonl, line 2, was told that the ledger ended with h0; "
-        f"B.jsonl, line 3, with x; {whose}"
+        require_told(LEDGER, records, own_log("A", told(2, head, **more)), server.certificate)
+    assert f"ledger.jsonl, line 2, has h1{words}" in str(found.value)
+
+
+BOTH, ONE = "the server signed both", "the server signed one of them alone"
+FOR_ANOTHER = "it is the ledger's record of round 0, that B's log has for another"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "whose"),
+    [
+        (("h1", 2, "c"), ("x", 2, "c"), f"{BOTH}: it keeps two ledgers"),
+        (("h1", 2, "c"), ("x", 2, "d"), f"{BOTH}, of two chains: one log is of another run, or it keeps two ledgers"),
+        (
+            ("h1", 2, "c"),
+            ("x", 1, "c"),
+            f"{ONE}, not that in B.jsonl, line 2: that log was changed, or the server told",
+        ),
+        (
+            ("h1", 2, "c"),
+            ("h0", 1, "c"),
+            f"{ONE}, not that in B.jsonl, line 2: that log was changed, or the server told",
+        ),
+        (("h1", 2, "c"), ("h0", 1, "c"), FOR_ANOTHER),  # by the signature that the server gave it of round 0
+        (("h1", 0, ""), ("h0", 0, ""), FOR_ANOTHER),  # likewise, as earlier versions signed
+        (("h1", 0, ""), ("x", 0, ""), f"{BOTH}, in the form of earlier versions, which names no round"),
+        (("h1", 0, ""), ("x", None, None), f"{ONE}; the other log was changed, or the server did not sign"),
+        (("h1", None, None), ("x", None, None), "neither is signed by the server: it keeps two ledgers, or a log was"),
+    ],
+)
+def test_two_stories_are_told_with_whose_fault_they_are(own_log, server, first, second, whose):
+    logs = []
+    for site, (head, round, chain) in {"A": first, "B": second}.items():
+        more = {} if chain is None else {"vouched": vouched(server, round, head, chain) if chain else server.sign(head)}
+        logs.append(own_log(site, told(0, GENESIS), told(2, head, **more)))
+    with pytest.raises(BadInput) as found:
+        require_one_story(logs, server.certificate, RECORDS)
+    assert str(found.value).startswith(
+        f"two stories of round 2: A.jsonl, line 2, was told that the ledger ended with {first[0]}; B.jsonl, line 2, "
     )
+    assert whose in str(found.value)
+    with pytest.raises(BadInput, match=r"neither is signed by the server|it is the ledger's record of round 0"):
+        require_one_story(logs, None, RECORDS)
+
+
+def test_sites_whose_logs_lack_the_servers_signature_are_named(own_log):
+    signed = [told(0, GENESIS), told(1, "h0", vouched="s"), {"work": "lend", "round": 1, "peer": "B"}]
+    assert not_vouched([own_log("A", *signed), own_log("B", *HONEST)]) == ["B"]
 
 
 def test_one_site_told_two_stories_is_enough(own_log):

@@ -18,6 +18,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.memory import Memory
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import digest_of_peer
+from fedmerit.methods.registry import METHODS
 from fedmerit.records.certificates import Trust
 from fedmerit.records.closing import CLOSING
 from fedmerit.records.ledger import GENESIS
@@ -79,6 +80,61 @@ def test_local_run_is_not_signed_and_its_sites_agree_all_the_same(fedmerit, trai
     result = fedmerit("verify", run, "--certificate", run / "run.json")
     assert result.exit_code == 2
     assert "line 1: it is not signed" in result.stderr
+
+
+UNSIGNED = "that the logs of site1, site2, site3 are theirs: they are not signed"
+NAMES = ("site1", "site2", "site3")
+OF_SITES = "are: models of sites, of which the ledger has no digest"
+OWN_MODELS = f"what models/site1.pt, models/site2.pt, models/site3.pt {OF_SITES}"
+OTHERS_TESTED = "that site1, site2, site3 tested the final models: by their logs it was others, such as their own"
+PEERS = ("warmup=1", "R=2", "exchange=peer", "warmup_by=own")
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "cffl" else pytest.mark.slow) for name in METHODS]
+)
+def test_honest_run_of_every_method_agrees_with_all_its_logs(two_rounds, method):
+    run = two_rounds(method)
+    found = verify_run(run, logs_of(run))
+    assert found.updates == dict.fromkeys(NAMES, 2)
+    assert found.answers == dict.fromkeys(NAMES, 4)
+    untold = (OWN_MODELS, OTHERS_TESTED) if method == "ditto" else ()
+    assert found.not_shown == (UNSIGNED, *untold)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "untold"),
+    [
+        ((), {"method": "fedce", "guard": "on"}, ()),
+        (PEERS, {"method": "cycle"}, (OWN_MODELS,)),
+        *(
+            pytest.param(*kind, marks=pytest.mark.slow)
+            for kind in (
+                ((), {"method": "fedavg", "guard": "on", "engine": "sim"}, ()),
+                (("last_round=own",), {"method": "fedavg"}, ()),
+                (("statistics=recalibrated", "architecture=unet"), {"method": "fedavg", "guard": "on"}, ()),
+                (("finish=own",), {"method": "fedavg"}, (OWN_MODELS.replace("models/site", "models/finished/site"),)),
+                (("validate_trained=true",), {"method": "fedavg"}, ()),
+                ((), {"method": "fedavg", "privacy": "percentile"}, ()),
+                ((), {"method": "fedavg", "guard": "on", "values": "in_run"}, ()),
+            )
+        ),
+    ],
+)
+def test_honest_run_of_every_kind_agrees_with_all_its_logs(trained, settings, changes, untold):
+    run = trained(*settings, **changes)
+    found = verify_run(run, logs_of(run))
+    assert found.answers == dict.fromkeys(NAMES, ROUNDS + 2)
+    assert found.not_shown == (UNSIGNED, *untold)
+
+
+def test_honest_encrypted_run_agrees_with_all_its_logs(trained):
+    pytest.importorskip("tenseal")
+    run = trained(method="fedavg", privacy="he")
+    assert verify_run(run, logs_of(run)).not_shown == (
+        UNSIGNED,
+        f"what models/global.pt {OF_SITES}",
+    )
 
 
 def test_a_run_json_that_says_nothing_does_not_pass_for_one_of_an_engine_that_signs_nothing(trained, tmp_path):

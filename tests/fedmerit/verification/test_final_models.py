@@ -1,0 +1,120 @@
+"""Models of a run beside its ledger's digests: those of new runs to the last tensor, earlier ones what was trained."""
+
+import io
+import json
+import shutil
+
+import pytest
+import torch
+from signed_runs import closed_anew, rewritten
+
+from fedmerit import flat
+from fedmerit.configuration.run import Network
+from fedmerit.errors import BadInput
+from fedmerit.training.networks import ARCHITECTURES, initial_network
+from fedmerit.verification.final_models import KNOWN, trained
+from fedmerit.verification.verify import verify_run
+
+STATISTICS = "running_mean"
+
+
+@pytest.mark.parametrize("patch", [(), (16, 64, 64)], ids=["slices", "volumes"])
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_what_is_trained_of_known_networks_is_told_from_their_files(architecture, patch):
+    sizes = {"swinunetr": {"width": 12}, "basicunet": {"depth": 5}}.get(architecture, {"depth": 3})
+    network = initial_network(
+        Network(in_channels=1, labels=("disc",), architecture=architecture, patch=patch, **sizes), 0
+    )
+    file = io.BytesIO()
+    torch.save(network.state_dict(), file)
+    file.seek(0)
+    found = torch.cat([one.reshape(-1) for one in trained(torch.load(file, weights_only=True))])
+    assert torch.equal(found, flat.get_parameters(network))
+    assert set(KNOWN) == set(ARCHITECTURES)
+
+
+@pytest.fixture(params=["fedavg", "standalone", "fedbn"])
+def run(request, trained, tmp_path):
+    """A copy of a run with one model for all, or one of each site, or one with statistics of each site's own."""
+    return shutil.copytree(trained("architecture=unet", method=request.param), tmp_path / "run")
+
+
+def of_before(run):
+    """As if an earlier version had written the ledger."""
+    rewritten(run / "ledger.jsonl", lambda lines: [one.pop(name, None) for one in lines for name in ("saved", "rows")])
+    shutil.rmtree(run / "sites")
+    closed_anew(run)
+
+
+def changed(path, which):
+    """Another number in the first tensor of a model whose name ends so."""
+    state = torch.load(path, weights_only=True)
+    next(one for name, one in state.items() if name.endswith(which)).view(-1)[0] += 1
+    torch.save(state, path)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("best", [False, True])
+def test_a_model_that_was_swapped_is_found(run, before, best):
+    if before:
+        of_before(run)
+    folder = run / "models/best" if best else run / "models"
+    if not folder.exists():
+        pytest.skip("the last round was the best")
+    verify_run(run)
+    path = sorted(folder.glob("*.pt"))[-1]
+    changed(path, "weight")
+    closed_anew(run)
+    with pytest.raises(BadInput, match=r"\.pt: is not .* it was swapped or changed: take the model from a site"):
+        verify_run(run)
+
+
+def test_statistics_are_part_of_a_model_in_new_runs_alone(run):
+    path = sorted((run / "models").glob("*.pt"))[0]
+    changed(path, STATISTICS)
+    closed_anew(run)
+    with pytest.raises(BadInput, match=rf"{path.name}: is not the model that .* has a digest of"):
+        verify_run(run)
+    of_before(run)
+    verify_run(run)
+
+
+def test_a_model_that_is_gone_is_missed(run):
+    path = sorted((run / "models").glob("*.pt"))[0]
+    path.unlink()
+    closed_anew(run)
+    with pytest.raises(BadInput, match=rf"{path.name}: is missing; .*ledger\.jsonl, line \d has a digest of it"):
+        verify_run(run)
+    of_before(run)
+    assert "does not hold those of all sites" in " ".join(verify_run(run).not_shown)
+
+
+def test_what_is_put_beside_them_is_said_to_be_unknown(run):
+    torch.save({}, run / "models/other.pt")
+    closed_anew(run)
+    assert "what models/other.pt are: models of sites" in " ".join(verify_run(run).not_shown)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no model", {"a": 1}, {"a": torch.zeros(1).expand(1 << 40)}, {"a": torch.zeros(1, dtype=torch.bfloat16)}],
+)
+def test_what_is_no_model_is_named(run, content):
+    path = sorted((run / "models").glob("*.pt"))[0]
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    closed_anew(run)
+    with pytest.raises(BadInput, match=rf"{path.name}: not (readable as a model|the state_dict of a network)"):
+        verify_run(run)
+
+
+def test_of_networks_of_others_and_of_models_that_the_server_never_saw_it_is_said_that_it_is_not_known(run):
+    of_before(run)
+    changed(sorted((run / "models").glob("*.pt"))[-1], "weight")
+    for file, change, words in (
+        ("models/model.json", {"architecture": "FlexibleUNet"}, "which numbers of such a network are trained"),
+        ("run.json", {"privacy": ["he"]}, "whose digests are of what the server saw: not the models"),
+    ):
+        path = run / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        closed_anew(run)
+        assert words in " ".join(verify_run(run).not_shown)

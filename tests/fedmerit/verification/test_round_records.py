@@ -1,0 +1,67 @@
+"""A ledger's records are those of the rounds, one after the other; what else somebody chained is named."""
+
+import math
+
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit.records.ledger import Ledger
+from fedmerit.verification.round_records import read_ledger
+
+RECORD = {
+    "round": 0,
+    "of": 2,
+    "participants": ["A"],
+    "began": {"A": "b"},
+    "updates": {"A": "u"},
+    "weights": {"A": 1.0},
+    "contributions": {"A": None},
+}
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """Writes one of these records."""
+
+    def write(*records):
+        for record in records:
+            Ledger(tmp_path / "ledger.jsonl").append(record)
+        return tmp_path / "ledger.jsonl"
+
+    return write
+
+
+def test_rounds_are_read(ledger):
+    more = {"round": 1, "guard": {"enrolled": {}}, "rows": "r", "saved": {}, "validation_dice": {"A": 0.5}}
+    assert [record["round"] for record in read_ledger(ledger(RECORD, RECORD | more))] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weights": [1]}, "not the record of a round: weights is [1], expected an object, in it by name a number"),
+        ({"of": "x"}, "not the record of a round: of is 'x', expected a whole number, 0 or more"),
+        ({"of": math.inf}, "not the record of a round: of is inf, expected a whole number"),
+        ({"of": 1}, "is of round 1 of 1, expected more rounds than that"),
+        ({"round": 7}, "is of round 7, expected 1"),
+        ({"participants": "A"}, "not the record of a round: participants is 'A', expected a list, in it a text"),
+        ({"participants": [["A"]]}, "not the record of a round: participants is [['A']], expected a list"),
+        ({"began": {}}, "began lacks A, which has an update"),
+        ({"saved": ["models/global.pt"]}, "not the record of a round: saved is"),
+        ({"guard": {"verdicts": {}}}, "not the record of a round: guard is"),
+        ({"guard": {"bounds": {"clipped": {"A": "1"}}}}, "not the record of a round: guard is"),
+        ({"guard": {"enrolled": {"A": {"cases": 3}}}}, "not the record of a round: guard is"),
+    ],
+)
+def test_what_is_no_record_of_a_round_is_named(ledger, change, words):
+    path = ledger(RECORD, RECORD | {"round": 1} | change)
+    with pytest.raises(BadInput) as found:
+        read_ledger(path)
+    assert str(found.value).startswith(f"{path}, line 2: {words}")
+
+
+@pytest.mark.parametrize("name", ["round", "participants", "began", "updates", "weights", "contributions"])
+def test_what_a_record_lacks_is_named(ledger, name):
+    path = ledger({one: value for one, value in RECORD.items() if one != name})
+    with pytest.raises(BadInput, match=rf"ledger\.jsonl, line 1: not the record of a round: lacks {name}, expected"):
+        read_ledger(path)
