@@ -126,7 +126,8 @@ def whole_or_nothing(out: Path) -> Iterator[None]:
             else:
                 path.unlink(missing_ok=True)
         for path, content in keys.items():  # now that there is room again
-            write_atomically(path, partial(_write, content))
+            if not path.exists() or path.read_bytes() != content:
+                write_atomically(path, partial(_write, content))
         raise
 
 
