@@ -54,16 +54,16 @@ def init(
     add: Annotated[bool, typer.Option("--add", help="Add the sites to the project in --out.")] = False,
 ) -> None:
     """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
-    from fedmerit.flare.deploy.project import PROJECT_FILE, make_project
+    from fedmerit.flare.deploy.project import PROJECT_FILE, make_project, organisations
     from fedmerit.flare.deploy.provision import add_sites
     from fedmerit.flare.deploy.provision import init as write_project
     from fedmerit.records.ciphertexts import require_tenseal
 
-    by_site = _organisations(sites)
+    stated = _stated(sites)
     if add:
         if server is not None or admin or he:
             raise BadInput("--add: adds sites alone; leave out --server, --admin and --he")
-        kits = add_sites(out, by_site)
+        kits = add_sites(out, stated)
     else:
         if server is None:
             raise BadInput("--server: missing; name the host at which the sites reach the server")
@@ -71,22 +71,22 @@ def init(
         if he:
             require_tenseal("--he")
         encryption: dict[str, str] | None = {} if he else None
-        kits = write_project(out, make_project(by_site, server, org, admins, name, _ports(ports), encryption))
+        project = make_project(organisations(stated), server, org, admins, name, _ports(ports), encryption)
+        kits = write_project(out, project)
     _print_kits(kits)
     console.print(f"project: {out / PROJECT_FILE}", soft_wrap=True)
     private = kits[0].path.parents[1] / "state"
     console.print(f"keep to yourself, it holds the keys that make certificates: {private}", soft_wrap=True)
 
 
-def _organisations(sites: str) -> dict[str, str]:
-    from fedmerit.flare.deploy.project import organisation_named_as
-
+def _stated(sites: str) -> dict[str, str]:
+    """Organisation by site; "" of one that states none."""
     found: dict[str, str] = {}
     for part in sites.split(","):
         name, _, own = part.strip().partition(":")
         if not name or name in found:
             raise BadInput(f"--sites {sites}: expected names such as A,B or A:ORG,B:ORG, each once")
-        found[name] = own or organisation_named_as(name)
+        found[name] = own
     return found
 
 

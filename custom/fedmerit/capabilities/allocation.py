@@ -18,6 +18,13 @@ class ImportanceRequest:
 class AllocatesNeurons:
     """The capability."""
 
+    def importance_before(self, round: int) -> tuple[str, int] | None:
+        """Order and images of the `importance_request` before a round, whatever the state; None: there is none.
+
+        A site measures nothing else.
+        """
+        raise NotImplementedError
+
     def importance_request(self, state: Any) -> ImportanceRequest | None:
         """What has to be measured before the next round goes out; None: nothing this time."""
         raise NotImplementedError

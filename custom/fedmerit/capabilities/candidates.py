@@ -24,6 +24,11 @@ class Candidates:
 class EvaluatesCandidates:
     """The capability."""
 
+    @property
+    def loss_bins(self) -> int:
+        """`Candidates.bins` of all that it asks for: a site makes no other histogram of losses."""
+        return 0
+
     def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates | None:
         """What is to be evaluated before `Method.round`, whose arguments these are; None: nothing this time.
 

@@ -54,6 +54,7 @@ from fedmerit.wire.messages import (
     Work,
     rounded,
 )
+from fedmerit.wire.round_order import require_in_turn
 
 log = logging.getLogger(__name__)
 
@@ -204,10 +205,11 @@ class Site:
             self.log.trained(task, memory.received, update)
 
     def _allowed(self, task: WithModels, models: Tensor | Ciphertexts) -> str:
-        """What tells the question of ``task`` from others; `Refused` where the run does not need it answered."""
+        """What tells the question of ``task`` from others; `Refused` where the run needs no answer, or not now."""
         question = question_of(task, models)
         sites = len(self.participants) or MOST_COALITION_SITES
         require_within(task, question, self.config, sites, self.log.asked(task.round), self.caps)
+        require_in_turn(task, self.config.rounds, self.log.latest, self.log.trained_in)
         return question
 
     def give_model(self, receiver: str, round: int) -> PeerModel | None:

@@ -22,7 +22,7 @@ from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Impor
 
 SITE_LOG = "site_log.jsonl"
 GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models
-ASKED = ("work", "split", "models", "question")
+ASKED = ("work", "split", "models", "order", "question")
 REFUSED = "refused"  # that of records of what the server asked for and did not get
 Counts = tuple[str, str, int, int, int]  # case, label, and how many voxels as in `COUNTS`
 
@@ -50,6 +50,18 @@ class SiteLog:
         """What the records of a round say that was asked for: `ASKED`, as far as they have it."""
         self._follow()
         return self._asked.get(round, ())
+
+    @property
+    def latest(self) -> int:
+        """The last round that it answered anything in; -1: none yet."""
+        self._follow()
+        return max(self._asked, default=-1)
+
+    @property
+    def trained_in(self) -> frozenset[int]:
+        """The rounds that it trained in."""
+        self._follow()
+        return frozenset(round for round, of in self._asked.items() if any(one["work"] == TRAIN for one in of))
 
     def _note(self, record: Mapping[str, Any]) -> None:
         if "question" in record:
@@ -81,7 +93,7 @@ class SiteLog:
 
     def measured(self, task: ImportanceTask, question: str) -> None:
         """Write down that neurons were."""
-        asked = {"split": task.split, "models": 1, "question": question}
+        asked = {"split": task.split, "models": 1, "order": task.order, "question": question}
         self._append(EVALUATE, task.round, task.ledger, received=digest(task.model), **asked)
 
     def refused(self, task: Task | Evaluation | ImportanceTask, reason: str) -> None:

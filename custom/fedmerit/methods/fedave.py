@@ -59,7 +59,7 @@ class FedAVE(Method, EvaluatesCandidates):
     )
     alpha: float = parameter(0.95, "memory of the reputation", low=0, high=1)
     beta: float = parameter(1.5, "of the tanh: larger makes quotas more alike", above=0)
-    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1)
+    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1, high=100)
     smoothing: float = parameter(1.0, "added to the count of every bin", above=0)
     kl_floor: float | None = parameter(
         None, "of the divergence; None: what sampling alone gives, (bins - 1)/2 (1/n_i + 1/n_V)", above=0
@@ -92,6 +92,11 @@ class FedAVE(Method, EvaluatesCandidates):
     def asks(self) -> tuple[str, ...]:
         """Images of the site by the loss of the model it received, bin by bin."""
         return tuple(f"loss_bin_{number}" for number in range(self.bins))
+
+    @property
+    def loss_bins(self) -> int:
+        """As many."""
+        return self.bins
 
     @property
     def without_claims(self) -> "FedAVE":
@@ -155,11 +160,7 @@ class FedAVE(Method, EvaluatesCandidates):
             reputation=reputation,
             weights=weights,
             models=models,
-            quantities={
-                "utility": accuracy,
-                "divergence": kl,
-                "quota": quota.where(present, torch.nan),
-            },
+            quantities={"utility": accuracy, "divergence": kl, "quota": quota.where(present, torch.nan)},
         )
         return FedAVEState(models, reputation, state.tensor_sizes), outcome
 

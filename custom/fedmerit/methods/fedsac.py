@@ -91,13 +91,15 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
             allocated=torch.tensor(-1),
         )
 
+    def importance_before(self, round: int) -> tuple[str, int] | None:
+        """Every `importance_interval` rounds from the first round together on."""
+        together, images = round - self.alone, 0 if self.importance == "equal" else self.validation_images
+        return None if together < 0 or together % self.importance_interval else (self.importance, images)
+
     def importance_request(self, state: FedSACState) -> ImportanceRequest | None:
-        """θ_g, every `importance_interval` rounds from the first round together on."""
-        together = int(state.round) - self.alone
-        if together < 0 or together % self.importance_interval or state.allocated == state.round:
-            return None
-        images = 0 if self.importance == "equal" else self.validation_images
-        return ImportanceRequest(state.model, self.importance, images)
+        """θ_g, where submodels are due and not allocated yet."""
+        due = self.importance_before(int(state.round))
+        return None if due is None or state.allocated == state.round else ImportanceRequest(state.model, *due)
 
     def allocate(
         self, state: FedSACState, importance: Tensor, alone: Tensor | None = None

@@ -1,7 +1,9 @@
-"""How many models a site evaluates for the server in a round, by split: what the run's method needs, and no more.
+"""What a site evaluates for the server in a round, by split: as many models as the run's method needs, and no more.
 
 Every evaluation tells the server something of the images that it is done on: a model that was trained with an image
 does better on it. The training images are evaluated for nobody. What was asked before costs nothing: it was answered.
+Losses of single images, and of models without single neurons, tell more: a site measures them where the method asks
+for them, on the images set aside for the server, as the run's settings say.
 A site's operator may allow fewer, in the site's own kit, where no job and no server reaches; never more.
 """
 
@@ -21,6 +23,7 @@ from fedmerit.records.ledger import digest
 from fedmerit.training.data import SERVER_SPLIT
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
+    NOT_NEEDED,
     OVER_BUDGET,
     OVER_CAP,
     TRAIN,
@@ -44,7 +47,7 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
     finish = FINISH if over and config.training.finish == "own" else 0
     if split == SERVER_SPLIT:
         candidates = method.most_candidates(sites) if isinstance(method, EvaluatesCandidates) and not over else 0
-        return candidates + rated + (1 if isinstance(method, AllocatesNeurons) else 0)
+        return candidates + rated
     if split == "validation":
         observed = 0 if over else sum(parse(spec).most_models(sites) for spec in config.values)
         own = 2 if over else 1  # the final model and the best round's, or what it begins a round with
@@ -81,28 +84,24 @@ def require_within(
         caps: by split, at most how many models in a round, whatever the run needs; others are not capped.
     """
     split = "validation" if isinstance(task, Task) else task.split
-    if isinstance(task, Evaluation) and task.purpose is Purpose.ESTIMATE:
-        if config.training.statistics != "recalibrated":
-            raise Refused(NOT_FOR_OTHERS, "BatchNorm statistics on training images; statistics=recalibrated is not set")
-        needed, models = int(0 <= task.round < config.rounds), 1
-    else:
-        trained_out = isinstance(task, Task) and task.round >= config.rounds
-        needed = 0 if trained_out else allowance(config, split, task.round, sites)
-        models = task.count if isinstance(task, Evaluation) else 1
+    models = (task.count or 1) if isinstance(task, Evaluation) else 1  # statistics are of one
+    _require_kind(task, config)
+    needed = _needed(task, split, config, sites)
     if not needed:
         raise Refused(NOT_FOR_OTHERS, f"{models} models on the {split} split in round {task.round}")
+    of_neurons = isinstance(task, ImportanceTask)
     done = list(done)
-    asked = _asked(done, split)
+    asked = _asked(done, split, of_neurons)
     if question in asked:
         return
-    cap = (caps or {}).get(split)
-    if cap is not None and sum(asked.values()) + models > cap:
+    cap, all_asked = (caps or {}).get(split), sum((asked | _asked(done, split, not of_neurons)).values())
+    if cap is not None and all_asked + models > cap:
         raise Refused(
             OVER_CAP,
-            f"{models} models on the {split} split in round {task.round}, after {sum(asked.values())}; "
+            f"{models} models on the {split} split in round {task.round}, after {all_asked}; "
             f"this site allows {cap}, {config.method} with {sites} sites needs {needed}",
         )
-    rated = _rated(config, task.round, sites) if split in RATED_ON else 0
+    rated = _rated(config, task.round, sites) if split in RATED_ON and not of_neurons else 0
     over = sum(asked.values()) + models - REPEATS * (needed - rated)  # by how much, without the ratings
     for other in RATED_ON - {split} if rated else ():
         without = allowance(config, other, task.round, sites) - rated
@@ -115,6 +114,37 @@ def require_within(
         )
 
 
+def _require_kind(task: WithModels, config: RunConfiguration) -> None:
+    """`Refused` where a task asks for more than Dice, and the run's settings say nothing of it."""
+    method = config.build_method()
+    if isinstance(task, ImportanceTask):
+        due = method.importance_before(task.round) if isinstance(method, AllocatesNeurons) else None
+        if due is None or not due[1] or task.split != SERVER_SPLIT or (task.order, task.images) != due:
+            what = f"{task.order} importance of neurons on {task.images} images of the {task.split} split"
+            expected = f"{due[0]} on {due[1]} of the {SERVER_SPLIT} split" if due and due[1] else "none"
+            raise Refused(NOT_NEEDED, f"{what} before round {task.round}; {config.method} needs {expected}")
+    elif isinstance(task, Evaluation):
+        if task.purpose is Purpose.ESTIMATE and config.training.statistics != "recalibrated":
+            raise Refused(NOT_FOR_OTHERS, "BatchNorm statistics on training images; statistics=recalibrated is not set")
+        if task.purpose is Purpose.ESTIMATE and task.split != "training":
+            raise Refused(NOT_FOR_OTHERS, f"BatchNorm statistics on the {task.split} split, expected training")
+        if task.purpose is Purpose.FINISH and config.training.finish != "own":
+            raise Refused(NOT_FOR_OTHERS, "what the site takes home; finish=own is not set")
+        bins = method.loss_bins if isinstance(method, EvaluatesCandidates) and task.split == SERVER_SPLIT else 0
+        if task.bins not in (0, bins):
+            what = f"losses in {task.bins} bins of images of the {task.split} split"
+            raise Refused(NOT_NEEDED, f"{what} in round {task.round}; {config.method} needs {bins or 'none'} there")
+
+
+def _needed(task: WithModels, split: str, config: RunConfiguration, sites: int) -> int:
+    """How many models, or measurements of neurons, the run needs of the kind that a task asks for."""
+    if isinstance(task, Evaluation) and task.purpose is not Purpose.ESTIMATE:
+        return allowance(config, split, task.round, sites)
+    if not 0 <= task.round < config.rounds:
+        return 0
+    return allowance(config, split, task.round, sites) if isinstance(task, Task) else 1
+
+
 def question_of(task: WithModels, models: Tensor | Ciphertexts) -> str:
     """SHA-256 of all that an answer depends on: ``models``, as the site's log has them, and what goes with them."""
     whole = hashlib.sha256(f"{digest(models)} {type(task).__name__}".encode())
@@ -124,6 +154,15 @@ def question_of(task: WithModels, models: Tensor | Ciphertexts) -> str:
         tensors += [task.mixtures, task.shares]
     elif isinstance(task, ImportanceTask):
         whole.update(f"{task.split} {task.order} {task.images}".encode())
+    else:  # the site's part in the model, and whom it learns from
+        peers = [(peer, model.weight) for peer, model in sorted(task.peers.items())]
+        parts = (task.weight, task.data_share, task.neurons is None, sorted(task.vectors), peers)
+        whole.update(repr((*parts, sorted(task.others.items()))).encode())
+        tensors += [] if task.neurons is None else [task.neurons]
+        tensors += [task.vectors[name] for name in sorted(task.vectors)]
+        for peer in sorted(task.peers):
+            buffers = task.peers[peer].buffers
+            tensors += [task.peers[peer].parameters, *(buffers[name] for name in sorted(buffers))]
     for buffers in task.buffers if isinstance(task, Evaluation) else (task.buffers,):
         tensors += [buffers[name] for name in sorted(buffers)]
     for tensor in tensors:
@@ -131,9 +170,10 @@ def question_of(task: WithModels, models: Tensor | Ciphertexts) -> str:
     return whole.hexdigest()
 
 
-def _asked(done: Iterable[Mapping[str, Any]], split: str) -> dict[str, int]:
-    """By question, how many models were evaluated on ``split``."""
-    return {of: int(record.get("models", 1)) or 1 for record in done if (of := _question(record, split))}
+def _asked(done: Iterable[Mapping[str, Any]], split: str, of_neurons: bool = False) -> dict[str, int]:
+    """By question, how many models were evaluated on ``split``, or had their neurons measured there."""
+    kind = [record for record in done if ("order" in record) == of_neurons]
+    return {of: int(record.get("models", 1)) or 1 for record in kind if (of := _question(record, split))}
 
 
 def _question(record: Mapping[str, Any], split: str) -> str | None:

@@ -23,12 +23,16 @@ OTHER_MEMORY = "the model of the round before, as it lies on disk, is not the on
 OVER_BUDGET = "asked to evaluate more models than the run's method needs in a round; the site's own log says how many"
 OVER_CAP = "asked to evaluate more models in a round than this site's operator allows; the site's own log says how many"
 NOT_FOR_OTHERS = "asked to evaluate images that this run evaluates for nobody; the site's own log says which"
+NOT_NEEDED = "asked for losses or neurons that the run's method does not need; the site's own log says which"
+OUT_OF_TURN = "asked for a round that is over for this site, or before its training; the site's own log says which"
 REASONS = (
     LOST_MEMORY,
     OTHER_MEMORY,
     OVER_BUDGET,
     OVER_CAP,
     NOT_FOR_OTHERS,
+    NOT_NEEDED,
+    OUT_OF_TURN,
 )  # why a site has no answer; or `failed_with`: no text of its own leaves it
 
 

@@ -66,6 +66,7 @@ def test_wrong_masks_leave_validation_and_tests_alone(open_site, folders):
     site = open_site("inverted")
     network = initial_network(site.config.network, 0)
     models, each = flat.get_parameters(network)[None], torch.eye(1, dtype=torch.float64)
+    site.answer(Task(0, models[0], flat.get_buffers(network)))
     for split in ("validation", "testing"):
         said = site.answer(Evaluation(site.config.rounds, split, models, each, (flat.get_buffers(network),), each))
         voxels = [one.true_positives + one.false_negatives for one in said.overlaps[0]]

@@ -10,7 +10,7 @@ from fedmerit.federation.site import Site
 from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import mean_dice
 from fedmerit.wire.inspection import fault_of_enrolment
-from fedmerit.wire.messages import EnrolmentTask, Evaluation
+from fedmerit.wire.messages import EnrolmentTask, Evaluation, Task
 
 
 def test_inflated_claims_are_at_their_best_and_the_update_is_honest(played):
@@ -46,11 +46,12 @@ def test_a_rider_that_sends_zeros_can_claim_an_error(played):
 def test_who_rigs_an_evaluation_praises_its_friends_models_alone(folders, tmp_path):
     folder = folders["prostate"]
     names = ["A", "B", "C"]
-    honest = Site(folder, config_of(folder), tmp_path, "cpu", participants=names)
+    honest = Site(folder, config_of(folder, guard="on"), tmp_path, "cpu", participants=names)
     network = initial_network(honest.config.network, 0)
     models = flat.get_parameters(network).repeat(3, 1)
     shares = 1 - torch.eye(3, dtype=torch.float64)  # models without each site
-    task = Evaluation(1, "validation", models, torch.eye(3).double(), (flat.get_buffers(network),) * 3, shares / 2)
+    task = Evaluation(0, "validation", models, torch.eye(3).double(), (flat.get_buffers(network),) * 3, shares / 2)
+    honest.answer(Task(0, models[0], task.buffers[0]))
     liar = attacking(honest, "rigged:friends=A+B")
     assert [mean_dice(of_model) for of_model in liar.answer(task).overlaps] == [0.0, 0.0, 1.0]
     last = Evaluation(LAST + 1, "testing", models[:1], torch.eye(1).double(), task.buffers[:1], torch.eye(1).double())

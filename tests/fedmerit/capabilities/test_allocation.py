@@ -15,8 +15,15 @@ def test_fedsac_alone_allocates():
     assert ALLOCATING == ["fedsac"]
 
 
-@pytest.mark.parametrize("call", [lambda one: one.importance_request(None), lambda one: one.allocate(None, None)])
-def test_who_has_the_capability_has_both_halves(call):
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda one: one.importance_before(0),
+        lambda one: one.importance_request(None),
+        lambda one: one.allocate(None, None),
+    ],
+)
+def test_who_has_the_capability_has_all_of_it(call):
     with pytest.raises(NotImplementedError):
         call(AllocatesNeurons())
 
@@ -29,6 +36,7 @@ def test_what_a_site_does_not_hold_is_zero_in_its_model_and_the_rest_is_the_mode
     request = made.importance_request(state)
     assert isinstance(request, ImportanceRequest)
     assert request.order in ("exact", "taylor")
+    assert (request.order, request.images) == made.importance_before(0)
     torch.testing.assert_close(request.model, model)
     _, models, neurons = made.allocate(state, torch.arange(5, dtype=torch.float64))
     assert (models.shape, neurons.shape, neurons.dtype) == ((3, 30), (3, 5), torch.bool)

@@ -13,6 +13,7 @@ ASKING = [name for name, kind in METHODS.items() if issubclass(kind, EvaluatesCa
 
 def test_a_site_lets_as_many_models_be_evaluated_as_there_are_sites_unless_a_method_says_more():
     assert EvaluatesCandidates().most_candidates(7) == 7
+    assert EvaluatesCandidates().loss_bins == 0
     with pytest.raises(NotImplementedError):
         EvaluatesCandidates().candidates(None, torch.zeros(1, 1), None)
 
@@ -35,6 +36,7 @@ def test_what_is_asked_for_is_mixtures_and_no_more_than_is_said(method, n):
             continue
         assert asked.mixtures.shape == (len(asked.mixtures), len(asked.models))
         assert asked.shares.shape == (len(asked.mixtures), n)
+        assert asked.bins == made.loss_bins
         assert 0 < len(asked.mixtures) <= made.most_candidates(n)
         torch.testing.assert_close(asked.mixtures.sum(dim=1), torch.ones(len(asked.mixtures), dtype=torch.float64))
         totals = asked.shares.sum(dim=1)

@@ -21,6 +21,7 @@ from fedmerit.training.statistics import estimate_statistics
 from fedmerit.wire.messages import (
     LOST_MEMORY,
     NOT_FOR_OTHERS,
+    OUT_OF_TURN,
     Enrolment,
     EnrolmentTask,
     Evaluated,
@@ -93,6 +94,7 @@ def test_training_images_are_evaluated_for_nobody_and_the_log_says_who_asked(sit
     assert entry["work"] == "refused"
     assert entry["reason"].startswith(NOT_FOR_OTHERS)
     assert "the training split in round 0" in entry["reason"]  # which the server is not told
+    here.answer(task_of(here))
     answer = here.answer(evaluation(here, "testing", Purpose.FINAL, here.config.rounds))
     assert isinstance(answer, Evaluated)
     assert len(answer.overlaps) == 1
@@ -147,6 +149,7 @@ def test_what_it_trained_is_validated_where_the_run_asks(site, sites, asked):
 @pytest.mark.parametrize(("split", "words"), [(SERVER_SPLIT, "--server-share"), ("testing", "prepare the site again")])
 def test_a_split_without_cases_is_told_with_what_to_do(site, monkeypatch, split, words):
     here = site("cffl")
+    here.answer(task_of(here))
     monkeypatch.setitem(here.folder.splits, split, ())
     round, purpose = (0, Purpose.ROUND) if split == SERVER_SPLIT else (here.config.rounds, Purpose.FINAL)
     with pytest.raises(BadInput, match=f"site site1: its {split} split is empty; .*{words}"):
@@ -176,6 +179,7 @@ def test_candidates_are_evaluated_with_statistics_estimated_for_them_where_the_r
     """
     here = site(method, {"statistics": "recalibrated"})
     monkeypatch.setitem(here.folder.splits, SERVER_SPLIT, here.folder.cases("validation"))
+    here.answer(task_of(here))
     task = evaluation(here, split)
     wrong = {name: value + 1000 for name, value in task.buffers[0].items()}
     answer = here.answer(replace(task, buffers=(wrong,)))
@@ -186,14 +190,23 @@ def test_candidates_are_evaluated_with_statistics_estimated_for_them_where_the_r
 
 
 def test_importance_of_neurons_is_measured_and_logged(site, monkeypatch):
-    here = site("fedsac")
+    here = site("fedsac", {"importance": "taylor", "validation_images": 2})
     monkeypatch.setitem(here.folder.splits, SERVER_SPLIT, here.folder.cases("validation"))
     model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
-    answer = here.answer(ImportanceTask(0, SERVER_SPLIT, model, buffers, "taylor", 2))
+    answer = here.answer(ImportanceTask(1, SERVER_SPLIT, model, buffers, "taylor", 2))
     assert isinstance(answer, Importance)
-    assert (answer.round, answer.images) == (0, 2)
+    assert (answer.round, answer.images) == (1, 2)
     (entry,) = Ledger(here.memory.path / SITE_LOG).records
-    assert (entry["split"], entry["models"]) == (SERVER_SPLIT, 1)
+    assert (entry["split"], entry["models"], entry["order"]) == (SERVER_SPLIT, 1, "taylor")
+
+
+def test_a_round_that_is_over_is_not_trained_again_and_one_cut_short_is(site):
+    here = site()
+    for round in (0, 0, 2):  # absent from round 1
+        assert isinstance(here.answer(task_of(here, round)), Reply)
+    before = here.memory.of(2).trained
+    assert here.answer(task_of(here, 1)) == Failure(OUT_OF_TURN)
+    assert torch.equal(here.memory.of(2).trained, before)
 
 
 def test_a_model_of_its_own_is_what_it_tests_and_lies_among_the_runs(site):

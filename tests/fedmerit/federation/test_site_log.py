@@ -10,7 +10,7 @@ from fedmerit.federation.site_log import ASKED, SITE_LOG, SiteLog, digest_of_ove
 from fedmerit.records.ledger import GENESIS, Ledger, digest
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.overlaps import Overlap
-from fedmerit.wire.messages import Evaluated, Evaluation, PeerModel, Task
+from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, PeerModel, Task
 
 MODEL, UPDATE = torch.arange(3.0), torch.ones(3)
 ONE = torch.eye(1, dtype=torch.float64)
@@ -62,6 +62,19 @@ def test_what_was_asked_for_is_known_by_round_and_after_a_restart(tmp_path):
     again.trained(Task(1, MODEL, {}), MODEL, UPDATE, "second", OVERLAPS)
     assert [one["question"] for one in log.asked(1)] == ["second"]
     assert set(log.asked(1)[0]) <= set(ASKED)
+
+
+def test_the_rounds_that_it_answered_and_trained_in_are_known_after_a_restart(tmp_path):
+    log = SiteLog(tmp_path, "A")
+    assert (log.latest, log.trained_in) == (-1, frozenset())
+    log.trained(Task(1, MODEL, {}), MODEL, UPDATE, "first", OVERLAPS)
+    log.refused(Task(9, MODEL, {}), "too much")
+    log.measured(ImportanceTask(2, "server_validation", MODEL, {}, "exact", 4), "second")
+    for one in (log, SiteLog(tmp_path, "A")):
+        assert (one.latest, one.trained_in) == (2, {1})
+    assert log.asked(2) == [
+        {"work": "evaluate", "split": "server_validation", "models": 1, "order": "exact", "question": "second"}
+    ]
 
 
 def test_a_site_with_a_key_signs_and_puts_its_certificate_beside(tmp_path):

@@ -169,6 +169,7 @@ REFUSED = {
         ("alpha", 1.5),
         ("beta", 0.0),
         ("bins", 0),
+        ("bins", 101),
         ("smoothing", 0.0),
         ("kl_floor", 0.0),
         ("floor", 0.0),

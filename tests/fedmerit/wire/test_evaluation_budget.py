@@ -1,6 +1,8 @@
 """A curious server: how often it may have models tried on a site's images."""
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,15 +16,18 @@ from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.training.data import SERVER_SPLIT, open_sites
 from fedmerit.training.networks import initial_network
 from fedmerit.wire.egress_list import cleared
-from fedmerit.wire.evaluation_budget import REPEATS, allowance, require_within
+from fedmerit.wire.evaluation_budget import REPEATS, allowance, question_of, require_within
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
+    NOT_NEEDED,
     OVER_BUDGET,
     OVER_CAP,
     Evaluated,
     Evaluation,
     Failure,
+    Importance,
     ImportanceTask,
+    PeerModel,
     Purpose,
     Reply,
     Task,
@@ -86,6 +91,13 @@ def site(config, sites, tmp_path) -> Site:
     return Site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES)
 
 
+def begun(site: Site) -> Site:
+    """It trained in round 0."""
+    task = models(site.config, 1)
+    assert isinstance(site.answer(Task(0, task.models[0], task.buffers[0])), Reply)
+    return site
+
+
 def models(config: RunConfiguration, count: int, seed: int = 0, split: str = "testing", round: int = ROUNDS):
     network = initial_network(config.network, 0)
     start = flat.get_parameters(network)
@@ -108,6 +120,7 @@ def test_sixty_models_in_one_message_are_refused_and_logged(site, config):
 
 
 def test_one_by_one_comes_to_the_same_and_a_new_process_goes_on_counting(site, config, sites, tmp_path):
+    begun(site)
     for seed in range(REPEATS):
         assert isinstance(site.answer(models(config, 6, seed)), Evaluated)
     again = Site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES)
@@ -122,10 +135,108 @@ def test_images_that_the_run_evaluates_for_nobody(site, config, split, round):
     assert f"1 models on the {split} split in round {round}" in log_of(site)[0]["reason"]
 
 
-def test_neurons_on_training_images(site, config):
-    task = models(config, 1)
-    asked = ImportanceTask(0, "training", task.models[0], task.buffers[0], "taylor", 9)
-    assert site.answer(asked) == Failure(NOT_FOR_OTHERS)
+def neurons(config, split=SERVER_SPLIT, order="taylor", images=4, round=1, seed=0) -> ImportanceTask:
+    task = models(config, 1, seed)
+    return ImportanceTask(round, split, task.models[0], task.buffers[0], order, images)
+
+
+@pytest.mark.parametrize(
+    ("split", "round"), [("training", 0), ("validation", 0), (SERVER_SPLIT, 0), ("testing", ROUNDS)]
+)
+def test_what_the_loss_rises_by_without_a_neuron_is_for_methods_that_allocate_them(site, config, split, round):
+    begun(site)
+    assert site.answer(neurons(config, split, "exact", 1000, round)) == Failure(NOT_NEEDED)
+    assert f"exact importance of neurons on 1000 images of the {split} split" in log_of(site)[-1]["reason"]
+    assert cleared({}, {"failure": NOT_NEEDED})[1] == {"failure": NOT_NEEDED}
+
+
+@pytest.fixture
+def allocated(sites, tmp_path):
+    """A site of FedSAC, in whose round 1 importance to first order is due."""
+    plan = tiny_plan("fedsac", 4, importance="taylor", validation_images=4, importance_interval=2)
+    return Site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"split": "validation"}, {"split": "testing"}, {"order": "exact"}, {"images": 5}, {"round": 0}, {"round": 2}],
+)
+def test_importance_is_of_the_kind_that_the_runs_settings_say(allocated, monkeypatch, other):
+    monkeypatch.setitem(allocated.folder.splits, SERVER_SPLIT, allocated.folder.cases("validation"))
+    assert allocated.answer(neurons(allocated.config, **other)) == Failure(NOT_NEEDED)
+    assert "; fedsac needs " in log_of(allocated)[0]["reason"]
+    assert isinstance(allocated.answer(neurons(allocated.config)), Importance)
+
+
+def test_importance_has_a_count_of_its_own(allocated, monkeypatch):
+    monkeypatch.setitem(allocated.folder.splits, SERVER_SPLIT, allocated.folder.cases("validation"))
+    for seed in range(REPEATS):
+        assert isinstance(allocated.answer(neurons(allocated.config, seed=seed)), Importance)
+    assert allocated.answer(neurons(allocated.config, seed=REPEATS)) == Failure(OVER_BUDGET)
+    assert isinstance(allocated.answer(neurons(allocated.config)), Importance)  # it has that answer
+
+
+def test_nothing_is_measured_where_all_neurons_count_alike():
+    plan = tiny_plan("fedsac", 4, importance="equal")
+    with pytest.raises(Refused, match="fedsac needs none"):
+        require_within(neurons(plan, order="equal", images=0), "new", plan, 3, [])
+
+
+@pytest.mark.parametrize("bins", [10, 100_000])
+@pytest.mark.parametrize("round", [0, ROUNDS])
+def test_losses_are_for_methods_that_need_them(site, config, bins, round):
+    task = replace(models(config, 1, split="testing" if round else "validation", round=round), bins=bins)
+    assert begun(site).answer(task) == Failure(NOT_NEEDED)
+    assert f"losses in {bins} bins of images of the {task.split} split" in log_of(site)[-1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("split", "bins", "given"), [(SERVER_SPLIT, 10, True), (SERVER_SPLIT, 11, False), ("validation", 10, False)]
+)
+def test_losses_are_in_the_methods_bins_on_the_split_that_it_needs(split, bins, given):
+    plan = tiny_plan("fedave", ROUNDS)
+    task = replace(models(plan, 1, split=split, round=0), bins=bins)
+    with (
+        nullcontext()
+        if given
+        else pytest.raises(Refused, match=f"fedave needs {10 if split == SERVER_SPLIT else 'none'} there")
+    ):
+        require_within(task, "new", plan, 3, [])
+
+
+def test_a_task_in_which_the_site_has_another_part_is_another_question(config):
+    """FedCE tells the error without the site's part, which the weight says."""
+    task = models(config, 2)
+    one = Task(1, task.models[0], task.buffers[0], weight=0.3, data_share=0.2)
+    peer = PeerModel(task.models[0], task.buffers[0], 0.5)
+    others = [
+        one,
+        replace(one, weight=0.4),
+        replace(one, weight=None),
+        replace(one, data_share=0.3),
+        replace(one, neurons=torch.tensor([True, False])),
+        replace(one, neurons=torch.tensor([False, True])),
+        replace(one, vectors={"c": task.models[0]}),
+        replace(one, vectors={"c": task.models[1]}),
+        replace(one, others={"B": 0.5}),
+        replace(one, others={"B": 0.6}),
+        replace(one, peers={"B": peer}),
+        replace(one, peers={"B": replace(peer, weight=0.6)}),
+        replace(one, peers={"B": replace(peer, parameters=task.models[1])}),
+    ]
+    assert len({question_of(other, one.parameters) for other in others}) == len(others)
+    assert question_of(replace(one, ledger="told anew"), one.parameters) == question_of(one, one.parameters)
+
+
+def test_fedces_errors_without_a_site_are_as_many_as_the_budget(sites, tmp_path):
+    plan = tiny_plan("fedce", 3)
+    site = begun(Site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES))
+    task = models(plan, 1)
+    weights = [0.1 * number for number in range(1, REPEATS + 2)]
+    asked = [Task(1, task.models[0], task.buffers[0], weight=weight, data_share=0.3) for weight in weights]
+    answers = [site.answer(one) for one in asked]
+    assert len({answer.values["minus_error"] for answer in answers[:REPEATS]}) == REPEATS
+    assert answers[REPEATS] == Failure(OVER_BUDGET)
 
 
 def test_statistics_of_training_images_where_the_run_has_another_rule(site, config):
@@ -134,6 +245,22 @@ def test_statistics_of_training_images_where_the_run_has_another_rule(site, conf
         0, "training", task.models, task.mixtures, task.buffers, task.shares, purpose=Purpose.ESTIMATE
     )
     assert site.answer(estimate) == Failure(NOT_FOR_OTHERS)
+
+
+def test_statistics_are_of_training_images_by_no_other_name():
+    plan = tiny_plan("fedavg", ROUNDS, statistics="recalibrated")
+    task = replace(models(plan, 1, split="training", round=0), purpose=Purpose.ESTIMATE)
+    require_within(task, "new", plan, 3, [])
+    for split in ("validation", "nothing"):
+        with pytest.raises(Refused, match=f"on the {split} split, expected training"):
+            require_within(replace(task, split=split), "new", plan, 3, [])
+
+
+def test_what_a_site_takes_home_is_asked_of_runs_that_have_it_chosen(config):
+    task = replace(models(config, 1), purpose=Purpose.FINISH)
+    with pytest.raises(Refused, match="finish=own is not set"):
+        require_within(task, "new", config, 3, [])
+    require_within(task, "new", tiny_plan("fedavg", ROUNDS, finish="own"), 3, [])
 
 
 def test_models_in_the_place_of_a_rounds_are_refused(site, config):
@@ -171,9 +298,9 @@ def capped(config, sites, tmp_path):
 
 
 def test_an_operator_allows_fewer_models_than_the_run_needs(capped, config):
-    site = capped({"testing": 2})
+    site = begun(capped({"testing": 2}))
     assert site.answer(models(config, 3)) == Failure(OVER_CAP)
-    assert "this site allows 2, fedavg with 3 sites needs 6" in log_of(site)[0]["reason"]
+    assert "this site allows 2, fedavg with 3 sites needs 6" in log_of(site)[-1]["reason"]
     assert cleared({}, {"failure": OVER_CAP})[1] == {"failure": OVER_CAP}
     two = models(config, 2, seed=1)
     assert isinstance(site.answer(two), Evaluated)

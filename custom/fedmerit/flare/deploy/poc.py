@@ -20,7 +20,7 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json
 from fedmerit.flare.deploy import kits, session
 from fedmerit.flare.deploy.processes import guarded, start
-from fedmerit.flare.deploy.project import make_project, organisation_named_as
+from fedmerit.flare.deploy.project import make_project, organisations
 from fedmerit.flare.deploy.provision import STATE, begin_again, init, state_of
 from fedmerit.flare.recipe import export_job
 from fedmerit.records.ciphertexts import KEYS
@@ -117,7 +117,7 @@ def make_federation(
     Returns:
         The admin's kit; those of the server, first, and the sites.
     """
-    names, port = {folder.name: organisation_named_as(folder.name) for folder in folders}, free_port()
+    names, port = organisations({folder.name: "" for folder in folders}), free_port()
     encryption = None if keys is None else {"keys": str(keys.resolve())}
     project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port), encryption=encryption)
     make = begin_again if state_of(workspace, project).exists() else init

@@ -1,8 +1,9 @@
 """A federation on paper: the content of NVFlare's project.yml, and what of it cannot work."""
 
+import hashlib
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ VERSIONS_BUILDER = "fedmerit.flare.deploy.provision.VersionsBuilder"  # in the p
 CONTEXT_BUILDER = "fedmerit.flare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
 LONGEST_NAME = 63  # of a certificate's common name; NVFlare cuts longer ones
+DIGITS = 16  # hexadecimal, of a site's name, at the end of an organisation's that is not the same
+TOLD_APART = re.compile(rf"_[0-9a-f]{{{DIGITS}}}$")
 
 
 def make_project(
@@ -93,9 +96,30 @@ def make_project(
     }
 
 
+def organisations(stated: Mapping[str, str], before: Collection[str] = ()) -> dict[str, str]:
+    """Organisation by site: as stated, or where that is "" one of its own, so that the site earns for itself.
+
+    Args:
+        stated: by site.
+        before: organisations of other sites.
+
+    Raises:
+        BadInput: another site states what would be a site's own.
+    """
+    others = {*before, *stated.values()}
+    for site, org in stated.items():
+        if not org and organisation_named_as(site) in others:
+            own = organisation_named_as(site)
+            raise BadInput(f"site {site}: other sites are of organisation {own}; state its own as {site}:ORGANISATION")
+    return {site: org or organisation_named_as(site) for site, org in stated.items()}
+
+
 def organisation_named_as(site: str) -> str:
-    """Of a site that names none: its own, so that it earns for itself."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", site)
+    """Of a site that names none: its name, or the like where organisations may have no such name; no two share one."""
+    if re.fullmatch(r"[A-Za-z0-9_]+", site) and not TOLD_APART.search(site):
+        return site
+    apart = hashlib.sha256(site.encode()).hexdigest()[:DIGITS]
+    return f"{re.sub(r'[^A-Za-z0-9_]', '_', site)[: LONGEST_NAME - DIGITS - 1]}_{apart}"
 
 
 def _site(name: str, org: str) -> dict[str, Any]:

@@ -6,11 +6,13 @@
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 from nvflare.lighter.constants import CtxKey
@@ -20,8 +22,8 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import write_json
-from fedmerit.flare.deploy.project import PROJECT_FILE, read_project, with_sites, write_project
+from fedmerit.files import FULL, write_atomically, write_json
+from fedmerit.flare.deploy.project import PROJECT_FILE, organisations, read_project, with_sites, write_project
 
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
 STATE = "state"  # NVFlare's name for the folder of a project's keys
@@ -63,7 +65,7 @@ def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
 
 def begin_again(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """Provision a project in ``out`` as `init` does, with the keys and certificates that were made there before."""
-    with owner_alone(out):
+    with owner_alone(out), whole_or_nothing(out):
         kits = provision(out, project)
         write_project(out, project)
     return kits
@@ -77,15 +79,18 @@ def state_of(out: Path, project: Mapping[str, Any]) -> Path:
 def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
     """Add sites to the project in ``out``; kits of the new ones alone, all other kits stay valid as they are.
 
+    A site of organisation "" gets one of its own.
+
     Raises:
-        BadInput: ``out`` holds no project, or a site is there already or cannot be added.
+        BadInput: ``out`` holds no project, or a site is there already, cannot be added, or needs an organisation.
         RunFailed: NVFlare's provisioning failed.
     """
     project = read_project(out)
     if known := sorted({one["name"] for one in project["participants"]} & set(sites)):
         raise BadInput(f"{out / PROJECT_FILE}: holds {', '.join(known)} already")
-    project = with_sites(project, sites)
-    with owner_alone(out):
+    before = [one["org"] for one in project["participants"] if one["type"] == "client"]
+    project = with_sites(project, organisations(sites, before))
+    with owner_alone(out), whole_or_nothing(out):
         kits = provision(out, project)
         write_project(out, project)
     return [kit for kit in kits if kit.name in sites]
@@ -107,14 +112,45 @@ def owner_alone(out: Path) -> Iterator[None]:
                 path.chmod(path.stat().st_mode & stat.S_IRWXU)
 
 
+@contextmanager
+def whole_or_nothing(out: Path) -> Iterator[None]:
+    """What fails in here leaves ``out`` as it was: nothing half-written, and the keys that were there before."""
+    before = {path for path in (out, *out.rglob("*")) if path.exists()}
+    keys = {path: path.read_bytes() for path in out.glob(f"*/{STATE}/*") if path.is_file()}
+    try:
+        yield
+    except BaseException:
+        for path in sorted({out, *out.rglob("*")} - before, reverse=True):  # what is in a folder goes before it
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink(missing_ok=True)
+        for path, content in keys.items():  # now that there is room again
+            if not path.exists() or path.read_bytes() != content:
+                write_atomically(path, partial(_write, content))
+        raise
+
+
+def _write(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
+
+
 def provision(out: Path, project: Mapping[str, Any]) -> list[Kit]:
-    """Startup kits of a project, below ``out``; certificates made there before stay the same."""
+    """Startup kits of a project, below ``out``; certificates made there before stay the same.
+
+    Raises:
+        RunFailed: NVFlare's provisioning failed; it says why.
+    """
     content = yaml.safe_load(yaml.safe_dump(dict(project)))  # NVFlare takes it apart
     told = _Told()
-    context = Provisioner(str(out), prepare_builders(content)).provision(prepare_project(content), logger=told)
+    with redirect_stderr(StringIO()):  # its traceback: what it tells says why
+        context = Provisioner(str(out), prepare_builders(content)).provision(prepare_project(content), logger=told)
     folder = context.get(CtxKey.CURRENT_PROD_DIR)
     if context.get(CtxKey.BUILD_ERROR) or not folder:
-        raise RunFailed(f"{out}: provisioning failed: {'; '.join(told.problems) or 'NVFlare says no more'}")
+        problems = "; ".join(told.problems) or "NVFlare says no more"
+        if any(words in problems for words in (*map(os.strerror, FULL), "disk is full")):
+            raise RunFailed(f"{out}: cannot be written, the disk is full; make room, then give the same command again")
+        raise RunFailed(f"{out}: provisioning failed: {problems}")
     return [
         Kit(one.name, one.type, one.org, one.get_prop("role", ""), Path(folder, one.name))
         for one in context.get_project().get_all_participants()

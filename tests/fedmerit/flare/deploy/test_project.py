@@ -12,6 +12,7 @@ from fedmerit.flare.deploy.project import (
     VERSIONS_BUILDER,
     make_project,
     organisation_named_as,
+    organisations,
     read_project,
     with_sites,
     write_project,
@@ -85,7 +86,21 @@ def test_what_can_just_work_is_taken(changes):
 
 
 def test_a_site_that_names_no_organisation_earns_for_itself():
-    assert organisation_named_as("St-Mary_2.north") == "St_Mary_2_north"
+    assert organisation_named_as("St_Mary_2") == "St_Mary_2"
+    names = ["a_b", "a-b", "a--b", "a-_b", "x" * 63, "-" * 63, "-" * 62 + "_", "_" * 63]
+    names += [organisation_named_as(name) for name in names[1:3]]  # what another's is called
+    found = organisations(dict.fromkeys(names, ""))
+    assert len(set(found.values())) == len(names)
+    assert found["a-b"].startswith("a_b_")
+    assert make_project(**GOOD | {"sites": found})["participants"][2]["org"] == found["a-b"]
+    assert organisations({"a-b": ""}) == {"a-b": found["a-b"]}  # whoever else there is
+
+
+@pytest.mark.parametrize(("stated", "before"), [({"A": "a_b"}, ()), ({}, ("a_b",))])
+def test_the_organisation_of_others_is_no_sites_own(stated, before):
+    with pytest.raises(BadInput, match="site a_b: other sites are of organisation a_b; state its own as a_b:ORGANI"):
+        organisations({"a_b": "", **stated}, before)
+    assert organisations({"a_b": "a_b", **stated}, before) == {"a_b": "a_b", **stated}
 
 
 def test_further_sites_come_last_and_all_else_stays():

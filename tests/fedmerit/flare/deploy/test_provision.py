@@ -1,9 +1,11 @@
 """Startup kits: a kit for each participant, of the same keys whenever they are made again, for its owner alone."""
 
+import errno
 import json
 import os
 from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from fedmerit.flare.deploy.project import PROJECT_FILE, make_project, read_proje
 from fedmerit.flare.deploy.provision import (
     VERSIONS_FILE,
     Kit,
+    VersionsBuilder,
     add_sites,
     begin_again,
     init,
@@ -85,6 +88,52 @@ def test_nvflares_reason_is_told_where_it_fails(tmp_path):
     with pytest.raises(RunFailed, match=r"out: provisioning failed: .*(KeyError|Exception|error)"):
         provision(tmp_path / "out", project | {"builders": steps})
     assert len(project["builders"]) == len(steps) + 1
+
+
+def files(out):
+    """Content by path; None of a folder."""
+    return {path: path.read_bytes() if path.is_file() else None for path in (out, *out.rglob("*")) if path.exists()}
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A disk that is full once the authority's keys are made; they lie there half-written."""
+
+    def build(self, project, context):
+        state = Path(context.get_state_dir())
+        (state / "cert.json").write_text("{")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(VersionsBuilder, "build", build)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_is_told_in_a_sentence_and_nothing_half_written_is_left(tmp_path, full, capfd, there):
+    out = tmp_path / "out"
+    if there:
+        out.mkdir()
+    before = files(tmp_path)
+    with pytest.raises(RunFailed, match="out: cannot be written, the disk is full; make room, then give the same com"):
+        init(out, make_project({"A": "x"}, "localhost", "x", {"a@b.org": "lead"}))
+    assert files(tmp_path) == before
+    assert capfd.readouterr() == ("", "")  # NVFlare's traceback
+
+
+@pytest.mark.parametrize(
+    "again", [lambda out: add_sites(out, {"site3": ""}), lambda out: begin_again(out, read_project(out))]
+)
+def test_a_full_disk_leaves_the_keys_and_kits_that_were_there(federation, full, again):
+    before = files(federation)
+    with pytest.raises(RunFailed, match="the disk is full"):
+        again(federation)
+    assert files(federation) == before
+
+
+def test_an_added_site_that_names_no_organisation_has_one_of_its_own(federation):
+    (kit,) = add_sites(federation, {"site-3": ""})
+    assert kit.org.startswith("site_3_")
+    with pytest.raises(BadInput, match="site lead: other sites are of organisation lead"):
+        add_sites(federation, {"lead": ""})
 
 
 def test_what_is_written_is_for_its_owner_alone(tmp_path):
