@@ -14,11 +14,11 @@ from fedmerit.records.closing import CLOSING, MODELS, Closing
 from fedmerit.records.ledger import GENESIS, verified_records
 from fedmerit.records.results import read_run
 from fedmerit.records.signing import CERTIFICATE
-from fedmerit.verification.final_models import compare_models
 from fedmerit.verification.given_models import PeerModels, peer_models_of
 from fedmerit.verification.left_behind import require_last_words, require_left_behind
 from fedmerit.verification.result_tables import compare_answers, compare_tables, read_tables
 from fedmerit.verification.round_records import read_ledger
+from fedmerit.verification.saved_models import compare_models
 from fedmerit.verification.sent_updates import compare_updates
 from fedmerit.verification.site_chains import Log, Record, read_log
 from fedmerit.verification.told_heads import not_vouched, require_one_story, require_told

@@ -12,7 +12,7 @@ from fedmerit import flat
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.training.networks import ARCHITECTURES, initial_network
-from fedmerit.verification.final_models import KNOWN, trained
+from fedmerit.verification.saved_models import KNOWN, trained
 from fedmerit.verification.verify import verify_run
 
 STATISTICS = "running_mean"
