@@ -13,7 +13,7 @@ from fedmerit.guard.rule import Rule, median_of_others
 BLOCK = 256  # entries, one after the other, whose length is one number of a profile
 PART = 0.25  # of the others' median likeness
 EASED = 2.0  # times that, while a verdict stands
-SHOWN = 0.5  # median likeness of the others that is enough to compare with, and
+SHOWN = 0.4  # median likeness of the others that is enough to compare with, and
 CHANCE = 4.0  # times what chance gives
 
 RULE = Rule(

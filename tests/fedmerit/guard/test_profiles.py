@@ -69,7 +69,7 @@ def test_of_others_who_have_little_in_common_nothing_is_told():
     said = torch.tensor([0.6, 0.6, 0.6, 0.6, 0.05]).double()
     last = [False] * 4 + [True]
     assert profiles.unlike(said, ALL, BLOCKS * BLOCK, NOBODY).tolist() == last
-    for likeness, size in ((said.clamp(max=0.49), BLOCKS * BLOCK), (said, 40 * BLOCK)):  # 4 / √40 = .63
+    for likeness, size in ((said.clamp(max=0.39), BLOCKS * BLOCK), (said, 40 * BLOCK)):  # 4 / √40 = .63
         assert not profiles.unlike(likeness, ALL, size, NOBODY).any()
         assert not profiles.compared(likeness, ALL, size).any()
     assert not profiles.unlike(said, torch.tensor([True, False, False, False, True]), BLOCKS * BLOCK, NOBODY).any()
