@@ -59,14 +59,15 @@ def power(
         ),
     ] = None,
     seed_sd: Annotated[
-        float | None, typer.Option(help="Stated: standard deviation over seeds of a difference of two sites [points].")
+        float | None,
+        typer.Option(help="Stated: standard deviation of a difference of two sites over seeds, points."),
     ] = None,
     patient_sd: Annotated[
         float | None,
-        typer.Option(help="Stated: likewise over patients, of one test patient a site [points]."),
+        typer.Option(help="Stated: likewise over patients, of one test patient a site, points."),
     ] = None,
     round_sd: Annotated[
-        float | None, typer.Option(help="Stated: likewise over rounds, of one round [points]; values told in a run.")
+        float | None, typer.Option(help="Stated: likewise over rounds, of one round, points; values told in a run.")
     ] = None,
     patients: Annotated[str, typer.Option(help="Test patients a site, to plan for.")] = "2,5,10,20,50",
     seeds: Annotated[str, typer.Option(help="Seeds to plan for.")] = "1,3,5,10",

@@ -10,7 +10,7 @@ import torch
 from evaluation.values.observed_run import prepared_sites
 from fedmerit.configuration.description import plan_of
 from fedmerit.configuration.filters import HE
-from fedmerit.configuration.observation import ENCRYPTED
+from fedmerit.configuration.observation import ENCRYPTED, require_observer
 from fedmerit.configuration.options import take_apart
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
@@ -46,7 +46,8 @@ def observed_after(
         on_round: called with observer, rounds done and rounds in all.
 
     Raises:
-        BadInput: something is missing, and the run kept no updates or was encrypted; or its images are elsewhere.
+        BadInput: something is missing, and the run kept no updates or was encrypted, or its method does not bear it; or
+            its images are elsewhere.
     """
     info = read_run(run)
     config = plan_of(run)
@@ -60,6 +61,8 @@ def observed_after(
             f"{run}: was run without --values {','.join(lacking)} and kept no updates (--keep-updates), so that "
             "nothing can be told afterwards; run it again with one of both"
         )
+    for spec in lacking.values():
+        require_observer(spec, config.method, config.build_method())
     tables = [there]
     for name, spec in lacking.items():
         tables.append(_replayed(run, config, name, spec, prepared_sites(run, info), device, on_round))

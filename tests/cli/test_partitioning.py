@@ -39,7 +39,11 @@ def test_the_command(fedmerit, sites, tmp_path):
     [
         (("--by", "dirichlet", "--alpha", 3, "--classes", "size"), {"alpha": 3.0, "classes": "size"}, {}),
         (("--by", "imbalanced", "--kappa", 0.3, "--holders", 2), {"kappa": 0.3, "holders": 2}, {}),
-        (("--by", "uniform", "--alone", "site2"), {"alone": "site2"}, {}),
+        (
+            ("--by", "uniform", "--alone", "site2", "--alone", "site3", "--inverted", "site3"),
+            {"alone": ("site2", "site3")},
+            {"inverted": ["site3"]},
+        ),
         (
             ("--by", "uniform", "--duplicate", "site-1", "--duplicate", "site-2", "--split-site", "site-3"),
             {},
@@ -55,8 +59,9 @@ def test_every_option_reaches_the_partition(fedmerit, sites, tmp_path, monkeypat
     assert result.exit_code == 0, result.output
     ((told, more),) = asked
     assert told == (sites, tmp_path / "out", Scheme(given[1], 4, **scheme))
-    more |= {name: list(more[name]) for name in ("duplicate", "split_site")}
-    assert more == {"label_noise": {}, "noise_rule": "shift", "duplicate": [], "split_site": []} | options
+    lists: dict[str, list[str]] = {"duplicate": [], "split_site": [], "inverted": []}
+    more |= {name: list(more[name]) for name in lists}
+    assert more == {"label_noise": {}, "noise_rule": "shift", **lists} | options
 
 
 @pytest.mark.parametrize(

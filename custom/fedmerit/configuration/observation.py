@@ -31,8 +31,7 @@ def parse(spec: str) -> Observer:
 def require_observers(specs: Sequence[str], keep_updates: bool, name: str, method: Method) -> tuple[str, ...]:
     """The specs, complete and each once; `BadInput` where one is none, or the method called ``name`` bears none."""
     for spec in specs:
-        if why_not := _why_not(parse(spec), method):
-            raise BadInput(f"--values {spec}: not with method {name}: {why_not}")
+        require_observer(spec, name, method)
     if keep_updates and gives_own_models(method):
         raise BadInput(f"--keep-updates: not with method {name}: {OWN_MODELS}")
     kinds = [options.take_apart(spec)[0] for spec in specs]
@@ -40,6 +39,12 @@ def require_observers(specs: Sequence[str], keep_updates: bool, name: str, metho
     if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
         raise BadInput(f"--values {twice[0]}: given twice; name each once")
     return complete
+
+
+def require_observer(spec: str, name: str, method: Method) -> None:
+    """`BadInput` where runs of the method called ``name`` do not bear the observer of a spec."""
+    if why_not := _why_not(parse(spec), method):
+        raise BadInput(f"--values {spec}: not with method {name}: {why_not}")
 
 
 def can_observe(observer: Observer, method: Method) -> bool:

@@ -14,7 +14,7 @@ from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.description import describe, plan_of
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
-from fedmerit.configuration.observation import require_observable, require_observers
+from fedmerit.configuration.observation import gives_own_models, require_observable, require_observers
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
@@ -103,6 +103,7 @@ def create(
     specs = require_possible(attacks or {}, names)
     filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
     _require_seen_models(config, filters)
+    _require_one_model(config)
     require_observable(config.values, keep_updates, filters)
     for folder in folders:
         folder.require_cases()
@@ -179,6 +180,17 @@ def _require_seen_models(config: RunConfiguration, filters: Sequence[str]) -> No
         )
     if config.training.last_round != "aggregated":
         raise BadInput("last_round=own: the server of this run sees no update to keep apart; leave it out")
+
+
+def _require_one_model(config: RunConfiguration) -> None:
+    """`BadInput` where sites were to keep models apart in the last round that are apart already, or never are."""
+    if config.training.last_round == "aggregated":
+        return
+    method = config.build_method()
+    if isinstance(method, PoolsImages):
+        raise BadInput(f"last_round=own: {config.method} has one training, and no site one of its own; leave it out")
+    if gives_own_models(method):
+        raise BadInput(f"last_round=own: sites of {config.method} have models of their own anyway; leave it out")
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Architecture:
     affine: bool = True  # whether an instance norm has weights
     outputs: tuple[str, ...] = ()  # the modules that give the logits; (): the last of a nested sequence
     step: Callable[[Network], int] = lambda network: int(2 ** (network.depth - 1))  # that image sides are multiples of
+    depths: tuple[int, ...] = ()  # that it can have; (): all
     uneven: bool = False  # whether a side of a patch that is shorter than the others is halved later
 
 
@@ -95,7 +96,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "unet": Architecture(UNet, _unet, "norm", own_norm="batch", affine=False),
     "segresnet": Architecture(SegResNet, _segresnet, "norm", own_norm="group", outputs=("conv_final",)),
-    "basicunet": Architecture(BasicUNet, _basicunet, "norm", outputs=("final_conv",)),
+    "basicunet": Architecture(BasicUNet, _basicunet, "norm", outputs=("final_conv",), depths=(5,)),
     "attentionunet": Architecture(AttentionUnet, _attentionunet),
     "swinunetr": Architecture(
         SwinUNETR, lambda network: {"feature_size": network.width}, "norm_name", outputs=("out",), step=lambda _: 32
@@ -269,14 +270,20 @@ def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
     if network.architecture not in ARCHITECTURES:
         _require_masks(network, image_size)
         return
-    step = ARCHITECTURES[network.architecture].step(network)
+    architecture = ARCHITECTURES[network.architecture]
+    if architecture.depths and network.depth not in architecture.depths:
+        raise BadInput(
+            f"depth={network.depth}: {network.architecture} has {' or '.join(map(str, architecture.depths))} levels; "
+            "leave it out, or take another architecture"
+        )
+    step = architecture.step(network)
     if network.patch:
         _check_patch(network, step)
         return
     if any(side % step or side < 2 * step for side in image_size):
         raise BadInput(
-            f"image size {image_size[0]}x{image_size[1]}: {network.architecture} of depth {network.depth} needs "
-            f"multiples of {step}, at least {2 * step}; prepare with another --size or run with --set depth=..."
+            f"image size {image_size[0]}x{image_size[1]}: {_of_depth(network)} needs multiples of {step}, at least "
+            f"{2 * step}; prepare with another --size{_or_depth(network, ' or run with --set depth=...')}"
         )
 
 
@@ -291,9 +298,19 @@ def _check_patch(network: Network, step: int) -> None:
         steps = [step] * 3
     if any(side % each or side < 2 for side, each in zip(network.patch, steps, strict=True)):
         raise BadInput(
-            f"patch {patch}: {network.architecture} of depth {network.depth} needs multiples of "
-            f"{'x'.join(str(each) for each in steps)}; choose another, or --set depth=..."
+            f"patch {patch}: {_of_depth(network)} needs multiples of {'x'.join(str(each) for each in steps)}; choose "
+            f"another{_or_depth(network, ', or --set depth=...')}"
         )
+
+
+def _of_depth(network: Network) -> str:
+    return f"{network.architecture}{_or_depth(network, f' of depth {network.depth}')}"
+
+
+def _or_depth(network: Network, told: str) -> str:
+    """What is ``told`` of depth, where it says how often sides are halved."""
+    step = ARCHITECTURES[network.architecture].step
+    return told if step(network) != step(replace(network, depth=network.depth + 1)) else ""
 
 
 def _require_masks(network: Network, image_size: tuple[int, int]) -> None:

@@ -50,6 +50,12 @@ def test_what_was_not_observed_takes_updates(run):
         observed_after(run, ["carried"])
 
 
+def test_what_looks_at_sites_alone_takes_a_run_of_standalone(run):
+    (run / "updates").mkdir()
+    with pytest.raises(BadInput, match=r"--values alone: not with method fedavg: .* observe a run of standalone"):
+        observed_after(run, ["alone"])
+
+
 def test_encrypted_updates_tell_nothing_afterwards(run):
     write_json(run / "run.json", read_json(run / "run.json") | {"privacy": ["he"]})
     assert len(observed_after(run, ["in_run"])) == 1

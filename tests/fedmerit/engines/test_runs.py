@@ -35,6 +35,15 @@ def stopped_at(
     return run
 
 
+@pytest.mark.parametrize(
+    ("method", "told"), [("cgsv", "models of their own anyway"), ("pooled", "no site one of its own")]
+)
+def test_a_last_round_of_their_own_is_for_sites_of_one_model(tmp_path, sites, method, told):
+    with pytest.raises(BadInput, match=f"last_round=own: .*{told}; leave it out"):
+        runs.create(tmp_path / "run", method, sites, rounds=2, engine="local", settings={"last_round": "own"})
+    assert not (tmp_path / "run").exists()
+
+
 def test_of_two_runs_begun_at_once_one_is_the_run(tmp_path, sites, monkeypatch):
     """Both have found the folder free before either writes into it."""
     both, describe = threading.Barrier(2), runs.describe

@@ -126,8 +126,18 @@ def test_the_size_of_images_follows_the_depth():
     check_image_size(description("dynunet"), (8, 12))
     with pytest.raises(BadInput, match="multiples of 4"):
         check_image_size(description("dynunet"), (10, 12))
-    with pytest.raises(BadInput, match="multiples of 32"):
+    with pytest.raises(BadInput, match=r"dynunet of depth 3 needs .* run with --set depth"):
+        check_image_size(description("dynunet"), (10, 12))
+    with pytest.raises(BadInput, match=r"swinunetr needs multiples of 32, at least 64; prepare with another --size$"):
         check_image_size(description("swinunetr"), (48, 48))
+    with pytest.raises(BadInput, match=r"swinunetr needs multiples of 32x32x32; choose another$"):
+        check_image_size(replace(description("swinunetr"), patch=(8, 16, 16)), (64, 64))
+
+
+def test_a_network_of_one_depth_has_no_other():
+    check_image_size(replace(description("basicunet"), depth=5), (32, 32))
+    with pytest.raises(BadInput, match="depth=4: basicunet has 5 levels; leave it out"):
+        check_image_size(replace(description("basicunet"), depth=4), (32, 32))
 
 
 def test_the_cost_is_that_of_the_network():
