@@ -82,7 +82,7 @@ def of_gain(gain: Measured, grounds: Grounds, *, tested: bool, alone: bool) -> s
     """
     found = verdict(gain, grounds)
     if found is Verdict.UNKNOWN:
-        missing = "no test Dice" if not tested else "no run of training alone" if not alone else "no seed in common"
+        missing = "no test Dice" if not tested else "no run of standalone" if not alone else "no seed in common"
         return f"Gain not known: {missing}."
     if found is Verdict.UNJUDGED:
         return f"{_capital(grounds.hindrance)}."

@@ -33,7 +33,7 @@ def test_of_a_gain_that_is_missing() -> None:
     def said(**known: bool) -> str:
         return judgements.of_gain(NOTHING, ENOUGH, **known)
 
-    assert said(tested=True, alone=False) == "Gain not known: no run of training alone."
+    assert said(tested=True, alone=False) == "Gain not known: no run of standalone."
     assert said(tested=False, alone=True) == "Gain not known: no test Dice."
     assert said(tested=True, alone=True) == "Gain not known: no seed in common."
     assert judgements.verdict(NOTHING, FEW) is Verdict.UNKNOWN
