@@ -173,6 +173,7 @@ ATTACKS: Mapping[str, Attack] = {  # by the names of `attack_matrix`, where it h
     HONEST: Attack(lambda roles, rounds: {}),
     "zero update": _alone("zero"),
     "zero update from the middle on": Attack(lambda roles, rounds: {roles.attacker: f"zero:from={rounds // 2}"}),
+    "zero update, two rounds of three": _alone("rests"),
     "noise of an honest norm": _alone("noise"),
     "last step": _alone("delta"),
     "last step and noise, cosine .83": _alone("delta:noise=0.67"),

@@ -6,7 +6,7 @@ from dataclasses import is_dataclass
 from fedmerit.attacks.attack import Attack
 from fedmerit.attacks.claims import Inflated, Rigged, ZeroInflated
 from fedmerit.attacks.masks import Inverted, LabelNoise, Shifted, Swapped
-from fedmerit.attacks.riders import Adaptive, Delta, DeltaNoise, Noise, Partial, Repeat, Replay, Zero
+from fedmerit.attacks.riders import Adaptive, Delta, DeltaNoise, Noise, Partial, Repeat, Replay, Rests, Zero
 from fedmerit.attacks.updates import HalfFlip, NearTwin, Scaled, SignFlip, Twin
 from fedmerit.configuration import options
 from fedmerit.errors import BadInput
@@ -15,6 +15,7 @@ from fedmerit.plugins import Catalogue
 _OWN: Mapping[str, type[Attack]] = {
     "repeat": Repeat,
     "zero": Zero,
+    "rests": Rests,
     "noise": Noise,
     "delta": Delta,
     "delta-noise": DeltaNoise,

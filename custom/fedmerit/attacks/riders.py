@@ -50,9 +50,20 @@ class Partial(Attack):
 class Zero(Attack):
     """Sends back the model it received: an update of zeros (the plain free rider of Fraboni et al. 2021)."""
 
-    def update(self, view: AttackerView) -> Tensor:
+    def update(self, view: AttackerView) -> Tensor | Learned:
         """(d,) zeros."""
         return torch.zeros_like(view.received)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rests(Zero):
+    """Works one round in so many, and sends zeros in the others: no sign of it stands for three rounds on end."""
+
+    every: int = parameter(3, "rounds from one in which it trains to the next", low=2)
+
+    def update(self, view: AttackerView) -> Tensor | Learned:
+        """The honest one, or (d,) zeros."""
+        return super().update(view) if view.task.round % self.every else view.train()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,13 @@ def test_zero_sends_nothing_and_the_statistics_it_received(played):
         assert math.isnan(reply.train_loss)
 
 
+def test_who_rests_trains_one_round_in_so_many(played):
+    for spec, every in (("rests", 3), ("rests:every=2", 2)):
+        _, replies = played(spec)
+        assert [bool(reply.update.any()) for reply in replies] == [t % every == 0 for t in range(len(replies))]
+        assert torch.equal(replies[0].update, played()[1][0].update)
+
+
 def test_delta_sends_the_last_step_back(played):
     tasks, replies = played("delta")
     assert torch.equal(replies[0].update, played()[1][0].update)
