@@ -26,7 +26,7 @@ _UNET = {
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "default": {},  # the defaults of `Network` and `Training`: docs/training.md
     "quick": {**_UNET, "width": 8, "lr": 1e-2},  # for demonstrations: a quarter of a round's operations, few rounds
-    "unet": {**_UNET, "width": 16},  # the default before; comparison, values and cycle in docs/ were measured with it
+    "unet": {**_UNET, "width": 16},  # the default before
 }
 
 
