@@ -21,9 +21,10 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
 from fedmerit.records.results import read_run
 from fedmerit.training.data import open_sites
-from fedmerit.training.networks import keeps_largest, load_network, load_weights, read_description
+from fedmerit.training.networks import keeps_largest
 from fedmerit.training.place import pick_device
 from fedmerit.training.prediction import largest_parts, logits_of_case
+from fedmerit.training.saved_networks import load_network, load_weights, read_description
 
 SUMMARY = "prediction.json"
 

@@ -9,7 +9,8 @@ from fedmerit.configuration.filters import HE
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run
 from fedmerit.training.data import SiteFolder
-from fedmerit.training.networks import check_image_size, load_network, read_description
+from fedmerit.training.network_fit import check_image_size
+from fedmerit.training.saved_networks import load_network, read_description
 
 
 def model_folder(run: Path) -> Path:

@@ -28,7 +28,8 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.results import read_run
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder, open_sites
-from fedmerit.training.networks import build_network, check_image_size
+from fedmerit.training.network_fit import check_image_size
+from fedmerit.training.networks import build_network
 from fedmerit.training.place import SERVER, device_of, pick_device, require_known, spread
 from fedmerit.wire.messages import Answer
 

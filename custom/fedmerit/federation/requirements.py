@@ -10,7 +10,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Layout
 from fedmerit.errors import BadInput
 from fedmerit.training.data import SiteFolder
-from fedmerit.training.networks import check_image_size
+from fedmerit.training.network_fit import check_image_size
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:

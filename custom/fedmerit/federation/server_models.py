@@ -25,7 +25,8 @@ from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Adder, Ciphertexts
 from fedmerit.records.ledger import digest, digest_of_state
 from fedmerit.training import neurons
-from fedmerit.training.networks import initial_network, save_network
+from fedmerit.training.networks import initial_network
+from fedmerit.training.saved_networks import save_network
 from fedmerit.wire.messages import Evaluation, PeerModel, Purpose, Reply, SparseUpdate
 
 

@@ -30,11 +30,12 @@ from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import SERVER_SPLIT, Case, Samples, SiteFolder
-from fedmerit.training.networks import build_network, save_network
+from fedmerit.training.networks import build_network
 from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.training.patches import samples_of
 from fedmerit.training.place import pick_device
 from fedmerit.training.prediction import evaluate, image_losses
+from fedmerit.training.saved_networks import save_network
 from fedmerit.training.statistics import estimate_statistics
 from fedmerit.wire.evaluation_budget import question_of, require_within
 from fedmerit.wire.messages import (

@@ -1,10 +1,8 @@
-"""Networks: MONAI's, by their description; how they are saved."""
+"""Networks: MONAI's, by their description; what they cost."""
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,15 +12,12 @@ from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_atomically, write_json
 from fedmerit.plugins import Catalogue
 from fedmerit.seeds import random_seed
 
 SHORTEST = 4  # side of a patch's image at the lowest level
-PREPROCESSING = "preprocessing"  # in model.json
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ def _filters(network: Network) -> list[int]:
 
 
 def _dynunet(network: Network) -> dict[str, Any]:
-    kernels, strides = _levels(network)
+    kernels, strides = kernels_and_strides(network)
     return {
         "kernel_size": kernels,
         "strides": strides,
@@ -54,7 +49,7 @@ def _dynunet(network: Network) -> dict[str, Any]:
     }
 
 
-def _levels(network: Network) -> tuple[list[list[int]], list[list[int]]]:
+def kernels_and_strides(network: Network) -> tuple[list[list[int]], list[list[int]]]:
     """Kernels and strides by level: a side of a patch is halved, and looked along, when the others are not longer.
 
     (So does nnU-Net: Isensee et al. 2021, of slices that lie further apart than pixels.)
@@ -265,92 +260,6 @@ def initial_network(network: Network, seed: int) -> nn.Module:
         return build_network(network)
 
 
-def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where the network cannot halve an image, or its patches, as often as it has to."""
-    if network.architecture not in ARCHITECTURES:
-        _require_masks(network, image_size)
-        return
-    architecture = ARCHITECTURES[network.architecture]
-    if architecture.depths and network.depth not in architecture.depths:
-        raise BadInput(
-            f"depth={network.depth}: {network.architecture} has {' or '.join(map(str, architecture.depths))} levels; "
-            "leave it out, or take another architecture"
-        )
-    step = architecture.step(network)
-    if network.patch:
-        _check_patch(network, step)
-        return
-    if any(side % step or side < 2 * step for side in image_size):
-        raise BadInput(
-            f"image size {image_size[0]}x{image_size[1]}: {_of_depth(network)} needs multiples of {step}, at least "
-            f"{2 * step}; prepare with another --size{_or_depth(network, ' or run with --set depth=...')}"
-        )
-
-
-def _check_patch(network: Network, step: int) -> None:
-    patch = "x".join(str(side) for side in network.patch)
-    if len(network.patch) != 3:
-        raise BadInput(f"patch {patch}: expected three sides, slices, rows and columns, as in --set patch=16,96,96")
-    if ARCHITECTURES[network.architecture].uneven:
-        strides = _levels(network)[1]
-        steps = [math.prod(level[axis] for level in strides) for axis in range(3)]
-    else:
-        steps = [step] * 3
-    if any(side % each or side < 2 for side, each in zip(network.patch, steps, strict=True)):
-        raise BadInput(
-            f"patch {patch}: {_of_depth(network)} needs multiples of {'x'.join(str(each) for each in steps)}; choose "
-            f"another{_or_depth(network, ', or --set depth=...')}"
-        )
-
-
-def _of_depth(network: Network) -> str:
-    return f"{network.architecture}{_or_depth(network, f' of depth {network.depth}')}"
-
-
-def _or_depth(network: Network, told: str) -> str:
-    """What is ``told`` of depth, where it says how often sides are halved."""
-    step = ARCHITECTURES[network.architecture].step
-    return told if step(network) != step(replace(network, depth=network.depth + 1)) else ""
-
-
-def _require_masks(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where a network of others makes of an image, or patch, no logits of its size, or cannot be trained."""
-    sides = network.patch or image_size
-    built, images = initial_network(network, 0), torch.zeros(2, network.in_channels, *sides)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            masks, trained = built.eval()(images[:1]), built.train()(images)
-    except Exception as error:  # whatever another's code raises
-        raise BadInput(
-            f"architecture={network.architecture}: cannot be applied to an image of {'x'.join(map(str, sides))} "
-            f"({type(error).__name__}: {error}); prepare with another --size or give it other arguments"
-        ) from error
-    expected = (1, len(network.labels), *sides)
-    if _shape(masks) != expected:
-        raise BadInput(
-            f"architecture={network.architecture}: makes logits of shape {_shape(masks)} of an image; expected "
-            f"{expected}: one channel for each label, of the image's size"
-        )
-    in_training = (len(images), *expected[1:])
-    levels = levels_of(trained, len(expected)) if isinstance(trained, Tensor | list | tuple) else [trained]
-    shapes = [_shape(level) for level in levels]
-    if shapes[:1] != [in_training] or not all(_is_level(shape, in_training) for shape in shapes):
-        raise BadInput(
-            f"architecture={network.architecture}: makes {', '.join(map(str, shapes)) or 'nothing'} of two images in "
-            f"training; expected logits of shape {in_training}, or a list of logits for deep supervision, the first of "
-            "that shape, further ones smaller; give it other arguments"
-        )
-
-
-def _shape(logits: Any) -> tuple[int, ...] | str:
-    return tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-
-
-def _is_level(shape: tuple[int, ...] | str, whole: tuple[int, ...]) -> bool:
-    """Whether it is logits of the same images and labels, of any size."""
-    return not isinstance(shape, str) and len(shape) == len(whole) and shape[:2] == whole[:2]
-
-
 @dataclass(frozen=True)
 class Cost:
     """What a network costs."""
@@ -367,45 +276,3 @@ def cost_of(network: Network, image_size: tuple[int, int]) -> Cost:
         built(torch.zeros(1, network.in_channels, *(network.patch or image_size)))
     parameters = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
     return Cost(parameters, 4 * parameters, counter.get_total_flops())
-
-
-def save_network(
-    folder: Path, name: str, network: nn.Module, description: Network, preprocessing: Preprocessing | None = None
-) -> None:
-    """``name``.pt, a plain state_dict, and model.json: what rebuilds the network, and what it is to be fed."""
-    said = {PREPROCESSING: preprocessing.to_dict()} if preprocessing else {}
-    write_json(folder / "model.json", asdict(description) | said)
-    write_atomically(folder / f"{name}.pt", lambda file: torch.save(network.state_dict(), file))
-
-
-def read_description(folder: Path) -> tuple[Network, Preprocessing | None]:
-    """What model.json says: the network, and what it is to be fed, which those of earlier versions do not say.
-
-    Raises:
-        BadInput: it is missing or not what `save_network` writes.
-    """
-    values = dict(read_json(folder / "model.json"))
-    said = values.pop(PREPROCESSING, None)
-    try:
-        return Network.from_dict(values), Preprocessing.from_dict(said) if said else None
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(
-            f"{folder / 'model.json'}: not what a run writes ({error}); take it from the run again"
-        ) from error
-
-
-def load_network(folder: Path, name: str = "global") -> nn.Module:
-    """The network that `save_network` wrote, on the CPU, to evaluate; `BadInput` naming a missing or spoiled file."""
-    return load_weights(folder / f"{name}.pt", read_description(folder)[0])
-
-
-def load_weights(path: Path, description: Network) -> nn.Module:
-    """The network of a description with the state_dict in ``path``, likewise."""
-    network = build_network(description)
-    if not path.exists():
-        raise BadInput(f"{path}: file not found; expected the model of a finished run")
-    try:
-        network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
-    except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
-        raise BadInput(f"{path}: not a model that model.json describes ({type(error).__name__})") from error
-    return network.eval()

@@ -15,7 +15,8 @@ from evaluation.results.protocols import NO_BATCH_NORM, PROTOCOLS, Slices, audit
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.training.data import Case, SiteFolder
-from fedmerit.training.networks import initial_network, save_network
+from fedmerit.training.networks import initial_network
+from fedmerit.training.saved_networks import save_network
 
 ONE, OTHER = (Case(name, name, Path(name), Path(name)) for name in "ab")
 COUNTS = [  # tp, fp, fn of slices of one label; two volumes

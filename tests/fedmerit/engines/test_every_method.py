@@ -9,8 +9,9 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training.data import open_sites
-from fedmerit.training.networks import initial_network, load_network
+from fedmerit.training.networks import initial_network
 from fedmerit.training.prediction import evaluate
+from fedmerit.training.saved_networks import load_network
 
 NAMES = ["site1", "site2", "site3"]
 

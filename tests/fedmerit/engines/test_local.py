@@ -13,7 +13,8 @@ from fedmerit.records.results import QUANTITIES, read_results, read_run
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import SiteFolder, Slices, open_sites
 from fedmerit.training.learning import learning_rate, train
-from fedmerit.training.networks import initial_network, load_network
+from fedmerit.training.networks import initial_network
+from fedmerit.training.saved_networks import load_network
 
 NAMES = ["site1", "site2", "site3"]
 PAIR = ["site1", "site2"]

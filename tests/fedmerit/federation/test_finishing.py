@@ -11,9 +11,10 @@ from fedmerit.engines import runs
 from fedmerit.federation.finishing import ALONE, GIVEN, Finisher, clearly_better, dice_by_patient
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training.data import SiteFolder, open_sites
-from fedmerit.training.networks import build_network, initial_network, load_network
+from fedmerit.training.networks import build_network, initial_network
 from fedmerit.training.overlaps import Overlap
 from fedmerit.training.prediction import evaluate
+from fedmerit.training.saved_networks import load_network
 
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
 

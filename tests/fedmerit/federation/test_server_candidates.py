@@ -27,9 +27,10 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
-from fedmerit.training.networks import initial_network, load_network
+from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import mean_dice
 from fedmerit.training.prediction import evaluate, image_losses
+from fedmerit.training.saved_networks import load_network
 from fedmerit.wire.messages import Evaluation
 
 NAMES = ["site1", "site2", "site3"]

@@ -29,9 +29,10 @@ from fedmerit.methods.fedsac import FedSAC
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training import neurons
 from fedmerit.training.data import SERVER_SPLIT, Slices, open_sites
-from fedmerit.training.networks import initial_network, load_network
+from fedmerit.training.networks import initial_network
 from fedmerit.training.neurons import loss_increases
 from fedmerit.training.overlaps import Overlap
+from fedmerit.training.saved_networks import load_network
 from fedmerit.vectors import owned
 from fedmerit.wire.inspection import fault_of_importance
 from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, ImportanceTask, Reply, Task, payload

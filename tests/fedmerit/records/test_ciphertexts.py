@@ -23,7 +23,8 @@ from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.records import ciphertexts as ciphertexts
 from fedmerit.records.ledger import Ledger, digest
 from fedmerit.records.results import read_results, read_run
-from fedmerit.training.networks import initial_network, load_network
+from fedmerit.training.networks import initial_network
+from fedmerit.training.saved_networks import load_network
 from fedmerit.vectors import aggregate
 from fedmerit.verification.verify import verify_run
 from fedmerit.wire.egress_list import Withheld

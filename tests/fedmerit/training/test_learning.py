@@ -16,9 +16,11 @@ from fedmerit.errors import BadInput
 from fedmerit.training import learning
 from fedmerit.training.data import Case, Slices
 from fedmerit.training.learning import build_loss, learning_rate, steps_of, train
-from fedmerit.training.networks import build_network, check_image_size, initial_network, load_network, save_network
+from fedmerit.training.network_fit import check_image_size
+from fedmerit.training.networks import build_network, initial_network
 from fedmerit.training.overlaps import mean_dice
 from fedmerit.training.prediction import EVALUATION_BATCH, evaluate, predict
+from fedmerit.training.saved_networks import load_network, save_network
 
 NETWORK = Network(in_channels=1, labels=("disc", "cup"), architecture="unet", width=2, depth=3)
 TRAINING = Training(batch_size=4, augment=False)

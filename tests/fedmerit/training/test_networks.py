@@ -3,23 +3,13 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from torch import nn
 
 from fedmerit import flat
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.training import neurons
-from fedmerit.training.networks import (
-    ARCHITECTURES,
-    build_network,
-    check_image_size,
-    cost_of,
-    initial_network,
-    levels_of,
-    load_network,
-    output_modules,
-    save_network,
-)
+from fedmerit.training.networks import ARCHITECTURES, build_network, cost_of, initial_network, levels_of, output_modules
+from fedmerit.training.saved_networks import load_network, save_network
 
 WIDTHS = {"segresnet": 8, "swinunetr": 12}
 
@@ -122,24 +112,6 @@ def test_what_monai_refuses_is_told(changes, told):
         build_network(network)
 
 
-def test_the_size_of_images_follows_the_depth():
-    check_image_size(description("dynunet"), (8, 12))
-    with pytest.raises(BadInput, match="multiples of 4"):
-        check_image_size(description("dynunet"), (10, 12))
-    with pytest.raises(BadInput, match=r"dynunet of depth 3 needs .* run with --set depth"):
-        check_image_size(description("dynunet"), (10, 12))
-    with pytest.raises(BadInput, match=r"swinunetr needs multiples of 32, at least 64; prepare with another --size$"):
-        check_image_size(description("swinunetr"), (48, 48))
-    with pytest.raises(BadInput, match=r"swinunetr needs multiples of 32x32x32; choose another$"):
-        check_image_size(replace(description("swinunetr"), patch=(8, 16, 16)), (64, 64))
-
-
-def test_a_network_of_one_depth_has_no_other():
-    check_image_size(replace(description("basicunet"), depth=5), (32, 32))
-    with pytest.raises(BadInput, match="depth=4: basicunet has 5 levels; leave it out"):
-        check_image_size(replace(description("basicunet"), depth=4), (32, 32))
-
-
 def test_the_cost_is_that_of_the_network():
     network = Network(1, ("disc",), "unet", width=4, depth=3, residual_units=0)
     cost = cost_of(network, (32, 32))
@@ -148,49 +120,6 @@ def test_the_cost_is_that_of_the_network():
     wide = cost_of(replace(network, width=8), (32, 32))
     larger = cost_of(network, (64, 64))
     assert larger.operations == 4 * cost.operations < wide.operations * 4
-
-
-class Trained(nn.Module):
-    """Right in evaluation; in training it gives what is wrong with it."""
-
-    def __init__(self, in_channels, out_channels, wrong):
-        super().__init__()
-        self.head, self.wrong = nn.Conv2d(in_channels, out_channels, 1), wrong
-
-    def forward(self, images):
-        """Logits, or else."""
-        logits = self.head(images)
-        of = {
-            "dict": lambda: {"logits": logits},
-            "loss": lambda: (logits, logits.mean()),
-            "labels": lambda: [logits, logits[:, :1]],
-            "small first": lambda: [logits[..., ::2, ::2], logits],
-            "empty": list,
-        }
-        return of[self.wrong]() if self.training else logits
-
-
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ("dict", "makes dict of two images in training"),
-        ("loss", r"makes \(2, 2, 16, 16\), \(\) of two images"),
-        ("labels", r"makes \(2, 2, 16, 16\), \(2, 1, 16, 16\) of two images"),
-        ("small first", r"makes \(2, 2, 8, 8\), \(2, 2, 16, 16\) of two images"),
-        ("empty", "makes nothing of two images"),
-    ],
-)
-def test_what_cannot_be_trained_on_is_told_before_a_run(wrong, told):
-    network = Network(1, ("disc", "cup"), f"{__name__}:Trained", arguments={"wrong": wrong})
-    with pytest.raises(BadInput, match=rf"{told}.*; expected logits of shape \(2, 2, 16, 16\), or a list of logits"):
-        check_image_size(network, (16, 16))
-
-
-def test_looking_at_a_network_of_others_draws_nothing():
-    arguments = {"features": [4, 4, 8, 8, 8, 4], "dropout": 0.5}
-    before = torch.get_rng_state()
-    check_image_size(Network(1, ("disc",), "BasicUNetPlusPlus", arguments=arguments), (32, 32))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_levels_are_taken_apart():

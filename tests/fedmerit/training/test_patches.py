@@ -9,7 +9,8 @@ from fedmerit.errors import BadInput
 from fedmerit.training.augmentation import STRONG, Augmenter
 from fedmerit.training.data import Case, Slices
 from fedmerit.training.learning import train
-from fedmerit.training.networks import build_network, check_image_size, cost_of, initial_network, patch_of
+from fedmerit.training.network_fit import check_image_size
+from fedmerit.training.networks import build_network, cost_of, initial_network, patch_of
 from fedmerit.training.neurons import layers, loss_increases
 from fedmerit.training.patches import Patches, samples_of
 from fedmerit.training.prediction import evaluate, predict
