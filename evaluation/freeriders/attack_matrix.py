@@ -39,7 +39,7 @@ class LateZero(Player):
 
 @dataclass(frozen=True)
 class Rests(Player):
-    """Works one round in three, and sends zeros in the others: no sign of it stands for three rounds on end."""
+    """Works one round in three, and sends zeros in the others: no sign of it is seen for long on end."""
 
     def update(self, honest: Tensor, seen: Seen) -> Tensor:
         """Honest in round 0 and every third after it."""

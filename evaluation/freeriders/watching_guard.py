@@ -36,6 +36,6 @@ class WatchingGuard:
         made = Outcome(weights, weights, weights, shared[0] if one else round.received)
         self.history = guard.after(history, replace(ruling, withheld=round.alone & round.present), made)
         verdicts = self.history.verdicts
-        lasted = verdicts.lasted.topk(KINDS_NEEDED, dim=0).values[-1].clamp(max=ROUNDS)
-        suspicion = lasted.double() + ROUNDS * verdicts.against
+        rounds = verdicts.rounds.topk(KINDS_NEEDED, dim=0).values[-1].clamp(max=ROUNDS)
+        suspicion = rounds.double() + ROUNDS * verdicts.against
         return Said(suspicion, verdicts.against)

@@ -57,7 +57,7 @@ class Zero(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Rests(Zero):
-    """Works one round in so many, and sends zeros in the others: no sign of it stands for three rounds on end."""
+    """Works one round in so many, and sends zeros in the others: no sign of it is seen for long on end."""
 
     every: int = parameter(3, "rounds from one in which it trains to the next", low=2)
 

@@ -172,11 +172,11 @@ class Guard:
             quantities={
                 "clipped": factors.where(present, torch.nan),
                 "counted_images": images.where(present, torch.nan),
-                "signs": history.verdicts.lasted.ge(1).sum(dim=0).double(),
+                "signs": history.verdicts.now.sum(dim=0).double(),
                 "verdict": history.verdicts.against.double(),
                 "part": ruling.earners.parts,
             },
-            signs=history.verdicts.lasted >= verdicts.ROUNDS,
+            signs=history.verdicts.standing,
         )
 
     def _counts(self, reports: Reports) -> Tensor:

@@ -70,9 +70,7 @@ class History:
     def of(cls, content: Mapping[str, Any]) -> "History":
         """What `content` gave; what an earlier version did not remember is as before round 0."""
         start, known = cls.empty(len(content["apart"])), dict(content)
-        verdicts = dict(content["verdicts"])
-        missing = start.verdicts.lasted[len(verdicts["lasted"]) :]
-        known["verdicts"] = Verdicts(**{**verdicts, "lasted": torch.cat([verdicts["lasted"], missing])})
+        known["verdicts"] = Verdicts.of(content["verdicts"], len(KINDS))
         known |= {"responses": Responses(**content["responses"])} if "responses" in content else {}
         return replace(start, **known)
 

@@ -32,4 +32,4 @@ def test_one_kind_alone_is_no_suspicion():
         wrong = torch.tensor([False] * RIDER + [True])
         said = guard.see(replace(round_of(number, updates_of(number), None), wrong=wrong))
         assert not said.suspicion.any()
-    assert guard.history.verdicts.lasted[KINDS.index("claim")].tolist() == [0, 0, 0, 0, 0, 4]
+    assert guard.history.verdicts.rounds[KINDS.index("claim")].tolist() == [0, 0, 0, 0, 0, 4]

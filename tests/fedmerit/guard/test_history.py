@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedmerit.guard.history import WIDTH, History, remembered, sketch
+from fedmerit.guard.verdicts import WINDOW
 
 
 def cosines(rows):
@@ -27,13 +28,13 @@ def test_history_survives_a_checkpoint(play, tmp_path):
 
 def test_what_an_earlier_version_did_not_remember_is_not_known():
     content = History.empty(3).content()
-    content["verdicts"]["lasted"] = torch.ones(4, 3, dtype=torch.long)  # of the kinds there were
+    content["verdicts"]["seen"] = torch.ones(4, 3, WINDOW, dtype=torch.bool)  # of the kinds there were
     for name in ("rater_distance", "response", "responses", "likeness"):
         del content[name]
     history = History.of(content)
     for known in (history.rater_distance, history.response, history.likeness):
         assert known.isnan().tolist() == [True] * 3
-    assert history.verdicts.lasted.tolist() == [[1] * 3] * 4 + [[0] * 3] * 2
+    assert history.verdicts.rounds.tolist() == [[WINDOW] * 3] * 4 + [[0] * 3] * 2
     assert not history.responses.counts.any()
 
 

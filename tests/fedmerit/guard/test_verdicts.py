@@ -2,7 +2,7 @@
 
 import torch
 
-from fedmerit.guard.verdicts import ROUNDS, Verdicts
+from fedmerit.guard.verdicts import ROUNDS, WINDOW, Verdicts
 
 
 def test_a_sign_that_cannot_be_looked_for_any_more_stays_as_it_was():
@@ -20,7 +20,7 @@ def test_a_sign_that_cannot_be_looked_for_any_more_stays_as_it_was():
     assert found.against.all()
     later = after(found, 20, True, False, False)
     assert later.against.all()
-    assert later.lasted[2] == found.lasted[2]
+    assert torch.equal(later.seen[2], found.seen[2])
     assert not after(later, ROUNDS, False, False, False).against.any()  # it works again: one kind alone is left
     assert not after(found, ROUNDS, True, False, True).against.any()
     assert not after(Verdicts.none(4, 1), 20, True, True, False).against.any()  # nothing begins so
@@ -34,14 +34,33 @@ def rounds_of(verdicts, rounds, seen, present=True, for_good=False):
     return verdicts
 
 
-def test_two_kinds_of_signs_for_three_rounds_on_end_are_a_verdict():
+def test_two_kinds_of_signs_in_three_of_five_rounds_are_a_verdict():
     nothing = Verdicts.none(2, 1)
     assert not rounds_of(nothing, 2, [True, True]).against
     assert rounds_of(nothing, 3, [True, True]).against
     assert not rounds_of(nothing, 30, [True, False]).against
-    broken = rounds_of(rounds_of(nothing, 2, [True, True]), 1, [True, False])
-    assert not rounds_of(broken, 2, [True, True]).against
-    assert rounds_of(broken, 3, [True, True]).against
+    broken = rounds_of(rounds_of(nothing, 2, [True, True]), 2, [True, False])
+    assert rounds_of(broken, 1, [True, True]).against
+    assert not rounds_of(rounds_of(broken, 1, [True, False]), 1, [True, True]).against  # too long ago
+
+
+def test_who_rests_in_two_rounds_of_three_is_judged_and_who_slips_in_one_of_three_is_not():
+    def every_third(one, other):
+        verdicts = Verdicts.none(2, 1)
+        for number in range(12):
+            verdicts = rounds_of(verdicts, 1, [True, True] if (other if number % 3 else one) else [False, False])
+            yield bool(verdicts.against)
+
+    assert list(every_third(False, True)) == [False] * 4 + [True] * 8
+    assert not any(every_third(True, False))
+
+
+def test_rounds_on_end_that_an_earlier_version_counted_stand():
+    counted = {"lasted": torch.tensor([[0, 2, 9]]), "quiet": torch.tensor([4, 0, 0]), "against": torch.zeros(3).bool()}
+    verdicts = Verdicts.of(counted, 2)
+    assert verdicts.rounds.tolist() == [[0, 2, WINDOW], [0, 0, 0]]
+    assert verdicts.now.tolist() == [[False, True, True], [False] * 3]
+    assert Verdicts.of(vars(verdicts), 2).standing.tolist() == [[False, False, True], [False] * 3]
 
 
 def test_three_rounds_without_two_kinds_lift_it_unless_it_is_for_good():
