@@ -55,7 +55,7 @@ def evaluate(
 ) -> None:
     """Dice, HD95 and NSD of a run's final model, or models, on any site folders."""
     from cli.printing import show
-    from evaluation.display.table import Table, print_table
+    from evaluation.display.table import Table, headed, print_table
     from evaluation.results.dice import Dice
     from evaluation.results.evaluate import evaluate as evaluate_run
     from evaluation.results.protocols import audit
@@ -64,7 +64,7 @@ def evaluate(
         raise BadInput("--estimate-statistics: not with --protocols, which score the model as it is; leave one out")
     if protocols is not None:
         caption = f"Dice [%] of the same final weights by protocol, {split.value} split"
-        show([Table("protocols", caption, audit(run, sites, protocols, split.value), decimals=1)], run)
+        show([Table("protocols", caption, headed(audit(run, sites, protocols, split.value)), decimals=1)], run)
         return
     rows = evaluate_run(run, sites, split.value, estimated=estimate_statistics, metrics=metric or ())
     print_table(Dice(rows, split.value).sites, console)

@@ -39,11 +39,14 @@ class LateZero(Player):
 
 @dataclass(frozen=True)
 class Rests(Player):
-    """Works one round in three, and sends zeros in the others: no sign of it is seen for long on end."""
+    """Works ``works`` rounds of every ``of``, and sends zeros in the others: no sign of it is seen for long on end."""
+
+    works: int = 1
+    of: int = 3
 
     def update(self, honest: Tensor, seen: Seen) -> Tensor:
-        """Honest in round 0 and every third after it."""
-        return torch.zeros_like(honest) if seen.round % 3 else honest
+        """Honest in the first rounds of each turn."""
+        return honest if seen.round % self.of < self.works else torch.zeros_like(honest)
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,8 @@ ATTACKS: Mapping[str, tuple[Player, ...]] = {
     "zero update": with_attacker(Zero(ATTACKER)),
     "zero update from the middle on": with_attacker(LateZero(ATTACKER)),
     "zero update, two rounds of three": with_attacker(Rests(ATTACKER)),
+    "zero update, every other round": with_attacker(Rests(ATTACKER, of=2)),
+    "zero update, one round of three": with_attacker(Rests(ATTACKER, works=2)),
     "noise of an honest norm": with_attacker(Noise(ATTACKER)),
     "last step": with_attacker(LastStep(ATTACKER, cosine=1.0)),
     "last step and noise, cosine .83": with_attacker(LastStep(ATTACKER)),

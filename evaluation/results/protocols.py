@@ -15,17 +15,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from evaluation.results.dice import SURFACES
 from evaluation.results.final_models import final_models
 from evaluation.results.run_folders import open_run
 from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import Case, SiteFolder, open_sites
 from fedmerit.training.networks import patch_of
+from fedmerit.training.overlaps import Overlap
 from fedmerit.training.precision import autocast, precision_of
 from fedmerit.training.prediction import EVALUATION_BATCH, evaluate, logits_of
 
 SHARE = 0.1  # of all slices, that a split by slices sets aside to test on
-BATCH = "batch-statistics"
+AS_USED, BATCH = "as-used", "batch-statistics"
 NO_BATCH_NORM = " (no BatchNorm, or a network of volumes: the same as volumes)"
 Counts = NDArray[np.int64]  # (slices, labels, 3): true positives, false positives, false negatives
 
@@ -44,6 +46,11 @@ class Scored:
     def tested(self) -> "Slices":
         """All slices of the split, as the model predicts them."""
         return Slices.of(self.site.cases(self.split)).predicted(self.network, self.amp)
+
+    @cached_property
+    def used(self) -> list[Overlap]:
+        """The cases of the split, masks as they are used."""
+        return evaluate(self.network, self.site.cases(self.split), self.site.labels, self.amp, final=True)
 
     @property
     def all_patients(self) -> "Slices":
@@ -167,9 +174,13 @@ def _drawn_slices(one: Scored) -> float:
 
 
 def _as_used(one: Scored) -> float:
-    overlaps = evaluate(one.network, one.site.cases(one.split), one.site.labels, one.amp, final=True)
-    dice = pd.Series({(overlap.case, overlap.label): overlap.dice for overlap in overlaps}, dtype=float)
-    return float(dice.groupby(level=0).mean().mean())
+    return _mean_of(one.used, "dice")
+
+
+def _mean_of(overlaps: Sequence[Overlap], quantity: str) -> float:
+    """The mean over cases of the mean over labels; NaN where none has it."""
+    found = pd.Series({(one.case, one.label): one.scores.get(quantity) for one in overlaps}, dtype=float)
+    return float(found.groupby(level=0).mean().mean())
 
 
 @dataclass(frozen=True)
@@ -181,7 +192,7 @@ class Protocol:
 
 
 PROTOCOLS: Mapping[str, Protocol] = {
-    "as-used": Protocol("3D Dice of whole volumes, as everywhere in FedMerit: masks as they are used", _as_used),
+    AS_USED: Protocol("3D Dice of whole volumes, as everywhere in FedMerit: masks as they are used", _as_used),
     "volumes": Protocol(
         "3D Dice of whole volumes, masks as they come of the network: no mirror image, every part kept",
         lambda one: one.tested.volume_dice,
@@ -204,6 +215,8 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 def audit(run: Path, sites: Path, protocols: str = "all", split: str = "testing", seed: int = 0) -> pd.DataFrame:
     """Dice [%] of a run's final model, or models, by protocol: ``Protocol``, ``What is scored``, sites, ``Mean``.
+
+    Beside them, of ``as-used`` alone, the mean over sites of those of `SURFACES` that can be measured.
 
     Args:
         run: a finished run folder.
@@ -230,4 +243,10 @@ def audit(run: Path, sites: Path, protocols: str = "all", split: str = "testing"
         texts[BATCH] += NO_BATCH_NORM
     dice = pd.DataFrame({one.site.name: [100 * PROTOCOLS[name].score(one) for name in names] for one in scored})
     told = pd.DataFrame({"Protocol": list(texts), "What is scored": list(texts.values())})
-    return pd.concat([told, dice.assign(Mean=dice.mean(axis=1))], axis=1)
+    surfaces = {
+        quantity: [mean if name == AS_USED else math.nan for name in names]
+        for quantity in SURFACES
+        if AS_USED in names
+        and not math.isnan(mean := float(pd.Series([_mean_of(one.used, quantity) for one in scored]).mean()))
+    }
+    return pd.concat([told, dice.assign(Mean=dice.mean(axis=1), **surfaces)], axis=1)

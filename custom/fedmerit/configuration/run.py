@@ -57,7 +57,7 @@ class Network(Checked):
         dict, 'further ones of MONAI\'s class, as JSON: {"deep_supervision": true}'
     )
     patch: tuple[int, ...] = parameter(
-        (), "3D: slices, rows and columns of what a step sees, as 16,96,96; none: 2D, a slice at a time"
+        (), "3D: slices, rows and columns of what a step sees, as 16,96,96; none: 2D, a slice at a time", low=2
     )
     mirrored: bool = parameter(
         True, "final masks: of the mean logits of an image and of its mirror image, left and right exchanged"

@@ -14,6 +14,7 @@ from evaluation.results.evaluate import evaluate
 from evaluation.results.protocols import NO_BATCH_NORM, PROTOCOLS, Slices, audit
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
 from fedmerit.training.data import Case, SiteFolder
 from fedmerit.training.networks import initial_network
 from fedmerit.training.saved_networks import save_network
@@ -74,6 +75,20 @@ def test_the_audit_of_a_run(run, tmp_path):
         audit(run, sites, "slices,voxels")
     with pytest.raises(BadInput, match="--protocols slices, slices: name each once"):
         audit(run, sites, "slices, slices")
+
+
+def test_surfaces_stand_beside_the_masks_that_are_used(run, tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    for site in SITES:
+        lists = read_json(sites / site / "datalist.json")
+        for case in lists["testing"]:
+            case["spacing"] = [3.0, 0.5, 0.5]
+        write_json(sites / site / "datalist.json", lists)
+    table, as_used = audit(run, sites).set_index("Protocol"), Dice(evaluate(run, sites)).sites
+    for surface in ("hd95", "nsd"):
+        assert table.loc["as-used", surface] == pytest.approx(as_used[surface].mean())
+        assert table[surface].notna().sum() == 1
+    assert "hd95" not in audit(run, sites, "volumes")
 
 
 def test_batches_are_normalised_by_their_own_statistics(tmp_path):
