@@ -24,7 +24,8 @@ from fedmerit.training.data import Case, SiteFolder, open_sites
 from fedmerit.training.networks import patch_of
 from fedmerit.training.overlaps import Overlap
 from fedmerit.training.precision import autocast, precision_of
-from fedmerit.training.prediction import EVALUATION_BATCH, evaluate, logits_of
+from fedmerit.training.prediction import evaluate, logits_of
+from fedmerit.training.statistics import STATISTICS_BATCH
 
 SHARE = 0.1  # of all slices, that a split by slices sets aside to test on
 AS_USED, BATCH = "as-used", "batch-statistics"
@@ -83,7 +84,7 @@ class Slices:
             return self._predicted_in_volumes(network, amp)
         device = next(network.parameters()).device
         found = []
-        for part in np.array_split(np.arange(len(self.places)), math.ceil(len(self.places) / EVALUATION_BATCH)):
+        for part in np.array_split(np.arange(len(self.places)), math.ceil(len(self.places) / STATISTICS_BATCH)):
             batch = [self.places[place] for place in part]
             images, masks = (
                 torch.from_numpy(np.stack(arrays)).to(device, torch.float32)
@@ -206,7 +207,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "organ-slices": Protocol(
         "Dice slice by slice, where the reference is not empty", lambda one: one.tested.with_reference.slice_dice()
     ),
-    BATCH: Protocol(f"as volumes; BatchNorm takes statistics of {EVALUATION_BATCH} test slices", _batch_statistics),
+    BATCH: Protocol(f"as volumes; BatchNorm takes statistics of {STATISTICS_BATCH} test slices", _batch_statistics),
     "drawn-slices": Protocol(
         f"as slices; a random {SHARE:.0%} of the slices of all patients, trained on or not (leakage)", _drawn_slices
     ),

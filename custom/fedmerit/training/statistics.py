@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset
 
-from fedmerit.training.prediction import EVALUATION_BATCH
+STATISTICS_BATCH = 16  # slices whose mean and variance are one of those averaged
 
 
 def has_statistics(network: nn.Module) -> bool:
@@ -25,7 +25,7 @@ def estimate_statistics(network: nn.Module, images: Dataset[tuple[Tensor, Tensor
     device = next(network.parameters()).device
     with _cumulative(layers):
         network.train()
-        for batch, _ in DataLoader(images, batch_size=EVALUATION_BATCH):
+        for batch, _ in DataLoader(images, batch_size=STATISTICS_BATCH):
             network(batch.to(device))
     network.eval()
 

@@ -59,7 +59,7 @@ def test_losses_are_soft_dice_image_by_image(tmp_path):
     expected = [literal(image[place], label[place]) for place in (*range(19), 20)]
     assert losses.dtype == torch.float64
     assert losses.tolist() == pytest.approx(expected, abs=1e-6)  # the logits are float32
-    assert network.batches == [16, 4]
+    assert network.batches == [8, 8, 4]
     assert not losses.requires_grad
 
 
@@ -124,7 +124,7 @@ def test_overlaps_and_losses_of_one_pass_are_those_of_two(tmp_path):
     ]
     network = AsTheyAre()
     overlaps, losses = evaluate_with_losses(network, cases, ("disc", "cup"))
-    assert network.batches == [16, 9]
+    assert network.batches == [8, 8, 8, 1]
     assert overlaps == evaluate(network, cases, ("disc", "cup"))
     assert torch.equal(losses, image_losses(network, Slices(cases)))
 
