@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedmerit.capabilities.allocation import AllocatesNeurons
 from fedmerit.capabilities.candidates import EvaluatesCandidates
-from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome, Reports
@@ -32,13 +31,13 @@ from fedmerit.federation.observing_rounds import KeptRound, Observers, keep_roun
 from fedmerit.federation.recorder import Admitted, Recorder, Replies
 from fedmerit.federation.requirements import require_fit, require_sites
 from fedmerit.federation.server_models import ModelsInTheClear, models_of
+from fedmerit.federation.stacked_replies import stacked
 from fedmerit.federation.statistics_rules import estimates
 from fedmerit.federation.submodels import Submodels
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder
 from fedmerit.training.networks import initial_network
 from fedmerit.values.observing import RoundView
-from fedmerit.vectors import gram
 from fedmerit.wire.inspection import fault_of_enrolment, fault_of_reply
 from fedmerit.wire.messages import (
     Enrolment,
@@ -147,7 +146,7 @@ class Federation:
             admitted = self._admit(training)
             if isinstance(self.models, ModelsInTheClear) and not self.models.own_alone:
                 self.best.consider(self.round, admitted.replies, self.models)
-            sent, reports = self._stack(admitted.replies)
+            sent, reports = stacked(admitted.replies, self.sites, self.models.parameters.shape[-1], self.method)
             admission = self.guarding.admit(sent, reports, admitted.replies, self.models.buffers, self.mean_update)
             updates, reports = admission.updates, admission.reports
             if isinstance(self.method, EvaluatesCandidates):
@@ -258,29 +257,6 @@ class Federation:
         received, unheard = self.submodels.spent()
         sent = [payload(task) + received for task in training.tasks.values()]
         return Admitted(replies, unheard | training.faults(), sent)  # type: ignore[arg-type]
-
-    def _stack(self, replies: Replies) -> tuple[Tensor, Reports]:
-        """The updates (n, d) and what the sites said, rows of absent sites zero or NaN."""
-        n, d, method = len(replies), self.models.parameters.shape[-1], self.method
-        asks_of_peers = method.asks_of_peers if isinstance(method, LearnsFromPeers) else ()
-        beside = method.vectors if isinstance(method, TrainsLocally) else ()
-        updates, samples = torch.zeros(n, d), torch.zeros(n, dtype=torch.float64)
-        values = {name: torch.full((n,), math.nan, dtype=torch.float64) for name in method.asks}
-        pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in asks_of_peers}
-        vectors = {name: torch.zeros(n, d) for name in beside}
-        for row, reply in enumerate(replies):
-            if reply:
-                updates[row] = reply.update
-                samples[row] = reply.num_samples
-                for name, vector in reply.vectors.items():
-                    vectors[name][row] = vector
-                for name, value in reply.values.items():
-                    values[name][row] = value
-                for name, of_others in reply.pairs.items():
-                    for site, value in of_others.items():
-                        pairs[name][row, self.sites.index(site)] = value
-        present = torch.tensor([reply is not None for reply in replies])
-        return updates, Reports(samples, present, values, pairs=pairs, products=gram(updates), vectors=vectors)
 
     def _observe(self, updates: Tensor, outcome: Outcome, replies: Replies, reports: Reports) -> Iterator[Exchange]:
         """What is made of the round to tell values by: kept, and evaluated by the sites on their validation patients.

@@ -1,0 +1,44 @@
+"""The sites' replies of a round as tensors, a row per site: what methods and the guard work on."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.core import Method, Reports
+from fedmerit.federation.recorder import Replies
+from fedmerit.vectors import gram
+
+
+def stacked(replies: Replies, sites: Sequence[str], size: int, method: Method) -> tuple[Tensor, Reports]:
+    """The updates (n, size) and what the sites said, rows of absent sites zero or NaN.
+
+    Args:
+        replies: of the n ``sites``, None where there is none that can be used.
+        sites: their names, in the order of the rows.
+        size: of an update.
+        method: what it asks the sites for is what they said.
+    """
+    n = len(replies)
+    asks_of_peers = method.asks_of_peers if isinstance(method, LearnsFromPeers) else ()
+    beside = method.vectors if isinstance(method, TrainsLocally) else ()
+    updates, samples = torch.zeros(n, size), torch.zeros(n, dtype=torch.float64)
+    values = {name: torch.full((n,), math.nan, dtype=torch.float64) for name in method.asks}
+    pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in asks_of_peers}
+    vectors = {name: torch.zeros(n, size) for name in beside}
+    for row, reply in enumerate(replies):
+        if reply:
+            updates[row] = reply.update
+            samples[row] = reply.num_samples
+            for name, vector in reply.vectors.items():
+                vectors[name][row] = vector
+            for name, value in reply.values.items():
+                values[name][row] = value
+            for name, of_others in reply.pairs.items():
+                for site, value in of_others.items():
+                    pairs[name][row, sites.index(site)] = value
+    present = torch.tensor([reply is not None for reply in replies])
+    return updates, Reports(samples, present, values, pairs=pairs, products=gram(updates), vectors=vectors)
