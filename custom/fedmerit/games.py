@@ -48,6 +48,17 @@ def trained_candidates(models: Tensor, updates: Tensor, reports: Reports) -> Can
     return Candidates(trained, torch.eye(len(trained), dtype=torch.float64), own)
 
 
+def with_received(trained: Candidates, models: Tensor, reports: Reports, bins: int) -> Candidates:
+    """Those of `trained_candidates`, then what the same sites received, ``models`` (n, d): 2k, with losses in bins."""
+    return Candidates(
+        models=torch.cat([trained.models, models[reports.present]]),
+        mixtures=torch.eye(2 * len(trained.models), dtype=torch.float64),
+        shares=torch.cat([trained.shares, torch.zeros_like(trained.shares)]),
+        received=torch.cat([torch.zeros_like(trained.shares), trained.shares]),
+        bins=bins,
+    )
+
+
 def all_coalitions(count: int) -> Tensor:
     """(2^count, count) int64: row S holds the sites whose bits are set in S, the first site being bit 0."""
     return (torch.arange(2**count)[:, None] >> torch.arange(count)) & 1

@@ -170,6 +170,15 @@ class RunConfiguration(Checked):
         """The method with its parameters."""
         return build_method(self.method, self.parameters)
 
+    def build_guarded_method(self) -> Method:
+        """The method of server and sites: under the guard it rests on nothing that only a site itself can know."""
+        method = self.build_method()
+        return method.without_claims if self.is_guarded(method) else method
+
+    def is_guarded(self, method: Method) -> bool:
+        """Whether the guard is on and at work; it idles where nobody gets anything of another's."""
+        return self.guard.guard == "on" and not method.needs.unfiltered
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it; without what is not asked for of `values` and `keep_updates`, or not known."""
         off = {name for name in ("values", "keep_updates", "preprocessing") if not getattr(self, name)}

@@ -90,9 +90,9 @@ class Guarding:
         root: Certificate | None = None,
     ):
         self.config, self.sites, self.root = config, sites, root
-        asked = config.guard.guard == "on"
-        self.on = asked and not method.needs.unfiltered  # where nobody gets of another's, it idles
-        self.enrols = self.on or (asked and bool(config.values))  # but whoever is valued says what it holds
+        self.on = config.is_guarded(method)
+        # whoever is valued says what it holds, also where the guard idles
+        self.enrols = self.on or (config.guard.guard == "on" and bool(config.values))
         self.merges = in_the_clear and not isinstance(method, (AllocatesNeurons, LearnsFromPeers))
         self.measures = in_the_clear and method.needs.without_each
         self.rises = method.needs.others_lose  # it is not the error that counts, but by how much it rises
@@ -101,10 +101,6 @@ class Guarding:
         self.asked = not self.enrols  # for enrolments
         self.history = History.empty(len(sites))
         self.guard = self._guard()
-
-    def method(self, method: Method) -> Method:
-        """The method, resting on nothing that only a site itself can know."""
-        return method.without_claims if self.on else method
 
     def enrol(self, enrolments: Mapping[str, Enrolment], faults: Mapping[str, str]) -> None:
         """Take sites' commitments; ``faults`` say why others made none that can be used."""

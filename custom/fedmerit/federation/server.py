@@ -91,7 +91,7 @@ class Federation:
         checkpoint = read_checkpoint(run)
         self.sites = sorted(sites) if checkpoint is None else known_sites(checkpoint, sites, run)
         self.config, self.run, self.on_round, self.min_sites = config, run, on_round, min_sites
-        self.method = config.build_method()
+        self.method = config.build_guarded_method()
         require_sites(config, self.sites)
         for folder in server_sites:
             require_fit(config, folder)
@@ -101,7 +101,6 @@ class Federation:
         self.models = models_of(config, self.method, self.network, self.sites, context)
         in_the_clear = isinstance(self.models, ModelsInTheClear)
         self.guarding = Guarding(config, self.method, self.sites, in_the_clear, root)
-        self.method = self.guarding.method(self.method)
         self.submodels = Submodels(self.network)
         own = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         found = Evaluations(config)

@@ -95,7 +95,7 @@ class Site:
         require_fit(config, folder)
         self.folder, self.config, self.name, self.certificate = folder, config, folder.name, certificate
         self.device = pick_device(device, folder.name)
-        self.method = config.build_method()
+        self.method = config.build_guarded_method()
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name, signer)
         self.seeded_as = folder.name  # the name that its random numbers are drawn for

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
+from fedmerit.games import trained_candidates, with_received
 from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.loss_distributions import floored_divergence
 from fedmerit.methods.unrewarded import instead, unrewarded_parameter
@@ -26,7 +27,6 @@ from fedmerit.vectors import (
     reward,
     share,
     to_sites,
-    trained_models,
 )
 
 
@@ -51,7 +51,8 @@ class FedAVE(Method, EvaluatesCandidates):
     KL of two samples of one distribution is not 0, so that by its ratio to the least (K) sites of one distribution
     would earn differently. By default it counts as no less than what is to be expected of them; ``kl_floor`` names
     another bound, 0.001 being next to none, as in the paper. By default, too, a site keeps what it trained where it
-    earns nothing; the paper's is ``unrewarded="nothing"``.
+    earns nothing; the paper's is ``unrewarded="nothing"``. With ``distributions="none"``, as under the guard, nearness
+    is 1, and no losses are asked for.
     """
 
     tau: float | None = parameter(
@@ -91,12 +92,12 @@ class FedAVE(Method, EvaluatesCandidates):
     @property
     def asks(self) -> tuple[str, ...]:
         """Images of the site by the loss of the model it received, bin by bin."""
-        return tuple(f"loss_bin_{number}" for number in range(self.bins))
+        return tuple(f"loss_bin_{number}" for number in range(self.loss_bins))
 
     @property
     def loss_bins(self) -> int:
-        """As many."""
-        return self.bins
+        """As many; none where distributions count nowhere."""
+        return self.bins if self.distributions != "none" else 0
 
     @property
     def without_claims(self) -> "FedAVE":
@@ -111,20 +112,12 @@ class FedAVE(Method, EvaluatesCandidates):
 
     def candidates(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Candidates:
         """What the k present sites trained, for their Dice, then what they received, for its losses: 2k models."""
-        present = reports.present
-        trained = trained_models(state.models, self.clipped(updates), present)
-        own = torch.eye(len(present), dtype=torch.float64)[present]
-        return Candidates(
-            models=torch.cat([trained, state.models[present]]),
-            mixtures=torch.eye(2 * len(trained), dtype=torch.float64),
-            shares=torch.cat([own, torch.zeros_like(own)]),
-            received=torch.cat([torch.zeros_like(own), own]),
-            bins=self.bins,
-        )
+        candidates = trained_candidates(state.models, self.clipped(updates), reports)
+        return with_received(candidates, state.models, reports, self.bins) if self.loss_bins else candidates
 
     def most_candidates(self, sites: int) -> int:
-        """Two of each."""
-        return 2 * sites
+        """Two of each, where losses are compared."""
+        return 2 * sites if self.loss_bins else sites
 
     def round(self, state: FedAVEState, updates: Tensor, reports: Reports) -> tuple[FedAVEState, Outcome]:
         """``updates`` (n, d): the aggregate (Eqs. 6-7), reputations (Eqs. 8-9), quotas (Eq. 10) and rewards."""
@@ -132,9 +125,11 @@ class FedAVE(Method, EvaluatesCandidates):
         present, weights = reports.present, reports.data_share
         count = int(present.sum())
         accuracy = to_sites(reports.candidates.dice[:count], present)
-        own = torch.stack([reports.values[name] for name in self.asks], dim=1)[present]  # (k, bins)
-        validation = reports.candidates.losses[count:]
-        kl = to_sites(floored_divergence(own, validation, self.smoothing, self.kl_floor), present)
+        kl = present.double()  # nothing is told apart where no losses are compared
+        if self.loss_bins:
+            own = torch.stack([reports.values[name] for name in self.asks], dim=1)[present]  # (k, bins)
+            validation = reports.candidates.losses[count:]
+            kl = to_sites(floored_divergence(own, validation, self.smoothing, self.kl_floor), present)
         nearness = (kl[present].min() / kl).where(present, 0.0)  # K
         factors = {"resolved": nearness, "paper": 1 / kl, "released": nearness**2}
         counts = self.distributions in ("both", "reputation")
@@ -160,7 +155,8 @@ class FedAVE(Method, EvaluatesCandidates):
             reputation=reputation,
             weights=weights,
             models=models,
-            quantities={"utility": accuracy, "divergence": kl, "quota": quota.where(present, torch.nan)},
+            quantities={"utility": accuracy, "quota": quota.where(present, torch.nan)}
+            | ({"divergence": kl} if self.loss_bins else {}),
         )
         return FedAVEState(models, reputation, state.tensor_sizes), outcome
 

@@ -43,7 +43,7 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
     """How many models the run needs evaluated on a split in a round; ``sites`` is how many take part."""
     if not 0 <= round <= config.rounds:
         return 0
-    method, over, rated = config.build_method(), round == config.rounds, _rated(config, round, sites)
+    method, over, rated = config.build_guarded_method(), round == config.rounds, _rated(config, round, sites)
     finish = FINISH if over and config.training.finish == "own" else 0
     if split == SERVER_SPLIT:
         candidates = method.most_candidates(sites) if isinstance(method, EvaluatesCandidates) and not over else 0
@@ -116,7 +116,7 @@ def require_within(
 
 def _require_kind(task: WithModels, config: RunConfiguration) -> None:
     """`Refused` where a task asks for more than Dice, and the run's settings say nothing of it."""
-    method = config.build_method()
+    method = config.build_guarded_method()
     if isinstance(task, ImportanceTask):
         due = method.importance_before(task.round) if isinstance(method, AllocatesNeurons) else None
         if due is None or not due[1] or task.split != SERVER_SPLIT or (task.order, task.images) != due:

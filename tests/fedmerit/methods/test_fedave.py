@@ -44,10 +44,17 @@ def test_fedave_is_the_reference(case, rounds):
     for (reports, outcome), round in zip(play(method, rounds), expected, strict=True):
         present = reports.present.nonzero().flatten().tolist()
         assert_at_sites(outcome.contribution, round["score"], present)
-        assert_at_sites(outcome.quantities["divergence"], round["divergence"], present)
+        if method.loss_bins:
+            assert_at_sites(outcome.quantities["divergence"], round["divergence"], present)
         assert outcome.reputation.tolist() == pytest.approx(round["r"], abs=1e-9)
         assert torch.equal(outcome.weights, reports.data_share)
         assert_models(outcome.models, round["models"])
+
+
+def test_nothing_is_asked_for_that_does_not_count():
+    with_losses, without = FedAVE(), FedAVE(distributions="none")
+    assert (len(with_losses.asks), with_losses.loss_bins, with_losses.most_candidates(6)) == (10, 10, 12)
+    assert (without.asks, without.loss_bins, without.most_candidates(6)) == ((), 0, 6)
 
 
 def test_a_site_reports_its_losses_as_a_histogram():
