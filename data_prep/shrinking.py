@@ -50,9 +50,11 @@ def _write(site: SiteFolder, out: Path, by: int) -> None:
                 checksums[entry[key]] = sha256(out / entry[key])
             if isinstance(spacing := entry.get("spacing"), list) and len(spacing) == 3:
                 entry["spacing"] = [spacing[0], *(step * by for step in spacing[1:])]
-    size = [side // by for side in site.image_size]
+    changed = {"image_size": [side // by for side in site.image_size], "checksums": checksums, "shrunk_by": by}
+    if spacing := site.info.get("spacing"):  # None where pixels follow the images' own
+        changed["spacing"] = [step * by for step in spacing]
     write_json(out / "datalist.json", lists)
-    write_json(out / "site.json", {**site.info, "image_size": size, "checksums": checksums, "shrunk_by": by})
+    write_json(out / "site.json", {**site.info, **changed})
 
 
 def block_means(array: NDArray[Any], by: int) -> NDArray[np.float64]:

@@ -56,6 +56,7 @@ def test_pixels_are_means_and_a_mask_is_set_where_half_of_its_block_is(sites, tm
 
 
 def test_a_smaller_copy_says_what_it_is_and_leaves_the_original(sites, tmp_path):
+    write_json(sites / "A" / "site.json", read_json(sites / "A" / "site.json") | {"spacing": [0.5, 0.75]})
     before = contents(sites)
     shrink(sites, tmp_path / "small", 4)
     assert contents(sites) == before
@@ -67,6 +68,8 @@ def test_a_smaller_copy_says_what_it_is_and_leaves_the_original(sites, tmp_path)
         arrays = {path.relative_to(small.path).as_posix(): sha256(path) for path in small.path.rglob("*.npy")}
         assert len(arrays) == 30
         changed = {"image_size": [1, 2], "checksums": arrays, "shrunk_by": 4}
+        if site.name == "A":
+            changed["spacing"] = [2.0, 3.0]
         assert small.info == {**site.info, **changed}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sites", "small"]
 
