@@ -55,13 +55,16 @@ def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteF
 
 
 def scores_of(network: nn.Module, site: SiteFolder, amp: bool) -> dict[str, float]:
-    """By quantity, in the units shown: mean over test cases and labels, without those that have no such number."""
-    known: dict[str, list[float]] = {}
+    """By quantity, in the units shown: mean over test cases of the mean over labels, of what has a number."""
+    known: dict[str, dict[str, list[float]]] = {}  # by quantity and case
     for overlap in evaluate(network, site.cases("testing"), site.labels, amp, final=True):
         for quantity, value in overlap.scores.items():
             if value is not None:
-                known.setdefault(quantity, []).append(value)
-    return {quantity: UNITS.get(quantity, 1.0) * float(np.mean(values)) for quantity, values in known.items()}
+                known.setdefault(quantity, {}).setdefault(overlap.case, []).append(value)
+    return {
+        quantity: UNITS.get(quantity, 1.0) * float(np.mean([np.mean(values) for values in cases.values()]))
+        for quantity, cases in known.items()
+    }
 
 
 def _table(rows: Sequence[tuple[int, str, str, Mapping[str, float]]], quantity: str) -> Table:

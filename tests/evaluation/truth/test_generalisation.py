@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from evaluation.results.final_models import final_models
+from evaluation.truth import generalisation
 from evaluation.truth.generalisation import ESTIMATED, SEEN, UNSEEN, scores_of
 from fedmerit.training.data import SiteFolder
+from fedmerit.training.overlaps import Overlap
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +23,18 @@ def rows(study, name="unseen"):
 
     table = pd.read_csv(study / "tables" / f"{name}.csv").set_index("Site")
     return table.rename(columns=lambda heading: heading.rpartition(" [")[0])
+
+
+def test_a_case_counts_once_however_many_of_its_labels_have_a_number(sites, monkeypatch):
+    """((90 + 50) / 2 + 30) / 2 %: the cup of the second case is empty in both."""
+    found = [
+        Overlap("000", "disc", 9, 1, 1),
+        Overlap("000", "cup", 1, 1, 1),
+        Overlap("001", "disc", 3, 7, 7),
+        Overlap("001", "cup", 0, 0, 0),
+    ]
+    monkeypatch.setattr(generalisation, "evaluate", lambda *given, **options: found)
+    assert scores_of(None, SiteFolder(sites / "site1"), amp=False) == {"dice": pytest.approx(50.0)}
 
 
 def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
