@@ -42,7 +42,7 @@ class Predictor:
         """(slices, channels, h, w) as the network was trained on, and the window of the image that this is.
 
         Raises:
-            BadInput: nothing says where the window is.
+            BadInput: nothing says where the window is, or it lies beyond the image.
         """
         wanted = self.preprocessing
         if box is None and wanted.crop == "disc":
@@ -51,6 +51,12 @@ class Predictor:
                 "give --box TOP,LEFT,HEIGHT,WIDTH in pixels, or --box whole for images that are such squares"
             )
         box = box or central_box(image, wanted.field_of_view)
+        height, width = image.image.shape[2:]
+        if not (-box.height < box.top < height and -box.width < box.left < width):
+            raise BadInput(
+                f"--box {box.top},{box.left},{box.height},{box.width}: lies beyond the image of {height} x {width} "
+                "pixels; expected a part of it"
+            )
         normalise = normalise_of(wanted.normalisation, image.image.shape[1])
         return preprocess(image, wanted.size[0], box, normalise)[0], box
 

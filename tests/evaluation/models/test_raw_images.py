@@ -108,6 +108,22 @@ def test_a_photograph_about_its_disc(tmp_path):
     np.testing.assert_array_equal(np.array(Image.open(file)) > 0, masks[0, 0])
 
 
+@pytest.mark.parametrize("box", ["HEIGHT,0,9,9", "0,WIDTH,9,9", "-9,0,9,9", "0,-9,9,9"])
+def test_a_box_beyond_the_image_is_refused(predictor, scan, tmp_path, box):
+    raw, _ = scan
+    height, width = read_image(raw, 1).decoded.image.shape[2:]
+    box = box.replace("HEIGHT", str(height)).replace("WIDTH", str(width))
+    with pytest.raises(BadInput, match=f"{raw}: --box {box}: lies beyond the image of {height} x {width} pixels"):
+        predict_files(predictor, [raw], tmp_path, box)
+    assert not list(tmp_path.glob("*.nii.gz"))
+
+
+@pytest.mark.parametrize("box", [(-8, -8, 9, 9), (-1, 0, 9, 1)])
+def test_a_box_that_meets_the_image_in_a_pixel_is_looked_at(predictor, scan, box):
+    image = read_image(scan[0], 1).decoded
+    assert predictor.masks(image, Box(*box)).shape == (len(image.image), 1, *image.image.shape[2:])
+
+
 def test_a_model_that_does_not_say_what_it_is_fed(own_run, sites):
     said = json.loads((own_run / "models" / "model.json").read_text())
     fed = said.pop("preprocessing")
