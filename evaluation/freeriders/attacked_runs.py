@@ -139,8 +139,7 @@ def prepare(
                     if kind in SYBILS:
                         asked["sites"] = out / "sites" / f"{kind}_{site}"
                     if (attack.folder / "run.json").exists():
-                        names = [folder.name for folder in open_sites(Path(asked["sites"]))]
-                        require_same(attack.folder, asked, names)
+                        require_same(attack.folder, asked, open_sites(Path(asked["sites"])))
                     else:
                         runs.create(new / "runs" / attack.folder.name, **asked)
                     attacks.append(attack)

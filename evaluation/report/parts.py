@@ -20,6 +20,7 @@ from evaluation.results.views import Results
 from fedmerit.errors import BadInput
 
 FOLDERS = ("sites_folder", "server_sites")  # of run.json, places on one machine
+DIGESTS = ("site_digests", "server_digests")  # of run.json, what nobody reads
 OF_ONE_RUN = ("run", "method", "command", "started")  # of run.json, what is in no table of several runs
 ROUNDS = {
     "weight": ("weights", "Aggregation weight of each site over the rounds, in percent of the whole."),
@@ -53,9 +54,11 @@ def settings_of(runs: Sequence[Run], shown: Sequence[Mapping[str, Any]]) -> tupl
 
 
 def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings by name, without those that say nothing and without the folders of this machine."""
+    """Settings by name, without digests, those that say nothing and the folders of this machine."""
     found: dict[str, str] = {}
     for name, value in info.items():
+        if name in DIGESTS:
+            continue
         if isinstance(value, Mapping):
             found |= _flat(value, f"{prefix}{name}: ")
         elif value in (None, "", []) or name in FOLDERS:

@@ -17,7 +17,7 @@ from evaluation.studies import comparison_tables
 from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all, execute_in_turn
 from evaluation.studies.execution import After
 from evaluation.studies.requests import Item
-from evaluation.studies.study_folders import require_same, scratch
+from evaluation.studies.study_folders import DIGESTS, require_same, require_same_images, scratch
 from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.engines import runs
 from fedmerit.engines.contributions import as_setting, contributions_of
@@ -27,7 +27,9 @@ from fedmerit.files import write_json
 from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_run
-from fedmerit.training.data import open_sites
+from fedmerit.training.data import digests_of, open_sites
+
+STUDY = "compare.json"  # what the folder's runs were asked for with, last
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def prepare(
     Raises:
         BadInput: a run cannot be created, or is there already with other options or sites.
     """
-    names = [site.name for site in open_sites(Path(options["sites"]))]
+    sites = open_sites(Path(options["sites"]))
+    names = [site.name for site in sites]
+    require_same_images(out / STUDY, sites)
     planned = []
     with scratch(out) as new:
         for seed in seeds:
@@ -94,7 +98,7 @@ def prepare(
                 if alone and is_finished(alone, options["rounds"]):
                     asked, alone = _with_contributions(asked, alone), None
                 if (folder / "run.json").exists():
-                    require_same(folder, asked, names)
+                    require_same(folder, asked, sites)
                 elif folder.exists() and any(folder.iterdir()):
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
@@ -107,7 +111,8 @@ def prepare(
             folder.rename(out / folder.name)
     asked_for = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
     places = {name: str(value.resolve()) for name, value in options.items() if isinstance(value, Path)}
-    write_json(out / "compare.json", {**asked_for, **options, **places, "site_names": names})
+    of_sites = {"site_names": names, DIGESTS: digests_of(sites)}
+    write_json(out / STUDY, {**asked_for, **options, **places, **of_sites})
     return planned
 
 

@@ -13,6 +13,9 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.records.results import read_run
+from fedmerit.training.data import SiteFolder, open_sites, require_as_prepared
+
+DIGESTS = "site_digests"  # in a study's JSON file
 
 
 @contextmanager
@@ -33,10 +36,11 @@ def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
 
     Args:
         record: the JSON file in the folder that says what they were asked for with, if it is there yet.
-        asked: what it would hold today.
+        asked: what it would hold today; digests of sites are left to `require_same_images`.
     """
     before = read_json(record) if record.exists() else asked
-    changed = [name for name in {**before, **asked} if before.get(name) != asked.get(name)]
+    names = [name for name in {**before, **asked} if name != DIGESTS]
+    changed = [name for name in names if before.get(name) != asked.get(name)]
     if changed:
         told = "; ".join(_told(name.replace("_", " "), before.get(name)) for name in changed)
         raise BadInput(f"{record.parent}: holds trainings with {told}. Go on with the same, or choose another --out")
@@ -47,8 +51,21 @@ def _told(name: str, value: Any) -> str:
     return f"no {name}" if value is None else f"{name} {', '.join(value) if isinstance(value, list) else value}"
 
 
-def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -> None:
+def require_same_images(record: Path, sites: Sequence[SiteFolder]) -> None:
+    """`BadInput` where sites were prepared anew since a study's folder was begun.
+
+    Args:
+        record: as of `require_unchanged`, with their digests; studies of earlier versions have none.
+        sites: those of today; they need not be all the same.
+    """
+    digests: Mapping[str, str] = read_json(record).get(DIGESTS, {}) if record.exists() else {}
+    there = [site for site in sites if site.name in digests]
+    require_as_prepared(there, {site.name: digests[site.name] for site in there}, record.parent)
+
+
+def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFolder]) -> None:
     """`BadInput` where a run folder is not what `runs.create` would make of these options and sites today."""
+    names = [site.name for site in sites]
     try:
         runs.require_same(folder, asked)
     except BadInput as error:
@@ -65,7 +82,7 @@ def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -
             f"{folder}: was started with parameters that are not today's defaults (fedmerit "
             f"{recorded['fedmerit_version']} wrote it); choose another --out"
         )
-    if recorded["sites"] != list(names):
+    if recorded["sites"] != names:
         raise BadInput(
             f"{folder}: was started with the sites {', '.join(recorded['sites'])}, {asked['sites']} now holds "
             f"{', '.join(names)}; give it the same sites, or choose another --out"
@@ -75,3 +92,5 @@ def require_same(folder: Path, asked: Mapping[str, Any], names: Sequence[str]) -
             f"{folder}: was started with --server-sites {recorded['server_sites']}; "
             "give it the same, or choose another --out"
         )
+    own = open_sites(Path(recorded["server_sites"])) if recorded["server_sites"] else []
+    runs.require_same_images(folder, recorded, sites, own)

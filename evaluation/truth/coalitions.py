@@ -21,7 +21,7 @@ from evaluation.results.evaluate import evaluate
 from evaluation.results.views import Results
 from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
 from evaluation.studies.run_costs import images_of
-from evaluation.studies.study_folders import require_same, require_unchanged, scratch
+from evaluation.studies.study_folders import DIGESTS, require_same, require_same_images, require_unchanged, scratch
 from evaluation.truth.semivalues import Coalition, text_of
 from fedmerit.configuration.description import plan_of
 from fedmerit.configuration.observation import gives_own_models
@@ -32,7 +32,7 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
-from fedmerit.training.data import open_sites
+from fedmerit.training.data import digests_of, open_sites
 from fedmerit.training.learning import steps_of, train
 from fedmerit.training.networks import build_network
 from fedmerit.training.patches import samples_of
@@ -101,6 +101,7 @@ def prepare(
     asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
     asked["site_names"] = everyone
     require_unchanged(out / STUDY, asked)
+    require_same_images(out / STUDY, folders)
     trainings = []
     with scratch(out) as new:
         for coalition in sorted(coalitions, key=lambda members: (-len(members), text_of(members))):
@@ -108,7 +109,7 @@ def prepare(
                 folder = out / "runs" / f"{_name(coalition)}_seed{seed}"
                 options_of_run = _options(coalition, method, settings) | dict(options) | {"seed": seed}
                 if (folder / "run.json").exists():
-                    require_same(folder, options_of_run, sorted(coalition))
+                    require_same(folder, options_of_run, [site for site in folders if site.name in coalition])
                 elif folder.exists() and any(folder.iterdir()):
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
@@ -117,7 +118,7 @@ def prepare(
         (out / "runs").mkdir(parents=True, exist_ok=True)
         for made in sorted(new.glob("*")):
             made.rename(out / "runs" / made.name)
-    write_json(out / STUDY, asked)
+    write_json(out / STUDY, asked | {DIGESTS: digests_of(folders)})
     return trainings
 
 

@@ -20,6 +20,7 @@ from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json
+from fedmerit.training.data import open_sites
 
 TOGETHER, ALONE = "fedavg", "standalone"  # methods of the trainings
 ESTIMATORS = (
@@ -57,9 +58,11 @@ def begin(
     asked: dict[str, Any] = {"method": method, "sites": sites, "rounds": rounds, "seed": seed, "engine": "local",
                              "settings": dict(settings), "values": observed}  # fmt: skip
     if (folder / "run.json").exists():
-        begun = read_json(folder / "run.json")["plan"]["values"]
+        info = read_json(folder / "run.json")
+        begun = info["plan"]["values"]
         more = set(observed) <= {spec.partition(":")[0] for spec in begun}
         runs.require_same(folder, asked | ({"values": begun} if more else {}))
+        runs.require_same_images(folder, info, open_sites(sites, info["sites"]))
     else:
         runs.create(folder, **asked)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmerit.configuration.run import Network
-from fedmerit.files import write_json
+from fedmerit.files import read_json, write_json
 from fedmerit.records.results import ResultsFile, Row
 from fedmerit.training.networks import initial_network
 from fedmerit.training.saved_networks import save_network
@@ -133,6 +133,12 @@ def make_sites(
             },
         )
     return root
+
+
+def prepare_anew(site: Path) -> None:
+    """Have a site folder say that it was split by another seed."""
+    info = read_json(site / "site.json")
+    write_json(site / "site.json", info | {"seed": info.get("seed", 0) + 1})
 
 
 def _disc(random: np.random.Generator, channels: int, labels: int, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.results import read_run
-from fedmerit.training.data import SERVER_SPLIT, SiteFolder, open_sites
+from fedmerit.training.data import SERVER_SPLIT, SiteFolder, digests_of, open_sites, require_as_prepared
 from fedmerit.training.network_fit import check_image_size
 from fedmerit.training.networks import build_network
 from fedmerit.training.place import SERVER, device_of, pick_device, require_known, spread
@@ -110,7 +110,8 @@ def create(
         folder.require_cases()
         folder.require_arrays()
         pick_device(device_of(folder.name, device), folder.name)
-    _require_server_set(config, folders, server_sites)
+    own = open_sites(Path(server_sites)) if server_sites is not None else []
+    _require_server_set(config, folders, own)
     _require_processes(config, engine, threads, names)
     description = describe(run.name, config, names, engine) | {
         "only": only and sorted(only),
@@ -122,6 +123,8 @@ def create(
         "min_sites": min_sites,
         "round_timeout": round_timeout,
         "image_size": list(first.image_size),
+        "site_digests": digests_of(folders),
+        "server_digests": digests_of(own),
         "sites_folder": str(Path(sites).resolve()),
         "server_sites": server_sites and str(Path(server_sites).resolve()),
         "settings": {name: str(value) for name, value in (settings or {}).items()},
@@ -204,21 +207,19 @@ def _require_processes(config: RunConfiguration, engine: str, threads: int | Non
         )
 
 
-def _require_server_set(
-    config: RunConfiguration, folders: Sequence[SiteFolder], server_sites: Path | str | None
-) -> None:
+def _require_server_set(config: RunConfiguration, folders: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> None:
     """`BadInput` where the method needs a server validation set and there is none, or it does not fit the sites."""
-    if server_sites is not None:
-        first = folders[0]
-        expected = (first.task, first.channels, first.labels, first.image_size)
-        for folder in open_sites(Path(server_sites)):
-            found = (folder.task, folder.channels, folder.labels, folder.image_size)
-            if found != expected:
-                raise BadInput(
-                    f"{folder.path}: task, channels, labels and size are {found}, the sites' are {expected}; "
-                    "prepare the server's images like the sites'"
-                )
-            folder.require_arrays()
+    first = folders[0]
+    expected = (first.task, first.channels, first.labels, first.image_size)
+    for folder in own:
+        found = (folder.task, folder.channels, folder.labels, folder.image_size)
+        if found != expected:
+            raise BadInput(
+                f"{folder.path}: task, channels, labels and size are {found}, the sites' are {expected}; "
+                "prepare the server's images like the sites'"
+            )
+        folder.require_arrays()
+    if own:
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
     if lacking and issubclass(METHODS[config.method], EvaluatesCandidates):
@@ -289,6 +290,8 @@ def execute(
     info = {**OF_EARLIER_VERSIONS, **_info(run), **{name: str(place) for name, place in here.items() if place}}
     plugins.use_scripts(info.get("parts", []))
     config, folders = plan_of(run), _folders(run, info)
+    own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
+    require_same_images(run, info, folders, own)
     names = [folder.name for folder in folders]
     threads = threads or info["threads"]
     _require_processes(config, info["engine"], threads, names)
@@ -299,7 +302,6 @@ def execute(
         keys = _contexts(run, config) if HE in info["privacy"] else None
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in (*names, SERVER)}
-            own = open_sites(Path(of_server)) if of_server else []
             filtered = None if keys else _filtering(info["privacy"], config)
             run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, info["min_sites"],
                       keys, on_exchange)  # fmt: skip
@@ -328,6 +330,27 @@ def _folders(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
     return folders
+
+
+def require_same_images(
+    run: Path, info: Mapping[str, Any], folders: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()
+) -> None:
+    """`BadInput` where images were prepared anew since the run was created, wherever they lie.
+
+    Args:
+        run: the run folder.
+        info: run.json; of earlier versions it says nothing of images but their size.
+        folders: of its sites, as they are now.
+        own: the server's own, likewise.
+    """
+    before, now = info.get("image_size"), list(folders[0].image_size)
+    if before and before != now:
+        raise BadInput(
+            f"{folders[0].path.parent}: holds images of {now[0]}x{now[1]}, run {run} was started with "
+            f"{before[0]}x{before[1]}; prepare the old folder again, or choose another --out"
+        )
+    require_as_prepared(folders, info.get("site_digests", {}), run)
+    require_as_prepared(own, info.get("server_digests", {}), run)
 
 
 def _require_same_transforms(run: Path, info: Mapping[str, Any], config: RunConfiguration) -> None:

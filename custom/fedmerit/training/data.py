@@ -203,6 +203,25 @@ def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder
     return sorted(sites, key=lambda site: site.name)
 
 
+def digests_of(sites: Sequence[SiteFolder]) -> dict[str, str]:
+    """By name, `SiteFolder.digest`."""
+    return {site.name: site.digest for site in sites}
+
+
+def require_as_prepared(sites: Sequence[SiteFolder], digests: Mapping[str, str], begun: Path) -> None:
+    """`BadInput` naming the sites that are not those with which ``begun``, a run or a study, was started.
+
+    ``digests`` are those noted then; none: earlier versions noted none.
+    """
+    now = digests_of(sites)
+    changed = [name for name in sorted({**digests, **now}) if digests.get(name) != now.get(name)]
+    if digests and changed:
+        raise BadInput(
+            f"{sites[0].path.parent}: {', '.join(changed)} {'is' if len(changed) == 1 else 'are'} not what {begun} "
+            "was started with; prepare the old folder again, or choose another --out"
+        )
+
+
 class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
     """What a network is trained on, one of a batch at a time: pairs of float32 (channels, ...) and (labels, ...)."""
 

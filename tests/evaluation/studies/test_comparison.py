@@ -13,6 +13,7 @@ from evaluation.studies.requests import parse_methods, parse_seeds
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.records.results import read_run
+from fedmerit.training.data import digests_of, open_sites
 
 
 @pytest.fixture
@@ -52,6 +53,7 @@ def test_compare_json_says_what_was_asked(tmp_path, options):
         "engine": "local",
         "sites": str(tmp_path / "sites"),
         "site_names": ["A", "B"],
+        "site_digests": digests_of(open_sites(options["sites"])),
     }
 
 
@@ -122,6 +124,19 @@ def test_a_site_more_is_noticed(tmp_path, options):
     plan_of(tmp_path, options)
     make_sites(tmp_path / "sites", ("A", "B", "C"))
     with pytest.raises(BadInput, match=r"started with the sites A, B, .* now holds A, B, C"):
+        plan_of(tmp_path, options)
+
+
+def test_sites_prepared_anew_are_noticed(tmp_path, options):
+    """By the study too, where no run that is there is asked for again."""
+    plan_of(tmp_path, options)
+    make_sites(options["sites"], ("A", "B"), size=32)
+    for methods in ("fedavg,fedprox", "fedprox"):
+        with pytest.raises(BadInput, match=r"sites: A, B are not what .* was started with; .* another --out"):
+            plan_of(tmp_path, options, methods=methods)
+    assert not list((tmp_path / "out").glob("fedprox*"))
+    (tmp_path / "out/compare.json").unlink()
+    with pytest.raises(BadInput, match=r"sites: holds images of 32x32, run .*fedavg_seed0 was started with 64x64"):
         plan_of(tmp_path, options)
 
 

@@ -3,13 +3,14 @@
 import os
 
 import pytest
-from run_factory import make_sites
+from run_factory import make_sites, prepare_anew
 
-from evaluation.studies.study_folders import require_same, require_unchanged, scratch
+from evaluation.studies.study_folders import DIGESTS, require_same, require_same_images, require_unchanged, scratch
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
+from fedmerit.training.data import digests_of, open_sites
 
 # Folders in the making
 
@@ -80,6 +81,20 @@ def test_what_is_no_longer_asked_for_is_told(tmp_path):
         require_unchanged(tmp_path / "asked.json", {"rounds": 3})
 
 
+def test_sites_of_a_study_are_those_that_it_was_begun_with(tmp_path):
+    """As far as they are the same: a comparison may go on with others beside its runs."""
+    record, sites = tmp_path / "asked.json", make_sites(tmp_path / "sites", ("A", "B"), size=32)
+    require_same_images(record, open_sites(sites))
+    write_json(record, {"rounds": 3, DIGESTS: digests_of(open_sites(sites))})
+    require_unchanged(record, {"rounds": 3})
+    make_sites(sites, ("C",), size=32)
+    require_same_images(record, open_sites(sites))
+    prepare_anew(sites / "A")
+    require_same_images(record, open_sites(sites, ["B", "C"]))
+    with pytest.raises(BadInput, match=f"{sites}: A is not what {tmp_path} was started with"):
+        require_same_images(record, open_sites(sites))
+
+
 # Run folders
 
 
@@ -93,7 +108,13 @@ def asked(tmp_path):
 
 
 def test_a_run_folder_asked_for_alike_may_go_on(tmp_path, asked):
-    require_same(tmp_path / "run", asked, ["A", "B"])
+    require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
+
+
+def test_a_run_folder_of_other_images_may_not(tmp_path, asked):
+    prepare_anew(asked["sites"] / "B")
+    with pytest.raises(BadInput, match=r"sites: B is not what .*run was started with; .* or choose another --out$"):
+        require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
 
 
 def test_how_images_were_prepared_is_no_default_of_a_run(tmp_path, asked):
@@ -102,7 +123,7 @@ def test_how_images_were_prepared_is_no_default_of_a_run(tmp_path, asked):
     assert "preprocessing" not in info["plan"]  # these sites do not say
     info["plan"]["preprocessing"] = Preprocessing((32, 32)).to_dict()
     write_json(file, info)
-    require_same(tmp_path / "run", asked, ["A", "B"])
+    require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
 
 
 @pytest.mark.parametrize(
@@ -114,12 +135,12 @@ def test_how_images_were_prepared_is_no_default_of_a_run(tmp_path, asked):
 )
 def test_other_options_are_refused(tmp_path, asked, changes, words):
     with pytest.raises(BadInput, match=words):
-        require_same(tmp_path / "run", asked | changes, ["A", "B"])
+        require_same(tmp_path / "run", asked | changes, open_sites(asked["sites"]))
 
 
 def test_other_sites_are_refused(tmp_path, asked):
     with pytest.raises(BadInput, match=r"started with the sites A, B, .*sites now holds A, B, C; give it the same"):
-        require_same(tmp_path / "run", asked, ["A", "B", "C"])
+        require_same(tmp_path / "run", asked, open_sites(make_sites(asked["sites"], ("A", "B", "C"), size=32)))
 
 
 def test_a_run_of_other_defaults_is_refused_and_names_who_wrote_it(tmp_path, asked):
@@ -130,13 +151,13 @@ def test_a_run_of_other_defaults_is_refused_and_names_who_wrote_it(tmp_path, ask
     info["plan"]["training"]["batch_size"] += 1
     write_json(file, info | {"fedmerit_version": "0.0.9"})
     with pytest.raises(BadInput, match=r"not today's defaults \(fedmerit 0\.0\.9 wrote it\); choose another --out"):
-        require_same(tmp_path / "run", asked, ["A", "B"])
+        require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
 
 
 def test_a_servers_own_sites_may_not_be_forgotten(tmp_path, asked):
     own = make_sites(tmp_path / "own", ("S",), size=32)
     folder = tmp_path / "with_server"
     runs.create(folder, **asked, server_sites=own)
-    require_same(folder, asked | {"server_sites": own}, ["A", "B"])
+    require_same(folder, asked | {"server_sites": own}, open_sites(asked["sites"]))
     with pytest.raises(BadInput, match=f"with_server: was started with --server-sites {own}; give it the same"):
-        require_same(folder, asked, ["A", "B"])
+        require_same(folder, asked, open_sites(asked["sites"]))

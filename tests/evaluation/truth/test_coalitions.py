@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from rounds import SETTINGS, make_rounds, play
-from run_factory import make_sites
+from run_factory import make_sites, prepare_anew
 
 from evaluation.results.views import Results
 from evaluation.studies.cluster import Workers
@@ -17,7 +17,7 @@ from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.configuration.run import make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json
+from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
 
@@ -239,6 +239,31 @@ def test_other_sites_need_another_folder(sites, prepare, tmp_path):
     shutil.rmtree(more / "Cedar")
     with pytest.raises(BadInput, match=r"site names Alder, Birch, Cedar\. Go on with the same"):
         prepare(tmp_path / "out", of=[PAIR], sites=more)
+
+
+def test_sites_prepared_anew_need_another_folder(prepare, tmp_path):
+    """As leave-one-out first, then the others for Shapley values; the study says so where no run of theirs is there."""
+    own = make_sites(tmp_path / "sites", SITES, size=32)
+    prepare(tmp_path / "out", of=[GRAND], sites=own)
+    asked = read_json(tmp_path / "out" / "study.json")
+    assert prepare(tmp_path / "out", of=[GRAND, PAIR], sites=own)
+    prepare_anew(own / "Birch")
+    before = contents(tmp_path / "out")
+    with pytest.raises(BadInput, match=r"sites: Birch is not what .*out was started with; .* choose another --out"):
+        prepare(tmp_path / "out", of=[ONE], sites=own)
+    assert contents(tmp_path / "out") == before
+    assert read_json(tmp_path / "out" / "study.json") == asked
+    (tmp_path / "out" / "study.json").unlink()
+    with pytest.raises(BadInput, match=r"Birch is not what .*Alder\+Birch\+Cedar_seed0 was started with"):
+        prepare(tmp_path / "out", of=[GRAND], sites=own)
+
+
+def test_a_study_of_an_earlier_version_goes_on(prepare, tmp_path):
+    """It noted no digests."""
+    trainings = prepare(tmp_path / "out", of=[GRAND])
+    for file in (tmp_path / "out" / "study.json", trainings[0].folder / "run.json"):
+        write_json(file, {name: value for name, value in read_json(file).items() if "digests" not in name})
+    assert len(prepare(tmp_path / "out", of=[GRAND, PAIR])) == 2
 
 
 def test_all_are_prepared_or_none(prepare, tmp_path):

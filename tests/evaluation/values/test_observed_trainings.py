@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from run_factory import make_sites
+from run_factory import make_sites, prepare_anew
 
 from evaluation.studies.cluster import Workers
 from evaluation.values.estimators import parse
@@ -54,6 +54,9 @@ def test_a_training_is_begun_once_and_never_as_another(tmp_path):
     begin(tmp_path / "alone", sites, 4, 2, TINY, ["alone:voice=others"], ALONE)
     info = read_json(tmp_path / "alone" / "run.json")
     assert (info["method"], info["seed"], info["plan"]["values"]) == ("standalone", 4, ["alone:every=0"])
+    prepare_anew(sites / "Birch")
+    with pytest.raises(BadInput, match=r"Birch is not what .*run was started with"):
+        begin(tmp_path / "run", sites, 3, 2, TINY, TOGETHER_ESTIMATORS)
 
 
 def test_what_is_finished_is_not_trained_again_and_what_failed_is_told(tmp_path, monkeypatch):

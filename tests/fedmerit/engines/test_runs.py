@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from gate import Gate
+from run_factory import prepare_anew
 from stopping import stop_at
 
 from fedmerit.configuration.run import TASKS, make_configuration
@@ -21,6 +22,7 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.federation.site import Site
+from fedmerit.files import read_json, write_json
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import ResultsFile
 
@@ -69,6 +71,43 @@ def test_of_two_runs_begun_at_once_one_is_the_run(tmp_path, sites, monkeypatch):
     ((loser, why),) = refused
     assert "exists already" in why or "another process is at work" in why
     assert json.loads((run / "run.json").read_text())["seed"] == 3 - loser
+
+
+# Images that are not what they were
+
+
+@pytest.fixture
+def begun(own_sites, server_sites_data, tmp_path, monkeypatch):
+    """A run that was created, with images of the server's own; whoever executes it is told what would be trained."""
+    server = Path(shutil.copytree(server_sites_data.parent / "server", tmp_path / "server"))
+    runs.create(tmp_path / "run", "fedavg", own_sites, rounds=1, engine="local", server_sites=server)
+    monkeypatch.setattr(runs, "run_local", lambda config, folders, *rest: [folder.path for folder in folders])
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("which", ["own_sites/site2", "server/site4"])
+def test_a_run_whose_site_was_prepared_anew_does_not_go_on(begun, tmp_path, which):
+    root, name = which.split("/")
+    runs.execute(begun, lambda record: None)
+    prepare_anew(tmp_path / which)
+    with pytest.raises(BadInput, match=rf"{root}: {name} is not what .*run was started with; .* another --out"):
+        runs.execute(begun, lambda record: None)
+
+
+def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path):
+    shutil.move(own_sites, tmp_path / "elsewhere")
+    runs.execute(begun, lambda record: None, sites=tmp_path / "elsewhere")
+
+
+def test_a_run_of_an_earlier_version_knows_the_size_of_images_alone(begun, own_sites):
+    info = read_json(begun / "run.json")
+    write_json(begun / "run.json", {name: value for name, value in info.items() if "digests" not in name})
+    prepare_anew(own_sites / "site2")
+    runs.execute(begun, lambda record: None)
+    for site in own_sites.iterdir():
+        write_json(site / "site.json", read_json(site / "site.json") | {"image_size": [64, 64]})
+    with pytest.raises(BadInput, match=r"own_sites: holds images of 64x64, run .*run was started with 32x32; prepare"):
+        runs.execute(begun, lambda record: None)
 
 
 @pytest.fixture

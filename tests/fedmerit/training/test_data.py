@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from run_factory import prepare_anew
 
 from fedmerit.errors import BadInput
-from fedmerit.training.data import SiteFolder, load_array
+from fedmerit.training.data import SiteFolder, digests_of, load_array, open_sites, require_as_prepared
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+A", "-B", "@C", "", "a\x1b[2J", "a\nb", "a" * 101, 7, None])
@@ -27,6 +28,20 @@ def test_other_names_may_be(sites, tmp_path, name):
     info = json.loads((folder / "site.json").read_text())
     (folder / "site.json").write_text(json.dumps(info | {"name": name}))
     assert SiteFolder(folder).name == name
+
+
+def test_sites_that_are_not_what_they_were_are_named(own_sites, tmp_path):
+    digests = digests_of(open_sites(own_sites))
+    moved = shutil.move(own_sites, tmp_path / "elsewhere")
+    require_as_prepared(open_sites(moved), digests, tmp_path / "run")
+    require_as_prepared([], {}, tmp_path / "run")
+    prepare_anew(moved / "site2")
+    require_as_prepared(open_sites(moved), {}, tmp_path / "run")  # of an earlier version
+    with pytest.raises(BadInput, match=r"elsewhere: site2 is not what .*run was started with; prepare the old folder"):
+        require_as_prepared(open_sites(moved), digests, tmp_path / "run")
+    shutil.rmtree(moved / "site3")
+    with pytest.raises(BadInput, match="site2, site3 are not what"):
+        require_as_prepared(open_sites(moved), digests, tmp_path / "run")
 
 
 def test_no_two_threads_parse_a_header_at_once(monkeypatch, tmp_path):
