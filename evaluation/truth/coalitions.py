@@ -25,6 +25,7 @@ from evaluation.studies.study_folders import DIGESTS, require_same, require_same
 from evaluation.truth.semivalues import Coalition, text_of
 from fedmerit.configuration.description import plan_of
 from fedmerit.configuration.observation import gives_own_models
+from fedmerit.configuration.recipes import PAPER
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -82,7 +83,7 @@ def prepare(
         coalitions: who trains together.
         seeds: of every coalition.
         method: of every coalition of several sites; one that gives all sites one global model.
-        settings: of every run; those of the method do not go to coalitions of one.
+        settings: of every run; those of the method do not go to coalitions of one, whose paper is the method's.
         options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
 
     Returns:
@@ -147,7 +148,8 @@ def _options(coalition: Coalition, method: str, settings: Mapping[str, str]) -> 
     if len(coalition) > 1:
         return {"method": method, "settings": dict(settings)}
     own = {field.name for field in fields(METHODS[method])}
-    return {"method": "standalone", "settings": {name: value for name, value in settings.items() if name not in own}}
+    given = {**settings, "preset": method} if settings.get("preset") == PAPER else settings
+    return {"method": "standalone", "settings": {name: value for name, value in given.items() if name not in own}}
 
 
 def _name(coalition: Coalition) -> str:

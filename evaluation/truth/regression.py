@@ -95,10 +95,9 @@ def coalitions_to_train(sites: Sequence[str], most: int, seed: int) -> list[Coal
         BadInput: they are too few for so many sites.
     """
     names = sorted(sites)
-    if most < min(2 ** len(names), 2 * len(names) + 2):
-        raise BadInput(
-            f"{most} coalitions of {len(names)} sites: expected {2 * len(names) + 2} or more, to tell the sites apart"
-        )
+    fewest = min(2 ** len(names), 2 * len(names) + 2)
+    if most < fewest:
+        raise BadInput(f"{most} coalitions of {len(names)} sites: expected {fewest} or more, to tell the sites apart")
     rows = coalitions_to_evaluate(len(names), most, seed).tolist()
     chosen = [frozenset(name for name, there in zip(names, row, strict=True) if there) for row in rows]
     return sorted((one for one in chosen if one), key=lambda one: (-len(one), sorted(one)))

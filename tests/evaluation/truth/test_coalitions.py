@@ -332,6 +332,16 @@ def test_settings_of_the_method_do_not_go_to_one_alone(prepare, tmp_path):
     assert prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings) == trainings
 
 
+def test_the_paper_of_one_alone_is_that_of_the_method(prepare, tmp_path):
+    settings = {"reward": "global", "preset": "paper"}
+    trainings = prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings)
+    together, alone = (read_run(training.folder) for training in trainings)
+    assert (together["settings"]["preset"], alone["settings"]["preset"]) == ("paper", "cgsv")
+    assert alone["training"] == together["training"]
+    assert alone["training"]["decay"] == 0.977
+    assert prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings) == trainings
+
+
 @pytest.mark.slow
 def test_long_names_are_short_folders_that_differ(tmp_path):
     names = [f"hospital-number-{number:03}" for number in range(20)]

@@ -70,3 +70,5 @@ def test_too_few_coalitions_are_refused():
         least_squares_values({one: game[one] for one in (NOBODY, frozenset("A"))}, list("ABCD"))
     with pytest.raises(BadInput, match="expected 22 or more"):
         coalitions_to_train("ABCDEFGHIJ", 12, 0)
+    with pytest.raises(BadInput, match="3 coalitions of 2 sites: expected 4 or more"):
+        coalitions_to_train("AB", 3, 0)
