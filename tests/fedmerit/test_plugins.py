@@ -168,6 +168,18 @@ def test_a_script_registers_and_a_run_remembers_it(script, sites, tmp_path):
     assert is_finished(tmp_path / "run", 1)
 
 
+def test_a_run_is_resumed_with_the_script_that_it_remembers(script, sites, tmp_path, monkeypatch):
+    """In a process that was told nothing of it."""
+    settings = {"architecture": "unet", "width": "2", "depth": "2", "guard": "on"}
+    runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
+    monkeypatch.setattr(plugins, "_registered", {})
+    monkeypatch.setattr(plugins, "_imported", set())
+    monkeypatch.setattr(METHODS, "_loaded", {})
+    monkeypatch.delenv(plugins.SCRIPTS)
+    runs.require_same(tmp_path / "run", {})
+    assert plugins.scripts() == [str(script)]
+
+
 def test_a_network_of_monai_by_name(own_parts):
     config = make_configuration(
         "fedavg",

@@ -240,6 +240,7 @@ def _info(run: Path) -> dict[str, Any]:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
+    plugins.use_scripts(info.get("parts", []))
     config = plan_of(run)
     observed = {"values": config.values, "keep_updates": config.keep_updates}
     elsewhere = {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
