@@ -93,7 +93,8 @@ def prepare(
                 own = {name: value for name, value in item.settings.items() if not (by_alone and value == ALONE)}
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **own}}
                 if issubclass(METHODS[item.method], PoolsImages):
-                    asked["engine"] = "local"  # it has no other
+                    asked["engine"] = "local"  # it has no other, and that one waits for all
+                    asked.pop("round_timeout", None)
                 alone = out / f"{ALONE}_seed{seed}" if by_alone else None
                 if alone and is_finished(alone, options["rounds"]):
                     asked, alone = _with_contributions(asked, alone), None
