@@ -45,6 +45,16 @@ class SiteDice:
         return np.asarray(self.dice[..., self.methods.index(method), :])
 
 
+def widened(means: FloatArray, number: int) -> FloatArray:
+    """Means (..., 1 + D) of ``number`` things, as observed and as drawn with replacement, and as far off as others are.
+
+    A mean of n drawn with replacement has the variance σ²(n - 1)/n², and that of n others σ²/n: of two, twice that. So
+    what was drawn is moved away from what was observed by √(n/(n - 1)). Of one nothing is drawn.
+    """
+    factor = np.sqrt(number / (number - 1)) if number > 1 else 1.0
+    return np.asarray(means[..., :1] + (means - means[..., :1]) * factor)
+
+
 Statistics = Callable[[SiteDice], Mapping[K, ArrayLike]]  # each (..., s), one number per slot
 
 

@@ -69,6 +69,11 @@ def pilot_variances(folder: Path) -> Variances:
         one = resample(results, by_weights(leave_one_out_weights))
     if len(one.seeds) < 2:
         raise BadInput(f"--pilot {folder}: has one seed alone; train a second, or state --seed-sd and --patient-sd")
+    if one.single:
+        raise BadInput(
+            f"--pilot {folder}: has one test patient a site, and nothing is known of others; test on more of them, or "
+            "state --seed-sd and --patient-sd in its place"
+        )
     tested = results.rows[(results.rows["coalition"] != "") & (results.rows["quantity"] == "dice")]
     patients = tested.groupby("site")["case"].nunique().mean()
     return variances_of(one, float(patients))

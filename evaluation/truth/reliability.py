@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from evaluation.results.bootstrap import widened
 from evaluation.results.views import Results
 from evaluation.truth.semivalues import (
     NOBODY,
@@ -43,6 +44,7 @@ class Resampled:
     seeds: list[int]
     values: FloatArray  # (s, n, D), fractions of Dice; the first draw is what was observed
     halves: FloatArray  # (s, n, 2, h) by each half of the patients, h ways to halve them; NaN where they are too few
+    single: bool = False  # every site has one test patient alone, so that nothing is known of others
 
     @property
     def mean(self) -> FloatArray:
@@ -58,7 +60,9 @@ class Resampled:
 
     @property
     def patient_variance(self) -> FloatArray:
-        """(n,) of the mean over seeds, by the draws of patients."""
+        """(n,) of the mean over seeds, by the draws of patients; NaN of single ones."""
+        if self.single:
+            return np.full(len(self.sites), np.nan)
         return np.asarray(self.values[..., 1:].mean(axis=0).var(axis=-1, ddof=1))
 
     @property
@@ -69,7 +73,7 @@ class Resampled:
 
     @property
     def reliability(self) -> float:
-        """The share of the variance over sites that is not that of their estimation, 0 to 1.
+        """The share of the variance over sites that is not that of their estimation, 0 to 1; NaN by single patients.
 
         1 - mean variance of the estimates / variance of the values over sites, both centred: what all sites share, such
         as an easy draw of patients, moves no correlation.
@@ -79,7 +83,7 @@ class Resampled:
         if n < 2:
             return np.nan
         between = float(centred[..., 0].mean(axis=0).var(ddof=1))
-        noise = centred[..., 1:].mean(axis=0).var(axis=-1, ddof=1).mean() * n / (n - 1)
+        noise = np.nan if self.single else centred[..., 1:].mean(axis=0).var(axis=-1, ddof=1).mean() * n / (n - 1)
         if len(self.seeds) > 1:
             noise += centred[..., 0].var(axis=0, ddof=1).mean() * n / (n - 1) / len(self.seeds)
         return float(np.clip(1 - noise / between, 0, 1)) if between > 0 else 0.0
@@ -170,8 +174,9 @@ MEAN_DICE = UTILITIES["mean Dice"]
 def resample(results: Results, values: Values, draws: int = DRAWS, utility: Utility = MEAN_DICE) -> Resampled:
     """The values of every seed that has all coalitions that ``values`` takes, resampled over test patients.
 
-    Every site's cases are drawn with replacement, the same in all seeds and for all coalitions; a case counts by the
-    mean over its labels. The utility of nobody is stated as 0, and of a distance as the largest that was measured.
+    Every site's cases are drawn with replacement, the same in all seeds and for all coalitions, and `widened`; a site
+    with a single one has deviations of the others' patients. A case counts by the mean over its labels. The utility of
+    nobody is stated as 0, and of a distance as the largest that was measured.
 
     Args:
         results: of a folder of trained coalitions.
@@ -185,17 +190,19 @@ def resample(results: Results, values: Values, draws: int = DRAWS, utility: Util
     cases = _cases(results, utility)
     sites, games, halved, seeds, why = results.sites, [], [], [], "none is trained"
     counts, halves = _counts(cases, draws), _halves(cases)
+    single = all(number == 1 for number in _numbers(cases).values())
     for seed, rows in cases.groupby(level="seed"):
         try:
-            games.append(values(_game(rows.droplevel("seed"), counts, utility)))
-            halved.append(values(_game(rows.droplevel("seed"), halves, utility)))
+            of_seed = rows.droplevel("seed")
+            games.append(values(_game(of_seed, _drawn_means(of_seed, counts), utility)))
+            halved.append(values(_game(of_seed, _means(of_seed, halves), utility)))
             seeds.append(int(str(seed)))
         except BadInput as error:
             why = f"seed {seed}: {error}"
     if not games:
         raise BadInput(f"no seed has all coalitions ({why}); the command that trained them trains what is missing")
     split = np.stack(halved)
-    return Resampled(sites, seeds, np.stack(games), split.reshape(*split.shape[:2], 2, -1))
+    return Resampled(sites, seeds, np.stack(games), split.reshape(*split.shape[:2], 2, -1), single)
 
 
 def _cases(results: Results, utility: Utility) -> pd.DataFrame:
@@ -229,8 +236,14 @@ def _halves(cases: pd.DataFrame) -> FloatArray:
     return np.concatenate(columns).astype(np.float64)
 
 
-def _game(rows: pd.DataFrame, counts: FloatArray, utility: Utility) -> dict[Coalition, FloatArray]:
-    """Utilities (D,) of each coalition; NaN where no case of a site counts."""
+def _numbers(cases: pd.DataFrame) -> dict[str, int]:
+    """How many cases each site has, sites sorted."""
+    numbers = cases.columns.get_level_values("site").value_counts().sort_index()
+    return {str(site): int(number) for site, number in numbers.items()}
+
+
+def _means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
+    """(sites, coalitions, D) of each site's cases as often as they count; NaN where no case of a site counts."""
     known = np.isfinite(rows.to_numpy(dtype=np.float64))
     filled = np.where(known, rows.to_numpy(dtype=np.float64), 0.0)
     tested = rows.columns.get_level_values("site").to_numpy()
@@ -239,8 +252,34 @@ def _game(rows: pd.DataFrame, counts: FloatArray, utility: Utility) -> dict[Coal
         own = tested == site
         amounts = known[:, own] @ counts[own]
         of_sites.append((filled[:, own] @ counts[own]) / np.where(amounts > 0, amounts, np.nan))
-    utilities = utility.over(np.stack(of_sites))
-    nobody = np.zeros(counts.shape[1]) if utility.sign > 0 else np.fmin.reduce(utilities, axis=0)
+    return np.stack(of_sites)
+
+
+def _drawn_means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
+    """Likewise, as observed and with other patients: how far these would be apart is known of two and more.
+
+    A site with a single patient has deviations of single patients of the other sites, each draw one of them.
+    """
+    means, numbers = _means(rows, counts), _numbers(rows)
+    apart = [
+        (rows[site].to_numpy(dtype=np.float64) - means[place, :, :1]) * np.sqrt(number / (number - 1))
+        for place, (site, number) in enumerate(numbers.items())
+        if number > 1
+    ]
+    for place, (site, number) in enumerate(numbers.items()):
+        if number > 1:
+            means[place] = widened(means[place], number)
+        elif apart:
+            lent = np.nan_to_num(np.concatenate(apart, axis=1))
+            drawn = np.random.default_rng(random_seed("lent patients", site))
+            means[place, :, 1:] += lent[:, drawn.integers(lent.shape[1], size=means.shape[-1] - 1)]
+    return means
+
+
+def _game(rows: pd.DataFrame, of_sites: FloatArray, utility: Utility) -> dict[Coalition, FloatArray]:
+    """Utilities (D,) of the coalition of each row, by its means at the sites."""
+    utilities = utility.over(of_sites)
+    nobody = np.zeros(utilities.shape[1]) if utility.sign > 0 else np.fmin.reduce(utilities, axis=0)
     game = {coalition_of(str(text)): utilities[row] for row, text in enumerate(rows.index)}
     return {NOBODY: nobody, **game}
 

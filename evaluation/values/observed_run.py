@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evaluation.results.bootstrap import widened
 from evaluation.results.run_folders import open_run
 from evaluation.results.views import Results
 from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray, coalition_of
@@ -154,7 +155,7 @@ class ObservedRun:
         counts = np.concatenate([np.ones((1, number)), drawn])  # (D, cases)
         known = np.isfinite(cases)
         amounts, sums = known @ counts.T, np.where(known, cases, 0.0) @ counts.T
-        return np.asarray(sums / np.where(amounts > 0, amounts, np.nan))
+        return widened(sums / np.where(amounts > 0, amounts, np.nan), number)
 
     def round_counts(self, number: int) -> FloatArray:
         """(T, D) how often each of T rounds counts: once as observed, then as drawn with replacement."""

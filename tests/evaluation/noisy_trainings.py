@@ -13,11 +13,13 @@ SITES = ["A", "B", "C", "D", "E"]
 
 def trained(worth, *, seed_sd=0.0, patient_sd=0.0, seeds=3, patients=10, draw=0, leave_out=(), hd95=False):
     """An additive game: the Dice of a coalition's model is its worth on every case, each value off as seeds and cases
-    are: what a site adds differs by seed with ``seed_sd``, and by case with ``patient_sd``.
+    are: what a site adds differs by seed with ``seed_sd``, and by case with ``patient_sd``. ``patients`` is how many
+    cases each site tests on, or a sequence of that, site by site.
     """
     random = np.random.default_rng(draw)
     names = sorted(worth)
-    of_cases = random.normal(0, patient_sd, (len(names), len(names), patients))  # of a site, where tested, case
+    tested = [patients] * len(names) if isinstance(patients, int) else patients
+    of_cases = random.normal(0, patient_sd, (len(names), len(names), max(tested)))  # of a site, where tested, case
     rows = []
     for seed in range(seeds):
         of_seed = random.normal(0, seed_sd, len(names))
@@ -26,7 +28,7 @@ def trained(worth, *, seed_sd=0.0, patient_sd=0.0, seeds=3, patients=10, draw=0,
                 continue
             chosen = [names.index(name) for name in one]
             for tester, name in enumerate(names):
-                for case in range(patients):
+                for case in range(tested[tester]):
                     dice = sum(worth[names[site]] + of_seed[site] + of_cases[site, tester, case] for site in chosen)
                     head = ("x", "fedavg", seed, 1, name)
                     columns = {"split": "testing", "case": f"{case:03d}", "label": "organ", "coalition": text_of(one)}

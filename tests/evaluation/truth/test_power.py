@@ -40,6 +40,9 @@ def test_variances_of_a_pilot_are_those_put_in(tmp_path):
     trained(WORTH, seeds=1).rows.to_csv(tmp_path / "results.csv", index=False)
     with pytest.raises(BadInput, match="has one seed alone"):
         pilot_variances(tmp_path)
+    trained(WORTH, seed_sd=0.05, seeds=2, patients=1).rows.to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(BadInput, match="has one test patient a site, and nothing is known of others"):
+        pilot_variances(tmp_path)
 
 
 def test_the_table_by_hand():

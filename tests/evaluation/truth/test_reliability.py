@@ -28,7 +28,7 @@ def test_reliability_is_the_share_of_variance_that_is_the_sites_own():
     found, reached, of_a_seed, reached_by_seed = [], [], [], []
     worth = np.array(list(WORTH.values()))
     for draw in range(40):
-        one = resample(trained(WORTH, seed_sd=0.1, seeds=4, patients=1, draw=draw), LOO, 2)
+        one = resample(trained(WORTH, seed_sd=0.1, seeds=4, patients=2, draw=draw), LOO, 2)
         found.append(one.reliability)
         reached.append(correlation(one.mean, worth))
         of_a_seed.append(one.ceiling_of_a_seed)
@@ -56,6 +56,22 @@ def test_standard_errors_add_seeds_and_patients():
     ]
     expected = np.sqrt(0.06**2 / 4 + 0.3**2 / 100)  # 100 cases in all
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize("patients", [(2, 2, 2, 2, 2), (1, 2, 2, 2, 2), (1, 5, 5, 5, 5)])
+def test_errors_over_few_patients_are_as_large_as_they_are(patients):
+    """Drawn with replacement alone they were half of that of two, and nothing of one."""
+    errors = [
+        resample(trained(WORTH, patient_sd=0.3, seeds=1, patients=patients, draw=draw), LOO, 100).standard_errors
+        for draw in range(20)
+    ]
+    expected = 0.3 * np.sqrt(np.mean([1 / number for number in patients]) / 5)
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(expected, rel=0.15)
+
+
+def test_of_single_patients_no_error_is_known():
+    one = resample(trained(WORTH, patient_sd=0.3, patients=1), LOO, 20)
+    assert np.isnan([one.reliability, one.ceiling, one.ceiling_of_a_seed, *one.standard_errors]).all()
 
 
 def test_halves_of_patients_are_disjoint_and_agree_by_chance_alone_where_all_is_noise():
