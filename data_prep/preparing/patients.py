@@ -15,6 +15,9 @@ Patients = Mapping[tuple[str, str], str]  # by site and case
 def read_patients(file: Path) -> Patients:
     """The table of a CSV file with the columns ``site,case,patient``.
 
+    A patient is named as readers name them, ``SITE-PATIENT``, be it so in the file or not: hospitals that each number
+    theirs 1, 2, 3 share none.
+
     Raises:
         BadInput: the file cannot be read, lacks a column or a value, or names a case twice.
     """
@@ -30,7 +33,7 @@ def read_patients(file: Path) -> Patients:
             raise BadInput(f"{file}: line {number}: expected a value in each of the columns {', '.join(COLUMNS)}")
         if (site, case) in patients:
             raise BadInput(f"{file}: line {number}: case {case} of site {site} stands in it twice; keep one line")
-        patients[site, case] = patient
+        patients[site, case] = patient if patient.startswith(f"{site}-") else f"{site}-{patient}"
     return patients
 
 

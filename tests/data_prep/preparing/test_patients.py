@@ -5,6 +5,8 @@ from layouts import prepare, prostate_site
 
 from data_prep.check import examine
 from data_prep.checking.findings import Severity
+from data_prep.dealing import Scheme
+from data_prep.partition import partition
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.training.data import SiteFolder, open_sites
@@ -35,11 +37,33 @@ def test_cases_of_one_patient_stay_in_one_split(source, tmp_path):
     for seed in range(5):
         site = prepared(source, tmp_path / str(seed), patient_table=table, seed=seed)
         found = patients(site)
-        assert [found[name] for name in names[:3]] == ["one"] * 3
+        assert [found[name] for name in names[:3]] == ["UCL-one"] * 3
         assert len(set(found.values())) == 3
-        homes = {split for split, cases in site.splits.items() for case in cases if case.patient == "one"}
+        homes = {split for split, cases in site.splits.items() for case in cases if case.patient == "UCL-one"}
         assert len(homes) == 1
         assert len(site.info["patient_table"]) == 64
+
+
+def test_hospitals_that_number_their_patients_alike_share_none(source, tmp_path):
+    prostate_site(source / "HK", cases=4, seed=1)
+    table = tmp_path / "patients.csv"
+    cases = [("UCL", number) for number in range(5)] + [("HK", number) for number in range(4)]
+    table.write_text(HEADER + "".join(f"{site},Case{number:02d},{number}\n" for site, number in cases))
+    prepare("prostate-multisite", tmp_path / "sites", source=source, patient_table=table, **FIELD)
+    hk, ucl = open_sites(tmp_path / "sites")
+    assert sorted(patients(hk).values()) == ["HK-0", "HK-1", "HK-2", "HK-3"]
+    assert sorted(patients(ucl).values()) == ["UCL-0", "UCL-1", "UCL-2", "UCL-3", "UCL-4"]
+    assert not examine(tmp_path / "sites").of(Severity.error)
+    partition(tmp_path / "sites", tmp_path / "parts", Scheme("uniform", 2))
+
+
+def test_a_case_joins_the_patient_of_another_that_is_not_in_the_table(source, tmp_path):
+    """By the name in datalist.json."""
+    first, second, *_ = sorted(patients(prepared(source, tmp_path / "without")))
+    table = tmp_path / "patients.csv"
+    table.write_text(HEADER + f"UCL,{second},UCL-{first}\n")
+    found = patients(prepared(source, tmp_path / "with", patient_table=table))
+    assert found[first] == found[second] == f"UCL-{first}"
 
 
 @pytest.mark.parametrize(
