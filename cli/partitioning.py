@@ -84,8 +84,11 @@ def partition(
         typer.Option(metavar="SITE=LEVEL,...", help="Share of a new site's training masks to make wrong."),
     ] = None,
     noise_rule: Annotated[
-        NoiseRule, typer.Option(help="Wrong how: moved, moved all one way, grown or shrunk, inverted, another's.")
-    ] = NoiseRule.shift,
+        NoiseRule | None,
+        typer.Option(
+            help="Wrong how: moved, moved all one way, grown or shrunk, inverted, another's.", show_default="shift"
+        ),
+    ] = None,
     duplicate: Annotated[
         list[str] | None, typer.Option(metavar="SITE", help="New site to add a twin of; may be repeated.")
     ] = None,
@@ -104,6 +107,8 @@ def partition(
     from data_prep.dealing import Scheme
     from data_prep.partition import partition as partition_sites
 
+    if noise_rule and not label_noise:
+        raise BadInput(f"--noise-rule {noise_rule.value}: says how masks of --label-noise are wrong; give that too")
     scheme = Scheme(
         by.value, into, exponent, alpha, classes and classes.value, seed, tuple(alone or ()), kappa, holders
     )
@@ -112,7 +117,7 @@ def partition(
         out,
         scheme,
         label_noise=_levels(label_noise),
-        noise_rule=noise_rule.value,
+        noise_rule=(noise_rule or NoiseRule.shift).value,
         duplicate=duplicate or (),
         split_site=split_site or (),
         inverted=inverted or (),

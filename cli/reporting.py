@@ -62,6 +62,8 @@ def evaluate(
 
     if protocols is not None and estimate_statistics:
         raise BadInput("--estimate-statistics: not with --protocols, which score the model as it is; leave one out")
+    if protocols is not None and metric:
+        raise BadInput(f"--metric {metric[0]}: not with --protocols, which tell Dice, HD95 and NSD; leave one out")
     if protocols is not None:
         caption = f"Dice [%] of the same final weights by protocol, {split.value} split"
         show([Table("protocols", caption, headed(audit(run, sites, protocols, split.value)), decimals=1)], run)

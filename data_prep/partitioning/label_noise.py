@@ -82,8 +82,8 @@ def disturb(
     larger one, and wrong in the same way. Slices without a label stay as they are.
 
     Raises:
-        BadInput: the share is not above 0 and at most 1, the rule is none of `RULES`, no slice shows a label, or
-            there is no other patient to ``swap`` with.
+        BadInput: the share is not above 0 and at most 1, or less than half of a slice; the rule is none of `RULES`, no
+            slice shows a label, or there is no other patient to ``swap`` with.
     """
     if not 0 < share <= 1:
         raise BadInput(f"label noise {site}={share:g}: expected a share above 0 and at most 1")
@@ -94,7 +94,11 @@ def disturb(
         raise BadInput(f"label noise {site}: none of its training slices shows a label; choose another site")
     if rule == "swap" and len({case.patient for case, _ in shown}) < 2:
         raise BadInput(f"label noise {site}: swapping needs 2 training patients with masks; choose another rule")
-    chosen = np.random.default_rng(seed).permutation(len(shown))[: int(share * len(shown) + 0.5)]
+    count = int(share * len(shown) + 0.5)
+    if not count:
+        told = f"none of its {len(shown)} training slices that show a label would be wrong"
+        raise BadInput(f"label noise {site}={share:g}: {told}; one of them is {1 / len(shown):.2g}")
+    chosen = np.random.default_rng(seed).permutation(len(shown))[:count]
     changed: dict[str, Disturbed] = {}
     for place in sorted(chosen.tolist()):
         case, position = shown[place]

@@ -64,9 +64,11 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
         channel: of a NIfTI file of four axes the one to take, where the network takes one.
 
     Raises:
-        BadInput: it is unreadable, or has not these channels.
+        BadInput: it is unreadable, has not these channels, or is no NIfTI file and a ``channel`` is named.
     """
     suffix = "" if path.is_dir() else name_and_suffix(path)[1]
+    if channel is not None and (path.is_dir() or suffix in PHOTOGRAPHS):
+        raise BadInput(f"{path}: --channel {channel}: belongs to NIfTI files of four axes; leave it out")
     if suffix in PHOTOGRAPHS:
         pixels = read_photograph(path, channels)
         return OneImage(path, Decoded(pixels, np.zeros((1, 1, *pixels.shape[2:]), np.uint8)), None)

@@ -75,6 +75,14 @@ def test_the_command_refuses_other_noise(fedmerit, sites, tmp_path, noise):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_command_refuses_a_rule_without_noise(fedmerit, sites, tmp_path):
+    given = ("--out", tmp_path / "out", "--into", 2, "--by", "uniform", "--noise-rule", "invert")
+    result = fedmerit("partition", sites, *given)
+    assert result.exit_code == 2
+    assert "--noise-rule invert: says how masks of --label-noise are wrong; give that too" in result.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_shrink_writes_copies_of_half_the_side(fedmerit, sites, tmp_path):
     result = fedmerit("shrink", sites, "--out", tmp_path / "small")
     assert result.exit_code == 0, result.output

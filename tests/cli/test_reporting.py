@@ -55,6 +55,9 @@ def test_evaluate_prints_surfaces_and_protocols(fedmerit, own_run, sites):
     assert [name for name in table.index if name not in result.output] == []
     recorded = read_results(own_run).query("split == 'testing' and quantity == 'dice'").groupby("site")["value"].mean()
     assert table.loc["as-used", "site1"] == pytest.approx(100 * recorded["site1"])
+    beside = fedmerit("evaluate", own_run, "--sites", sites, "--protocols", "all", "--metric", "nonsense")
+    assert beside.exit_code == 2
+    assert "--metric nonsense: not with --protocols" in beside.stderr
     wrong = fedmerit("evaluate", own_run, "--sites", sites, "--protocols", "voxels")
     assert wrong.exit_code == 2
     assert "--protocols voxels" in wrong.stderr

@@ -62,6 +62,14 @@ def test_a_dicom_series_and_a_metaimage_are_read_as_one_channel(tmp_path):
         read_image(tmp_path / "scan.mhd", 1, 0)
 
 
+def test_a_channel_of_what_has_none_to_choose_from_is_refused(tmp_path):
+    save_series(tmp_path / "series", volume(3))
+    save_png(tmp_path / "eye.png", np.zeros((8, 8), np.uint8))
+    for name in ("series", "eye.png"):
+        with pytest.raises(BadInput, match=f"{name}: --channel 7: belongs to NIfTI files of four axes; leave it out"):
+            read_image(tmp_path / name, 1, channel=7)
+
+
 def test_a_photograph_is_one_slice_and_its_mask_black_and_white(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     save_png(tmp_path / "eye.png", pixels)
