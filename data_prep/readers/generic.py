@@ -53,8 +53,8 @@ MASK = re.compile(r"[_-](mask|segmentation|seg|label)$", re.IGNORECASE)
 def find_sites(source: Path) -> list[RawSite]:
     """The site of ``dataset.json``, named by it or its folder; those of ``pairs.csv``; or one per folder in ``source``.
 
-    In site folders an image and its mask have one name, but for an ending such as _mask or _seg of the mask's,
-    and each case is a patient; ``pairs.csv`` tells patients by name, with paths relative to it.
+    In site folders an image and its mask have one name, but for an ending such as _mask or _seg that only the mask's
+    has, and each case is a patient; ``pairs.csv`` tells patients by name, with paths relative to it.
 
     Raises:
         BadInput: no site, an image or mask alone, a file of no known format, or a list that cannot be read.
@@ -79,7 +79,8 @@ def _read_folder(folder: Path) -> RawSite:
         for path in visible(folder / part) if (folder / part).is_dir() else ():
             stem, suffix = name_and_suffix(path)
             if suffix in READ:
-                remember(files, MASK.sub("", stem) if part == "masks" else stem, path)
+                own = part == "images" or stem in found["images"]  # which are read first
+                remember(files, stem if own else MASK.sub("", stem), path)
             elif suffix not in DETACHED or not path.with_suffix(".mhd").exists():
                 left_out.append((f"{part}/{path.name}", "of no format that is read"))
     cases = (

@@ -53,6 +53,16 @@ def test_site_folders_pair_by_name(tmp_path, ending):
         np.testing.assert_array_equal(grey.label[0, 0], disc_and_cup(shift)[0])
 
 
+@pytest.mark.parametrize("ending", ["_mask", "_seg", "-label"])
+def test_an_ending_that_the_image_has_as_well_is_part_of_the_name(tmp_path, ending):
+    photographs(tmp_path / "east", cases=(f"a{ending}", "b"))
+    photographs(tmp_path / "west", ending, cases=(f"a{ending}", "b"))
+    for site in generic.find_sites(tmp_path):
+        assert [case.name for case in site.cases] == [f"a{ending}", "b"]
+        for case in site.cases:
+            assert case.label.stem == case.name + ending * (site.name == "west")
+
+
 def test_values_without_a_label_are_refused_unless_they_are_to_be_ignored(tmp_path):
     photographs(tmp_path / "east")
     mask = zones()
