@@ -191,5 +191,6 @@ def export(
     filters = require_privacy(privacy or [], method, config.build_method())
     trackers = require_tracking(track or [], "prod")
     require_observable(config.values, keep_updates, filters)
-    export_job(config, out, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
-    console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(out)}", soft_wrap=True)
+    job = out.resolve()  # an earlier export in which one stands is moved away and replaced
+    export_job(config, job, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
+    console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(job)}", soft_wrap=True)

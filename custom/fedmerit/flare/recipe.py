@@ -1,5 +1,6 @@
 """A configuration as an NVFlare recipe: the job of controller, aggregator and executor."""
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from fedmerit.flare.privacy import FILTERS, privacy_filter
 from fedmerit.flare.scalars import RECEIVERS, receiver
 from fedmerit.flare.survey_job import SURVEY
 from fedmerit.wire.messages import EVALUATE, TRAIN
+
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # as NVFlare has it
 
 
 class MeritRecipe(Recipe):
@@ -110,13 +113,19 @@ def export_job(
         track: specs of `fedmerit.configuration.tracking`.
 
     Raises:
-        BadInput: ``out`` exists and is no such job folder.
+        BadInput: ``out`` exists and is no such job folder, or its name is none of a job.
     """
     require_patience(min_sites, round_timeout)
+    job = out.resolve()  # of ., which has no name, the folder's
+    if not JOB_NAME.fullmatch(job.name):
+        raise BadInput(
+            f"{out}: {job.name!r} is no name of an NVFlare job; expected a folder whose name begins with a letter or "
+            "digit and holds these, ., _ and - alone"
+        )
     try:
-        MeritRecipe(config, out.name, min_sites, round_timeout, start_sites, privacy, track).export(str(out.parent))
+        MeritRecipe(config, job.name, min_sites, round_timeout, start_sites, privacy, track).export(str(job.parent))
         if byoc:
             code = Path(fedmerit.__path__[0])
-            shutil.copytree(code, out / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(code, job / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))
     except (RuntimeError, OSError) as error:
         raise BadInput(f"{out}: cannot be written ({error})") from error

@@ -106,6 +106,33 @@ def test_export_leaves_another_folder_alone(fedmerit, tmp_path):
     assert contents(tmp_path / "thesis") == {"thesis.txt": b"all of it"}
 
 
+@pytest.mark.parametrize("out", [".", "../here", "a/.."])
+def test_export_leaves_the_folder_where_one_stands_alone(fedmerit, tmp_path, monkeypatch, out):
+    (tmp_path / "here" / "a").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    result = fedmerit("export", "--out", out, "--method", "fedavg", "--task", "prostate")
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'here'}: cannot be written (Job folder" in " ".join(result.stderr.split())
+    assert [path.name for path in tmp_path.rglob("*")] == ["here", "a"]
+
+
+def test_export_from_within_an_earlier_one_replaces_it(fedmerit, tmp_path, monkeypatch):
+    options = ("--method", "fedavg", "--task", "prostate")
+    first = fedmerit("export", "--out", tmp_path / "job", *options)
+    monkeypatch.chdir(tmp_path / "job")
+    again = fedmerit("export", "--out", ".", *options)
+    assert again.exit_code == 0, again.output
+    assert again.output.splitlines()[1:] == first.output.splitlines()[1:]
+
+
+@pytest.mark.parametrize("name", [".job", "my job", "jöb"])
+def test_export_under_what_is_no_name_of_a_job(fedmerit, tmp_path, name):
+    result = fedmerit("export", "--out", tmp_path / name, "--method", "fedavg", "--task", "prostate")
+    assert result.exit_code == 2
+    assert f"{name!r} is no name of an NVFlare job" in " ".join(result.stderr.split())
+    assert not list(tmp_path.iterdir())
+
+
 def test_resources_allow_the_classes_that_jobs_name():
     resources = json.loads((JOBS / "resources.json").read_text())
     assert resources == site_policy()
