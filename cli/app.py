@@ -229,6 +229,14 @@ def parse_whole(text: str, option: str, least: int) -> list[int]:
     return [int(part) for part in parts]
 
 
+def parse_names(text: str, option: str) -> list[str]:
+    """The names of sites of ``A,B``; `BadInput` where one is empty, or there twice."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise BadInput(f"{option} {text}: expected names of sites such as A,B, each once")
+    return names
+
+
 def tell(text: str) -> None:
     """A line on standard output as it is: no markup, no breaks, no control characters."""
     console.print(printable(text), soft_wrap=True, markup=False, highlight=False)

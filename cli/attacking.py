@@ -19,6 +19,7 @@ from cli.app import (
     SitesFolder,
     console,
     given,
+    parse_names,
     parse_whole,
     settings_of,
     workers_of,
@@ -104,7 +105,7 @@ def freeriders(
     from fedmerit.training.data import open_sites
 
     numbers = parse_whole(after, "--after", least=1)
-    names = riding.split(",") if riding is not None else [folder.name for folder in open_sites(sites)]
+    names = [folder.name for folder in open_sites(sites)] if riding is None else parse_names(riding, "--riding")
     options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
     attacks = _train(
         out, methods, kinds, names, seeds, workers_of(jobs, cluster), settings_of(settings, recipe), options

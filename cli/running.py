@@ -36,6 +36,7 @@ from cli.app import (
     assignments,
     console,
     given,
+    parse_names,
     settings_of,
     specs_of,
     with_contributions,
@@ -135,7 +136,7 @@ def run(
     if not resume:
         options["settings"] = chosen = guarded(chosen)
     if "only" in options:
-        options["only"] = _names(options["only"])
+        options["only"] = parse_names(options["only"], "--only")
     if "contributions" in options:
         source = Path(options.pop("contributions"))
         options["settings"] = with_contributions(chosen, source, _sites_of(folder, options))
@@ -175,13 +176,6 @@ def _sites_of(folder: Path, options: Mapping[str, Any]) -> list[str]:
     if "sites" in options:
         return [site.name for site in open_sites(Path(options["sites"]), options.get("only"))]
     return list(read_run(folder)["sites"])
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise BadInput(f"--only {text}: expected names of sites such as A,B, each once")
-    return names
 
 
 @commands.command()

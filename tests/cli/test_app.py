@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.app import METHODS, TASKS, Commands, assignments, given, require_jobs
+from cli.app import METHODS, TASKS, Commands, assignments, given, parse_names, require_jobs
 from fedmerit.configuration import run
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.methods import registry
@@ -15,6 +15,10 @@ from fedmerit.methods import registry
 def test_help_names_the_methods_and_tasks_that_there_are():
     assert tuple(registry.METHODS) == METHODS
     assert tuple(run.TASKS) == TASKS
+
+
+def test_names_of_sites_may_stand_apart():
+    assert parse_names("site1, site2", "--riding") == ["site1", "site2"]
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -65,6 +65,14 @@ def test_attack_prints_the_run_beside_the_honest_one(study, fedmerit, tmp_path):
     assert "freeriders" in refused.output
 
 
+@pytest.mark.parametrize("riding", ["site1,site1", "site1,", "site1, site1"])
+def test_riders_are_named_once_each(fedmerit, sites, tmp_path, riding):
+    result = fedmerit("freeriders", "--riding", riding, "--sites", sites, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"--riding {riding}: expected names of sites such as A,B, each once" in plain(result.output)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     "command", [("attack", "--kind", "zero", "--site", "site1"), ("freeriders", "--kinds", "zero")]
 )
