@@ -67,23 +67,25 @@ class Scheme:
             raise BadInput(f"seed {self.seed}: expected 0 or more")
         if self.alone and self.into < 2:
             raise BadInput(f"alone {', '.join(self.alone)}: expected 2 sites or more, the last of which gets it")
+        others = self.into - bool(self.alone)  # sites that the scheme deals to
+        kept = "; one of the sites is kept for alone" if self.alone else ""
         for name, scheme, low, high in (
             ("exponent", "powerlaw", 0, 10),
             ("alpha", "dirichlet", 1e-3, 1e6),
             ("kappa", "imbalanced", 0, 1),
-            ("holders", "imbalanced", 1, self.into - 1),
+            ("holders", "imbalanced", 1, max(1, others - 1)),
         ):
             value = getattr(self, name)
             if value is not None and self.by != scheme:
                 raise BadInput(f"{name} {value:g}: belongs to {scheme}, but the scheme is {self.by}; leave it out")
             if value is not None and not low <= value <= high:
-                raise BadInput(f"{name} {value:g}: expected {low:g} to {high:g}")
+                raise BadInput(f"{name} {value:g}: expected {low:g} to {high:g}{kept * (name == 'holders')}")
         if self.by == "variety" and self.classes == "source":
             raise BadInput("classes source: variety needs classes of one size; take size, intensity or labels")
-        if self.by == "imbalanced" and not (self.into > self._held[1] and self._held[0] * self._held[1] < 1):
+        if self.by == "imbalanced" and not (others > self._held[1] and self._held[0] * self._held[1] < 1):
             raise BadInput(
                 f"kappa {self._held[0]:g}, holders {self._held[1]}: expected something left for the others of "
-                f"{self.into} sites"
+                f"{self.into} sites{kept}"
             )
 
     @property

@@ -146,6 +146,11 @@ def test_the_seed_alone_moves_the_draws():
         ({"by": "powerlaw", "exponent": float("nan")}, "exponent nan: expected 0 to 10"),
         ({"kappa": 0.5}, "kappa 0.5: belongs to imbalanced, but the scheme is uniform"),
         ({"by": "imbalanced", "holders": 3}, "holders 3: expected 1 to 2"),
+        (
+            {"by": "imbalanced", "holders": 2, "kappa": 0.4, "alone": ("A",)},
+            "holders 2: expected 1 to 1; one of the sites is kept for alone",
+        ),
+        ({"by": "imbalanced", "into": 2, "alone": ("A",)}, "left for the others of 2 sites; one of the sites is kept"),
         ({"by": "imbalanced", "kappa": 0.5, "holders": 2}, "kappa 0.5, holders 2: expected something left"),
         ({"by": "variety", "classes": "source"}, "classes source: variety needs classes of one size"),
         ({"by": "imbalanced", "into": 1}, "expected something left for the others of 1 sites"),
