@@ -1,5 +1,6 @@
 """Commands that say what sites are worth without training every coalition: value, power."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -84,6 +85,9 @@ def power(
     stated = {
         name: sd for name, sd in (("seed", seed_sd), ("patient", patient_sd), ("round", round_sd)) if sd is not None
     }
+    for name, sd in stated.items():
+        if not 0 <= sd < math.inf:
+            raise BadInput(f"--{name}-sd {sd:g}: expected a standard deviation in points, 0 or more")
     if pilot is None and not {"seed", "patient"} <= set(stated):
         raise BadInput("power: give --pilot DIR, or state --seed-sd and --patient-sd")
     found = Variances(0.0, 0.0) if pilot is None else pilot_variances(pilot)

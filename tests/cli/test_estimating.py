@@ -67,6 +67,9 @@ def test_power_by_hand(fedmerit, tmp_path):
     ("given", "told"),
     [
         (("--patient-sd", 8), "power: give --pilot DIR, or state --seed-sd and --patient-sd"),
+        (("--seed-sd", -1, "--patient-sd", 8), "--seed-sd -1: expected a standard deviation in points, 0 or more"),
+        (("--seed-sd", 3, "--patient-sd", "nan"), "--patient-sd nan: expected a standard deviation in points"),
+        (("--seed-sd", 3, "--patient-sd", 8, "--round-sd", "inf"), "--round-sd inf: expected a standard deviation"),
         (("--seed-sd", 3, "--patient-sd", 8, "--seeds", "0"), "--seeds 0: expected whole numbers from 1 on"),
     ],
 )
