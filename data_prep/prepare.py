@@ -52,6 +52,9 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: Report | 
                 sites = layout.find_sites(raw)
                 for site in sites:
                     require_name(site.name, raw)
+                    if site.name == OVERVIEW:
+                        told = "which is the folder of pictures beside site folders"
+                        raise BadInput(f"{raw}: the site's name is {OVERVIEW!r}, {told}; rename it")
                 if asked.patient_table is not None:
                     sites = with_patients(sites, patients, asked.patient_table)
                 _write_sites(asked, sites, raw, folder, jobs, progress)

@@ -499,6 +499,9 @@ def test_names_that_files_cannot_have(source, tmp_path):
     (source / "UCL").rename(source / ("U" * 201))
     with pytest.raises(BadInput, match="expected 1 to 100 printable characters"):
         prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
+    (source / ("U" * 201)).rename(source / "overview")
+    with pytest.raises(BadInput, match=r"the site's name is 'overview', which is the folder of pictures .*; rename it"):
+        prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
     for part in ("images", "masks"):
         for folder in ("one", "two"):
             save_png(tmp_path / "own" / folder / part / "a.png", rings())
