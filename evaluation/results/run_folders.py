@@ -10,8 +10,10 @@ from typing import Any
 
 import pandas as pd
 
+from evaluation.results.dice import ALONE, POOLED
 from evaluation.results.views import Results
 from fedmerit.errors import BadInput
+from fedmerit.guard.settings import Guarding
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, PAIRS, read_results, read_run
 
@@ -123,7 +125,7 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
                     f"{run.path}: its {field} {theirs} is not {ours} of {first.path}; "
                     "report runs on the same sites and task together, others on their own"
                 )
-    return _labelled(runs)
+    return labelled(runs)
 
 
 def together(runs: Sequence[Run], order: Sequence[str] | None = None) -> Results:
@@ -141,21 +143,24 @@ def together(runs: Sequence[Run], order: Sequence[str] | None = None) -> Results
     return Results(table.assign(method=ordered))
 
 
-def _labelled(runs: Sequence[Run]) -> list[Run]:
-    """Methods by name; where one method stands with several settings, with those that differ."""
-    labelled = []
+def labelled(runs: Sequence[Run]) -> list[Run]:
+    """Methods by name; where one method stands with several settings, with those that differ.
+
+    So runs of one label differ in their seeds alone.
+    """
+    told = []
     for run in runs:
         settings = _settings(run)
         same = [_settings(other) for other in runs if other.info["method"] == run.info["method"]]
-        differing = [key for key in settings if any(other.get(key) != settings[key] for other in same)]
+        unsaid = _perhaps_unsaid(run)
+        differing = [key for key in settings if any(other.get(key, unsaid.get(key)) != settings[key] for other in same)]
         shown = [f"{key}={_plain(settings[key])}" for key in differing]
         shown += ["attacked"] * bool(run.attacks)  # not by whom: a label may be read by other sites
         values = ", ".join(shown)
-        labelled.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
-    twice = Counter((run.label, run.seed) for run in labelled)
+        told.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
+    twice = Counter((run.label, run.seed) for run in told)
     return [
-        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed] > 1 else run
-        for run in labelled
+        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed] > 1 else run for run in told
     ]
 
 
@@ -165,9 +170,37 @@ def _settings(run: Run) -> dict[str, Any]:
         **run.info.get("plan", {}).get("network", {}),
         **run.info["training"],
         "rounds": run.rounds,
+        **_guard(run),
+        **_perhaps_unsaid(run),
         **run.info["parameters"],
     }
     return settings | ({"contributions": "given"} if settings.get("contributions") else {})
+
+
+def _guard(run: Run) -> dict[str, Any]:
+    """What is set of the guard; nothing where it idles, as nobody gets anything of another's."""
+    if run.info["method"] in (ALONE, POOLED):
+        return {}
+    default = vars(Guarding())
+    asked = default | run.info.get("plan", {}).get("guard", {})
+    return asked if asked["guard"] == "on" else default
+
+
+def _perhaps_unsaid(run: Run) -> dict[str, Any]:
+    """Settings that earlier versions, or runs between hospitals, do not say: of these that is no difference.
+
+    Images of the server's own say only that there are any: they may differ from seed to seed, as the sites' may.
+    """
+    info = run.info
+    said = info.get("plan", {}).get("preprocessing") or {}
+    found = {name: value for name, value in said.items() if name not in ("size", "spacing")}
+    if size := info.get("image_size") or said.get("size"):
+        found["image_size"] = "x".join(map(str, size))
+    if "privacy" in info:
+        found["privacy"] = "+".join(info["privacy"]) or "none"
+    if "server_sites" in info:
+        found["server_sites"] = "given" if info["server_sites"] else "none"
+    return found
 
 
 def _plain(value: Any) -> str:

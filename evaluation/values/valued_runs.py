@@ -9,7 +9,7 @@ import pandas as pd
 
 from evaluation.display.table import Table, plain_name
 from evaluation.results.ranks import Ranking, flips, ranking
-from evaluation.results.run_folders import without_meaning
+from evaluation.results.run_folders import Run, labelled, without_meaning
 from evaluation.truth.semivalues import FloatArray
 from evaluation.values.estimator import Estimator
 from evaluation.values.estimators import estimators, parse, parse_all
@@ -60,15 +60,18 @@ def value_runs(
     """What the estimators of ``specs`` say of finished runs, made where it was not observed and updates were kept.
 
     Raises:
-        BadInput: the runs are not of the same sites and method, two have one seed, or an estimator lacks something.
+        BadInput: the runs are not of the same sites, method and settings, two have one seed, or an estimator lacks
+            something.
     """
     chosen = parse_all(specs)
     runs = [_observed(path, chosen, draws, on_round) for path in paths]
     require_same_sites(runs)
-    seeds = [run.info["seed"] for run in runs]
-    if len({(run.info["method"], str(run.info["parameters"])) for run in runs}) > 1 or len(set(seeds)) < len(seeds):
+    opened = labelled([Run(run.path, run.info, run.results, str(run.info["method"])) for run in runs])
+    labels, seeds = dict.fromkeys(run.label for run in opened), {run.seed for run in opened}
+    if len(labels) > 1 or len(seeds) < len(opened):
         raise BadInput(
-            f"{', '.join(map(str, paths))}: expected runs of one method that differ in their seeds; value others apart"
+            f"{', '.join(map(str, paths))}: are {' and '.join(labels)}; expected runs of one method that differ in "
+            "their seeds alone; value others apart"
         )
     return Valued(runs, {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()})
 

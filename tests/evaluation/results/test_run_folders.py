@@ -34,6 +34,46 @@ def test_seeds_that_were_given_other_contributions_are_one_method(tmp_path: Path
     ]
 
 
+IMAGES = {"size": [32, 32], "spacing": [3, 3], "field_of_view": 96, "crop": "whole"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "labels"),
+    [
+        ({"plan": {"guard": {"guard": "on"}}}, {}, ["guard=on", "guard=off"]),
+        ({"plan": {"guard": {"guard": "on", "on_verdict": "show"}}}, {"plan": {"guard": {"guard": "on"}}},
+         ["on_verdict=show", "on_verdict=withhold"]),
+        ({"privacy": ["gaussian:sigma=0.1", "top:share=0.5"]}, {"privacy": []},
+         ["privacy=gaussian:sigma=0.1+top:share=0.5", "privacy=none"]),
+        ({"image_size": [32, 32]}, {"image_size": [64, 64]}, ["image_size=32x32", "image_size=64x64"]),
+        ({"plan": {"preprocessing": IMAGES}}, {"plan": {"preprocessing": IMAGES | {"crop": "disc"}}},
+         ["crop=whole", "crop=disc"]),
+        ({"server_sites": "/data/own"}, {"server_sites": None}, ["server_sites=given", "server_sites=none"]),
+    ],
+)  # fmt: skip
+def test_runs_that_differ_otherwise_are_no_seeds_of_one_method(
+    tmp_path: Path, one: dict[str, object], other: dict[str, object], labels: list[str]
+) -> None:
+    runs = [make_run(tmp_path / f"{seed}", seed=seed, **change) for seed, change in enumerate((one, other, other))]
+    expected = [f"fedce ({label})" for label in (*labels, labels[1])]
+    assert [run.label for run in open_runs(runs)] == expected
+    assert open_runs(runs[:1])[0].label == "fedce"
+    assert {run.label for run in open_runs(runs[1:])} == {"fedce"}
+
+
+def test_what_changed_nothing_or_is_not_said_is_no_difference(tmp_path: Path) -> None:
+    """Alone a guard idles; off, nothing else of it counts; between hospitals some things are not said."""
+    guards: list[dict[str, str]] = [{"guard": "on"}, {"guard": "off", "on_verdict": "show"}, {}]
+    alone = [make_run(tmp_path / f"{k}", method="standalone", seed=k, plan={"guard": guards[k]}) for k in range(3)]
+    off = [make_run(tmp_path / f"off{k}", seed=k, plan={"guard": guards[k]}) for k in (1, 2)]
+    said = {"image_size": [32, 32], "privacy": ["top:share=0.5"], "server_sites": "/data/0"}
+    known = make_run(tmp_path / "known", method="fedavg", seed=0, plan={"preprocessing": IMAGES}, **said)
+    silent = make_run(tmp_path / "silent", method="fedavg", seed=1)
+    other = make_run(tmp_path / "other", method="fedavg", seed=2, **said | {"server_sites": "/data/2"})
+    labels = [run.label for run in open_runs([*alone, *off, known, silent, other])]
+    assert labels == ["standalone"] * 3 + ["fedce"] * 2 + ["fedavg"] * 3
+
+
 def test_rows_of_coalitions_are_left_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     before = together(open_runs([run])).dice.by_site

@@ -151,6 +151,9 @@ def test_draws_are_of_patients_and_rounds_and_the_first_is_what_was(observed):
 def test_runs_valued_together_differ_in_their_seeds_alone(observed, own):
     with pytest.raises(BadInput, match="differ in their seeds"):
         value_runs([observed[0], own], ["data_size"])
+    write_json(own / "run.json", {**read_json(own / "run.json"), "seed": 2, "privacy": ["gaussian:sigma=0.1"]})
+    with pytest.raises(BadInput, match=r"are fedavg \(privacy=none\) and fedavg \(privacy=gaussian:sigma=0\.1\); exp"):
+        value_runs([observed[0], own], ["data_size"])
     with pytest.raises(BadInput, match="--estimators 'shap': unknown"):
         value_runs(observed, ["shap"])
     with pytest.raises(BadInput, match="name each once"):
