@@ -50,7 +50,7 @@ def test_a_game_is_of_means_over_labels_and_cases_by_who_tested(tmp_path):
 
 
 def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_path):
-    """Of two patients each draw has one twice or both: 0.2 of one model, and √2 times 0.1 off; twice that of the other."""
+    """Of two patients each draw has one twice or both: 0.2 of one model, or √2 times 0.1 off; twice that of the other."""
     cases = {"a": 0.1, "b": 0.3}
     said = {("(nobody)", "Alder", case, "x"): value for case, value in cases.items()}
     said |= {("Alder", "Alder", case, "x"): 2 * value for case, value in cases.items()}
@@ -59,7 +59,8 @@ def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_pat
     first, second = (game.utilities[frozenset({"Alder"})][0] for game in games)
     np.testing.assert_allclose(second, first + 0.1)
     np.testing.assert_allclose(first, 2 * games[0].utilities[NOBODY][0])
-    assert sorted(set(first.round(6).tolist())) == pytest.approx([0.4 - 0.2 * 2**0.5, 0.4, 0.4 + 0.2 * 2**0.5], abs=1e-6)
+    far = 0.2 * 2**0.5
+    assert sorted(set(first.round(6).tolist())) == pytest.approx([0.4 - far, 0.4, 0.4 + far], abs=1e-6)
     assert np.isnan(games[0].utilities[NOBODY][1]).all()  # Birch tested nothing
 
 
