@@ -50,7 +50,7 @@ def test_a_game_is_of_means_over_labels_and_cases_by_who_tested(tmp_path):
 
 
 def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_path):
-    """Of two patients each draw has one twice or both: 0.2 of one model, or √2 times 0.1 off; twice that of the other."""
+    """Of two patients each draw has one twice or both: 0.2 of one model, or √2 times 0.1 off; twice that of another."""
     cases = {"a": 0.1, "b": 0.3}
     said = {("(nobody)", "Alder", case, "x"): value for case, value in cases.items()}
     said |= {("Alder", "Alder", case, "x"): 2 * value for case, value in cases.items()}
