@@ -14,7 +14,7 @@ from evaluation.display.table import Table, write_tables
 from evaluation.report import alt_texts, caveats, guard_verdicts, judgements, marks, summary
 from evaluation.report.agreement import ESTIMATE, Agreement, agreements
 from evaluation.report.all_sites_tables import report_tables
-from evaluation.report.hospitals import Hospital, hospital_table, hospitals, judged_method
+from evaluation.report.hospitals import Hospital, alone_differs, beside_alone, hospital_table, hospitals, judged_method
 from evaluation.report.judgements import of_suspicions
 from evaluation.report.observed_values import drawn_values
 from evaluation.report.parts import (
@@ -56,7 +56,7 @@ def write_report(
     Raises:
         BadInput: a run is unusable or empty, the runs do not belong together, or the ground truth is not of them.
     """
-    opened = open_runs(runs)
+    opened = beside_alone(open_runs(runs))
     honest = [run for run in opened if not run.attacks] or opened
     results, everything = together(honest), together(opened)
     agreed, truth_notes = agreements(honest, results, truth) if truth is not None else ([], [])
@@ -81,6 +81,7 @@ def write_report(
         trained=trained(opened),
         title=_title(honest),
         method=method,
+        alone_differs=alone_differs(honest),
         answers=_answers(judged, method, agreed, results),
         facts=summary.facts(results),
         sentences=[*summary.sentences(results), *_judged(honest), *_suspected(suspicions.frame, honest)],

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -14,7 +14,7 @@ from evaluation.report.judgements import Grounds, Measured, Verdict, of_gain, of
 from evaluation.report.parts import averaged, surface_columns, with_intervals
 from evaluation.results.dice import ALONE, POOLED
 from evaluation.results.intervals import of_sites
-from evaluation.results.run_folders import Run
+from evaluation.results.run_folders import Run, together, train_alike
 from evaluation.results.views import Results
 
 NOT_TOGETHER = (ALONE, POOLED)  # methods that are no federation
@@ -36,6 +36,7 @@ class Hospital:
     accused: bool  # look at it first: flagged; of guarded runs, by a verdict that stands
     grounds: Grounds
     sites: int  # that take part
+    alone_differs: bool = False  # there are runs of training alone, of which none is compared with
 
     @property
     def verdict(self) -> Verdict:
@@ -45,9 +46,8 @@ class Hospital:
     @property
     def words(self) -> str:
         """The verdict in words."""
-        gain = of_gain(
-            self.gain, self.grounds, tested=not math.isnan(self.together.mean), alone=not math.isnan(self.alone)
-        )
+        tested, alone = (not math.isnan(dice) for dice in (self.together.mean, self.alone))
+        gain = of_gain(self.gain, self.grounds, tested=tested, alone=alone, differing=self.alone_differs)
         share = of_share(self.share, 1 / self.sites, self.share_seeds)
         return " ".join(filter(None, ("Flagged: look at it first." if self.accused else "", gain, share)))
 
@@ -62,6 +62,28 @@ def judged_method(runs: Sequence[Run], results: Results) -> str | None:
     counted = of_training_images(results)
     estimating = [label for label in federated if label not in counted and label in contribution_shares(results)]
     return next(iter([*estimating, *federated]), None)
+
+
+def beside_alone(runs: Sequence[Run]) -> list[Run]:
+    """The runs, of which those that hospitals are compared with bear the plain label of training alone.
+
+    Where runs of several settings train alone, those are it that train as the method that is judged; none is where not
+    one does, or more than one.
+    """
+    honest = [run for run in runs if not run.attacks] or list(runs)
+    alone = {run.label: run for run in honest if run.info["method"] == ALONE and not run.attacks}
+    if not alone or ALONE in alone:
+        return list(runs)
+    method = judged_method(honest, together(honest))
+    judged = [run for run in honest if run.label == method][:1]
+    alike = [label for label, run in alone.items() if len(alone) == 1 or any(train_alike(run, one) for one in judged)]
+    return [replace(run, label=ALONE) if alike == [run.label] else run for run in runs]
+
+
+def alone_differs(runs: Sequence[Run]) -> bool:
+    """Whether runs of training alone are among those of `beside_alone`, and hospitals are compared with none."""
+    labels = {run.label for run in runs if run.info["method"] == ALONE and not run.attacks}
+    return bool(labels) and ALONE not in labels
 
 
 def hospitals(
@@ -80,7 +102,8 @@ def hospitals(
     alone = pd.Series(dtype=float)
     if not dice.rows.empty and ALONE in dice.by_site.index.get_level_values("method"):
         alone = pd.Series(pd.DataFrame(dice.by_site.loc[ALONE]).mean())
-    together, gain = (_of_method(of_sites(dice.intervals, name), method) for name in ("dice", "gain"))
+    differs = alone_differs(runs)
+    dice_together, gain = (_of_method(of_sites(dice.intervals, name), method) for name in ("dice", "gain"))
     surfaces = _surfaces(results, method)
     shares = contribution_shares(results).get(method, {})
     of_method = [run for run in runs if run.label == method]
@@ -95,7 +118,7 @@ def hospitals(
         Hospital(
             name=site,
             alone=float(alone.get(site, math.nan)),
-            together=together.get(site, Measured(math.nan)),
+            together=dice_together.get(site, Measured(math.nan)),
             surfaces=surfaces.get(site, {}),
             gain=gain.get(site, Measured(math.nan)),
             share=shares.get(site, Measured(math.nan)),
@@ -105,6 +128,7 @@ def hospitals(
             accused=bool(_found(site, server)) or site in (standing if guarded else said),
             grounds=grounds_of(results, site, [method, ALONE]),
             sites=len(sites),
+            alone_differs=differs,
         )
         for site in sites
     ]

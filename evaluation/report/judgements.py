@@ -71,7 +71,7 @@ def verdict(gain: Measured, grounds: Grounds) -> Verdict:
     return {1: Verdict.BETTER, -1: Verdict.WORSE, 0: Verdict.TIE}[gain.against(0)]
 
 
-def of_gain(gain: Measured, grounds: Grounds, *, tested: bool, alone: bool) -> str:
+def of_gain(gain: Measured, grounds: Grounds, *, tested: bool, alone: bool, differing: bool = False) -> str:
     """A hospital's gain in a sentence.
 
     Args:
@@ -79,10 +79,12 @@ def of_gain(gain: Measured, grounds: Grounds, *, tested: bool, alone: bool) -> s
         grounds: of it.
         tested: whether the hospital's test Dice together is known.
         alone: whether its test Dice alone is known.
+        differing: whether it is not, as runs of standalone have several settings, and not one the method's.
     """
     found = verdict(gain, grounds)
     if found is Verdict.UNKNOWN:
-        missing = "no test Dice" if not tested else "no run of standalone" if not alone else "no seed in common"
+        lacking = "runs of standalone that differ; report with one of them" if differing else "no run of standalone"
+        missing = "no test Dice" if not tested else lacking if not alone else "no seed in common"
         return f"Gain not known: {missing}."
     if found is Verdict.UNJUDGED:
         return f"{_capital(grounds.hindrance)}."

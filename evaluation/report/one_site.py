@@ -14,7 +14,7 @@ from evaluation.display.table import Table, write_tables
 from evaluation.report import caveats
 from evaluation.report.agreement import agreements
 from evaluation.report.contribution_shares import contribution_shares, seeds_of_shares
-from evaluation.report.hospitals import grounds_of
+from evaluation.report.hospitals import alone_differs, beside_alone, grounds_of
 from evaluation.report.judgements import Measured, of_gain, of_share
 from evaluation.report.own_site import FEWEST_OTHERS, MANY_OTHERS, Own, rounded_others, without_what_tells
 from evaluation.report.own_tables import own_figures, own_tables
@@ -59,7 +59,7 @@ def write_site_report(
     Raises:
         BadInput: no such site, a run is unusable, the runs do not belong together, or the ground truth is not of them.
     """
-    opened = _relabelled(open_runs(runs))
+    opened = _relabelled(beside_alone(open_runs(runs)))
     if name not in opened[0].sites:
         raise BadInput(f"--site {name}: no site of {opened[0].path}; its sites are {', '.join(opened[0].sites)}")
     everything = together(opened)
@@ -153,8 +153,8 @@ def _sentences(own: Own) -> Iterator[tuple[str, str]]:
             if not math.isnan(change.mean):
                 inside = f" ({between(change.low, change.high)})" if not math.isnan(change.low) else ""
                 text += f" Taking part changes it by {points(change.mean)} points{inside}."
-            alone = ALONE in dice.index
-            text += f" {of_gain(change, grounds, tested=True, alone=alone)}"
+            alone, differing = ALONE in dice.index, alone_differs(own.runs)
+            text += f" {of_gain(change, grounds, tested=True, alone=alone, differing=differing)}"
             share = shares.get(method, {}).get(own.name, Measured(math.nan))
             text += f" {of_share(share, 1 / (own.others + 1), seeds.get(method, 0))}".rstrip()
         yield method, text

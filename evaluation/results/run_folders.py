@@ -167,14 +167,23 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
 def _settings(run: Run) -> dict[str, Any]:
     """By name. Contributions that a run was given say only that they were: they differ from seed to seed."""
     settings = {
-        **run.info.get("plan", {}).get("network", {}),
-        **run.info["training"],
-        "rounds": run.rounds,
+        **_of_training(run),
         **_guard(run),
         **_perhaps_unsaid(run),
         **run.info["parameters"],
     }
     return settings | ({"contributions": "given"} if settings.get("contributions") else {})
+
+
+def _of_training(run: Run) -> dict[str, Any]:
+    """What whoever trains alone has as well."""
+    return {**run.info.get("plan", {}).get("network", {}), **run.info["training"], "rounds": run.rounds}
+
+
+def train_alike(one: Run, other: Run) -> bool:
+    """Whether runs of two methods have the same network, training, rounds and images, as far as both say."""
+    first, second = (_of_training(run) | _of_images(run) for run in (one, other))
+    return all(first[key] == second[key] for key in first.keys() & second.keys())
 
 
 def _guard(run: Run) -> dict[str, Any]:
@@ -191,16 +200,20 @@ def _perhaps_unsaid(run: Run) -> dict[str, Any]:
 
     Images of the server's own say only that there are any: they may differ from seed to seed, as the sites' may.
     """
-    info = run.info
-    said = info.get("plan", {}).get("preprocessing") or {}
-    found = {name: value for name, value in said.items() if name not in ("size", "spacing")}
-    if size := info.get("image_size") or said.get("size"):
-        found["image_size"] = "x".join(map(str, size))
+    info, found = run.info, _of_images(run)
     if "privacy" in info:
         found["privacy"] = "+".join(info["privacy"]) or "none"
     if "server_sites" in info:
         found["server_sites"] = "given" if info["server_sites"] else "none"
     return found
+
+
+def _of_images(run: Run) -> dict[str, Any]:
+    """How large they are, and how they were prepared."""
+    said = run.info.get("plan", {}).get("preprocessing") or {}
+    size = run.info.get("image_size") or said.get("size")
+    found = {name: value for name, value in said.items() if name not in ("size", "spacing")}
+    return found | ({"image_size": "x".join(map(str, size))} if size else {})
 
 
 def _plain(value: Any) -> str:

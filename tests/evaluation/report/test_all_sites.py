@@ -215,6 +215,20 @@ def test_gains_are_drawn_of_methods_with_a_seed_in_common_with_training_alone(tm
     assert "no finished run of the method standalone with a seed of another" in page
 
 
+def test_a_run_of_training_alone_with_other_settings_does_not_hide_that_with_the_methods(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, method=name.split("-")[0], rounds=rounds)
+            for name, rounds in (("fedce", 2), ("standalone", 2), ("standalone-1r", 1))]  # fmt: skip
+    page = write_report(runs, images=False).read_text()
+    assert "Gains: fedce from" in page
+    assert "Gain not known" not in page
+    for info in (file / "run.json" for file in runs[1:2]):
+        info.write_text(info.read_text().replace('"lr": 0.001', '"lr": 0.01'))
+    page = write_report(runs, images=False).read_text()
+    assert "Gain not known: runs of standalone that differ; report with one of them." in page
+    assert "the runs of the method standalone differ, and not one is of the settings of fedce" in page
+    assert "no finished run of the method standalone" not in page
+
+
 def test_gains_of_too_few_cases_are_not_said_to_have_intervals(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method, rounds=2) for method in ("standalone", "fedce")]
     assert "Gain in test Dice over training alone, 95" in write_report(runs, images=False).read_text()

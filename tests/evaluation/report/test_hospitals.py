@@ -6,12 +6,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_results import SITES, made_dice, made_results, made_rounds, made_row, made_runs
+from run_factory import make_run
 
 from evaluation.display.table import Table
 from evaluation.report import summary
 from evaluation.report.agreement import Agreement
-from evaluation.report.hospitals import grounds_of, hospital_table, hospitals, judged_method
+from evaluation.report.hospitals import (
+    alone_differs,
+    beside_alone,
+    grounds_of,
+    hospital_table,
+    hospitals,
+    judged_method,
+)
 from evaluation.report.judgements import Grounds, Verdict
+from evaluation.results.run_folders import Run, open_runs, together
 from evaluation.results.views import Results
 from fedmerit.records.results import Row
 
@@ -60,12 +69,12 @@ def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
     agreed = [Agreement("Shapley", values, {}, {}, nothing, nothing, [], "")]
     found = hospitals(made_runs(results, tmp_path), results, "fedce", agreed, NOBODY)
     assert [row.name for row in found] == list(SITES)
-    for row, alone, together, share, value in zip(
+    for row, alone, joint, share, value in zip(
         found, (0.6, 0.7, 0.8), (0.7, 0.6, 0.8), (0.5, 0.25, 0.25), (0.05, 0.01, -0.01), strict=True
     ):
-        gain = together - alone
+        gain = joint - alone
         assert row.alone == pytest.approx(alone)
-        assert (row.together.mean, row.together.low, row.together.high) == pytest.approx((together,) * 3)
+        assert (row.together.mean, row.together.low, row.together.high) == pytest.approx((joint,) * 3)
         assert (row.gain.mean, row.gain.low, row.gain.high) == pytest.approx((gain,) * 3)
         assert (row.share.mean, row.share_seeds, row.sites) == (pytest.approx(share), 3, 3)
         assert row.values["Shapley"] == pytest.approx(value)
@@ -96,6 +105,39 @@ def test_what_was_not_measured_is_not_known(tmp_path: Path) -> None:
         assert all(map(isnan, (row.alone, row.together.mean, row.gain.mean, row.share.mean)))
         assert (row.verdict, row.grounds, row.share_seeds) == (Verdict.UNKNOWN, Grounds(0, 0), 0)
         assert row.words == "Gain not known: no test Dice."
+
+
+def _alone(tmp_path: Path, **rounds: int) -> list[Run]:
+    """FedCE of three rounds, and training alone of as many as the names say; opened."""
+    fedce = make_run(tmp_path / "fedce", rounds=3)
+    runs = [make_run(tmp_path / name, method="standalone", rounds=number) for name, number in rounds.items()]
+    return beside_alone(open_runs([fedce, *runs]))
+
+
+def test_of_runs_of_training_alone_that_which_trains_as_the_method_is_compared_with(tmp_path: Path) -> None:
+    runs = _alone(tmp_path, short=1, like=3)
+    assert [run.label for run in runs] == ["fedce", "standalone (rounds=1)", "standalone"]
+    assert not alone_differs(runs)
+    results = together(runs)
+    mean = results.dice.by_site.loc["standalone"].iloc[0]
+    for row in hospitals(runs, results, "fedce", [], NOBODY):
+        assert row.alone == pytest.approx(mean[row.name])
+        assert row.gain.mean == pytest.approx(row.together.mean - row.alone)
+
+
+@pytest.mark.parametrize("rounds", [{"short": 1, "shorter": 2}, {"one": 3, "twin": 3}])
+def test_where_none_does_or_two_do_no_gain_is_known(tmp_path: Path, rounds: dict[str, int]) -> None:
+    runs = _alone(tmp_path, **rounds)
+    assert alone_differs(runs)
+    for row in hospitals(runs, together(runs), "fedce", [], NOBODY):
+        assert row.words.startswith("Gain not known: runs of standalone that differ; report with one of them.")
+
+
+def test_a_single_run_of_training_alone_is_compared_with_whatever_its_settings(tmp_path: Path) -> None:
+    assert [run.label for run in _alone(tmp_path, short=1)] == ["fedce", "standalone"]
+    attacked = make_run(tmp_path / "attacked", method="standalone", rounds=3, behaviours={"Alder": "zero"})
+    runs = beside_alone(open_runs([tmp_path / "fedce", tmp_path / "short", attacked]))
+    assert [run.label for run in runs] == ["fedce", "standalone", "standalone (rounds=3, attacked)"]
 
 
 def test_the_table_shows_percentages_with_their_ends(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ def test_of_a_gain_that_is_missing() -> None:
         return judgements.of_gain(NOTHING, ENOUGH, **known)
 
     assert said(tested=True, alone=False) == "Gain not known: no run of standalone."
+    differ = "Gain not known: runs of standalone that differ; report with one of them."
+    assert said(tested=True, alone=False, differing=True) == differ
     assert said(tested=False, alone=True) == "Gain not known: no test Dice."
     assert said(tested=True, alone=True) == "Gain not known: no seed in common."
     assert judgements.verdict(NOTHING, FEW) is Verdict.UNKNOWN

@@ -89,6 +89,18 @@ def test_its_numbers_are_its_own_and_one_rounded_median(tmp_path: Path) -> None:
     assert not [name for name in gains if "Others" in name]
 
 
+def test_a_gain_is_over_training_alone_with_the_methods_settings(tmp_path: Path) -> None:
+    rounds = {"fedce": 2, "standalone": 2, "standalone-1r": 1}
+    runs = [make_run(tmp_path / name, method=name.split("-")[0], rounds=number) for name, number in rounds.items()]
+    assert "Gain not known" not in write_site_report(runs, OWN, images=False).read_text()
+    assert (
+        "Gain not known: runs of standalone that differ"
+        in write_site_report(
+            [runs[0], runs[2], make_run(tmp_path / "other", method="standalone", rounds=3)], OWN, images=False
+        ).read_text()
+    )
+
+
 @pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 4, 6, 8))])
 def test_nobody_can_solve_for_the_others(tmp_path: Path, count: int) -> None:
     """By all numbers of all tables and figures together, no number of another site is known within 10 percent."""
