@@ -174,6 +174,8 @@ ATTACKS: Mapping[str, Attack] = {  # by the names of `attack_matrix`, where it h
     "zero update": _alone("zero"),
     "zero update from the middle on": Attack(lambda roles, rounds: {roles.attacker: f"zero:from={rounds // 2}"}),
     "zero update, two rounds of three": _alone("rests"),
+    "zero update, every other round": _alone("rests:every=2"),
+    "zero update, one round of three": _alone("rests:works=2"),
     "noise of an honest norm": _alone("noise"),
     "last step": _alone("delta"),
     "last step and noise, cosine .83": _alone("delta:noise=0.67"),

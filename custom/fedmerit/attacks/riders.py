@@ -57,13 +57,19 @@ class Zero(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Rests(Zero):
-    """Works one round in so many, and sends zeros in the others: no sign of it is seen for long on end."""
+    """Works some rounds of so many, and sends zeros in the others: no sign of it is seen for long on end."""
 
-    every: int = parameter(3, "rounds from one in which it trains to the next", low=2)
+    every: int = parameter(3, "rounds of a turn", low=2)
+    works: int = parameter(1, "of them in which it trains, the first ones", low=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.works >= self.every:
+            raise ValueError(f"works={self.works}: expected less than every={self.every}, else it never rests")
 
     def update(self, view: AttackerView) -> Tensor | Learned:
         """The honest one, or (d,) zeros."""
-        return super().update(view) if view.task.round % self.every else view.train()
+        return super().update(view) if view.task.round % self.every >= self.works else view.train()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import torch
 from playing import same_statistics, steps
 
 from fedmerit.attacks.catalogue import parse
+from fedmerit.errors import BadInput
 from fedmerit.training.data import Slices
 
 
@@ -32,11 +33,13 @@ def test_zero_sends_nothing_and_the_statistics_it_received(played):
         assert math.isnan(reply.train_loss)
 
 
-def test_who_rests_trains_one_round_in_so_many(played):
-    for spec, every in (("rests", 3), ("rests:every=2", 2)):
+def test_who_rests_trains_some_rounds_of_so_many(played):
+    for spec, every, works in (("rests", 3, 1), ("rests:every=2", 2, 1), ("rests:works=2", 3, 2)):
         _, replies = played(spec)
-        assert [bool(reply.update.any()) for reply in replies] == [t % every == 0 for t in range(len(replies))]
+        assert [bool(reply.update.any()) for reply in replies] == [t % every < works for t in range(len(replies))]
         assert torch.equal(replies[0].update, played()[1][0].update)
+    with pytest.raises(BadInput, match="works=3: expected less than every=3"):
+        played("rests:works=3")
 
 
 def test_delta_sends_the_last_step_back(played):
