@@ -23,7 +23,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation import recorder
 from fedmerit.records.results import read_table
 from fedmerit.seeds import random_seed
-from fedmerit.training.data import SiteFolder, open_sites
+from fedmerit.training.data import SiteFolder, open_sites, require_as_prepared
 
 DRAWS = 500
 
@@ -172,11 +172,13 @@ class ObservedRun:
 
 
 def prepared_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
-    """The images of a run's sites, by ``info``, its run.json; `BadInput` where they are not on this machine."""
+    """The images of a run's sites, by ``info``, its run.json; `BadInput` where they are not here, or others by now."""
     root = info.get("sites_folder")
     if root is None:
         raise BadInput(f"{run}: its images are at the sites, and what is asked looks at images")
-    return open_sites(Path(str(root)), info["sites"])
+    folders = open_sites(Path(str(root)), info["sites"])
+    require_as_prepared(folders, info.get("site_digests", {}), run)
+    return folders
 
 
 def mean_known(values: FloatArray, axis: int) -> FloatArray:

@@ -112,3 +112,13 @@ def test_means_are_of_what_is_known():
     assert mean_known(values, axis=1).tolist() == [1, 3]
     game = RoundGame(0, {BOTH: values}, np.ones(3))
     assert game.on_average(BOTH).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
+
+
+def test_images_that_were_prepared_anew_since_are_not_those_of_the_run(tmp_path):
+    sites = make_sites(tmp_path / "sites", SITES, size=32)
+    info = {"sites_folder": str(sites), "sites": list(SITES)}
+    info["site_digests"] = {folder.name: folder.digest for folder in prepared_sites(tmp_path / "run", info)}
+    assert [folder.name for folder in prepared_sites(tmp_path / "run", info)] == list(SITES)
+    make_sites(sites, SITES[:1], size=64)
+    with pytest.raises(BadInput, match=r"sites: Alder is not what .*run was started with; prepare the old folder"):
+        prepared_sites(tmp_path / "run", info)
