@@ -119,6 +119,6 @@ def test_images_that_were_prepared_anew_since_are_not_those_of_the_run(tmp_path)
     info = {"sites_folder": str(sites), "sites": list(SITES)}
     info["site_digests"] = {folder.name: folder.digest for folder in prepared_sites(tmp_path / "run", info)}
     assert [folder.name for folder in prepared_sites(tmp_path / "run", info)] == list(SITES)
-    make_sites(sites, SITES[:1], size=64)
-    with pytest.raises(BadInput, match=r"sites: Alder is not what .*run was started with; prepare the old folder"):
+    make_sites(sites, SITES, size=64)
+    with pytest.raises(BadInput, match=r"sites: Alder, Birch are not what .*run was started with; prepare the old folder"):
         prepared_sites(tmp_path / "run", info)
