@@ -120,5 +120,5 @@ def test_images_that_were_prepared_anew_since_are_not_those_of_the_run(tmp_path)
     info["site_digests"] = {folder.name: folder.digest for folder in prepared_sites(tmp_path / "run", info)}
     assert [folder.name for folder in prepared_sites(tmp_path / "run", info)] == list(SITES)
     make_sites(sites, SITES, size=64)
-    with pytest.raises(BadInput, match=r"sites: Alder, Birch are not what .*run was started with; prepare the old folder"):
+    with pytest.raises(BadInput, match=r"sites: Alder, Birch are not what .*run was started with"):
         prepared_sites(tmp_path / "run", info)
