@@ -14,7 +14,17 @@ from fedmerit.configuration.run import TASKS, RunConfiguration, make_configurati
 from fedmerit.training import neurons
 from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import Overlap
-from fedmerit.wire.messages import TRAIN, Evaluated, Failure, Importance, ImportanceTask, Reply
+from fedmerit.wire.messages import (
+    TRAIN,
+    Answer,
+    ClosingTask,
+    Countersigned,
+    Evaluated,
+    Failure,
+    Importance,
+    ImportanceTask,
+    Reply,
+)
 
 SITES = ("Alder", "Birch", "Cedar")
 
@@ -59,11 +69,13 @@ def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, 
     return answers
 
 
-def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | Importance:
+def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | Importance | Countersigned:
     """True positives that tell site, model and case apart, of references of 100 voxels; neurons worth as they come."""
     task = federation.tasks()[site]
     if isinstance(task, ImportanceTask):
         return Importance(task.round, torch.linspace(0, 0.5, neurons.count(federation.network), dtype=torch.float64), 1)
+    if isinstance(task, ClosingTask):
+        return Countersigned(task.round)
     place = SITES.index(site)
     found = [[1 + place + 3 * model + case for case in range(cases)] for model in range(len(task.mixtures))]
     overlaps = tuple(
@@ -73,7 +85,7 @@ def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | 
     return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
 
 
-def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Evaluated | Importance | Failure]:
+def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Answer]:
     return {site: evaluated(federation, site) for site in federation.tasks()} | other
 
 

@@ -10,10 +10,10 @@ from pretending import tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit.federation.site import Site
-from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.federation.site_log import CLOSED, SITE_LOG
 from fedmerit.records.closing import close
 from fedmerit.records.ledger import Ledger, Sealed
-from fedmerit.records.results import OF_A_ROUND, digest_of_rows
+from fedmerit.records.results import OF_A_ROUND, digest_of_rows, read_results
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import open_sites
 
@@ -63,6 +63,19 @@ def rows_anew(run: Path, lines: Lines) -> None:
         rows = [row for row in csv.DictReader(file) if row["split"] in OF_A_ROUND]
     for line in lines:
         line["rows"] = digest_of_rows(row for row in rows if int(row["round"]) == line["round"])
+
+
+def untold(run: Path) -> None:
+    """As if no site had been told how the run was closed, the last that its log says."""
+    for log in run.glob(f"sites/*/{SITE_LOG}"):
+        lines = log.read_text().splitlines(keepends=True)
+        log.write_text("".join(line for line in lines if json.loads(line)["work"] != CLOSED))
+
+
+def measured(run: Path) -> dict[str, int]:
+    """By site, how many sets of voxel counts in results.csv its log has to have."""
+    rows = read_results(run).query("quantity == 'true_positives' and split != 'validation_trained'")
+    return dict(rows.groupby("site").apply(lambda of: len(of[["round", "split"]].drop_duplicates())))
 
 
 def closed_anew(run: Path, signer: Signer | None = None) -> None:

@@ -18,6 +18,7 @@ from fedmerit.errors import BadInput
 from fedmerit.guard.settings import Guarding
 from fedmerit.methods.registry import METHODS, build_method, method_class
 from fedmerit.parameters import Checked, parameter
+from fedmerit.records.ledger import hash_of
 
 ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 LOSSES = ("dice_ce", "dice")
@@ -186,6 +187,11 @@ class RunConfiguration(Checked):
         content |= {"values": list(self.values)}
         content |= {"preprocessing": self.preprocessing.to_dict()} if self.preprocessing else {}
         return {name: value for name, value in content.items() if name not in off}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what `to_dict` gives, in hexadecimal: server and sites write it down."""
+        return hash_of(self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":

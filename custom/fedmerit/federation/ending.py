@@ -10,7 +10,7 @@ from fedmerit.federation.best_round import BestRound, liked_better
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server_models import Models, ModelsInTheClear
-from fedmerit.records.closing import MODELS
+from fedmerit.records.closing import MODELS, Closing
 from fedmerit.wire.messages import Evaluated, Evaluation, Purpose, payload
 
 BEST = f"{MODELS}/best"
@@ -29,7 +29,7 @@ class Ending:
     best: BestRound
     recorder: Recorder
 
-    def exchanges(self, ask: Ask, told: str) -> Iterator[Exchange]:
+    def exchanges(self, ask: Ask, told: str) -> Generator[Exchange, None, Closing]:
         """Record the Dice of the final models, and of the best round's, and save them; then close the records.
 
         Rounds are compared by masks as the network makes them; the best of them and the last by masks as they are used.
@@ -52,7 +52,7 @@ class Ending:
         self.recorder.final_test(rounds - 1, tested, payload(task), models.own_alone)
         if self.config.training.finish == "own":
             yield from self._take_home(ask, told)
-        self.recorder.close()
+        return self.recorder.close()
 
     def record(self) -> dict[str, Any]:
         """For the last round's ledger record: digests of what is saved, of the best round's what may be."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
 from fedmerit.files import write_json
-from fedmerit.records.closing import close
+from fedmerit.records.closing import Closing, close
 from fedmerit.records.ledger import Ledger, digest
 from fedmerit.records.results import ResultsFile, Row, digest_of_rows
 from fedmerit.records.signing import Signer
@@ -64,9 +64,9 @@ class Recorder:
         self.results.truncate(results_size)
         self.values.truncate(observed_size)
 
-    def close(self) -> None:
+    def close(self) -> Closing:
         """Write down what the run leaves behind: results, run.json, models, and how far the logs of the sites are."""
-        close(self.run, self.ledger.last_hash, self.site_logs, self.ledger.signer)
+        return close(self.run, self.ledger.last_hash, self.site_logs, self.ledger.signer)
 
     def _hear(self, answers: Sequence[Reply | Evaluated | None]) -> None:
         said = {site: answer.log for site, answer in zip(self.sites, answers, strict=True) if answer and answer.log}
@@ -250,6 +250,7 @@ class Recorder:
         return {
             "round": round,
             "of": self.config.rounds,
+            **({"plan": self.config.digest} if round == 0 else {}),
             "participants": list(present),
             "rejected": dict(rejected),
             "flagged": [site for site, (row, _) in present.items() if flagged[row]],

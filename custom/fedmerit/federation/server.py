@@ -38,8 +38,9 @@ from fedmerit.records.signing import Signer
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder
 from fedmerit.training.networks import initial_network
 from fedmerit.values.observing import RoundView
-from fedmerit.wire.inspection import fault_of_enrolment, fault_of_reply
+from fedmerit.wire.inspection import fault_of_countersigned, fault_of_enrolment, fault_of_reply
 from fedmerit.wire.messages import (
+    ClosingTask,
     Enrolment,
     EnrolmentTask,
     ImportanceTask,
@@ -328,11 +329,14 @@ class Federation:
         self.recorder.training_round(self.round, admitted, began, self.models.ended(), outcome, more)
 
     def _end(self) -> Iterator[Exchange]:
-        """Test the final models, save them, close the records."""
-        yield from self._ending().exchanges(self.evaluator.by_sites, self.now().told)
+        """Test the final models, save them, close the records, and tell the sites how."""
+        now = replace(self.now(), least=0)
+        closing = yield from self._ending().exchanges(self.evaluator.by_sites, now.told)
         self.round += 1
-        self._checkpoint()
+        self._checkpoint()  # from here on nothing changes that a site may have countersigned
         self.best.forget()
+        tasks = dict.fromkeys(self.sites, ClosingTask(now.round, closing.told, now.told))
+        yield now.exchange(tasks, lambda site, answer: fault_of_countersigned(answer, now.round), "countersignature")
 
     def _ending(self) -> Ending:
         return Ending(self.config, self.sites, self.run, self.models, self.best, self.recorder)

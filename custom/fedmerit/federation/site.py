@@ -40,6 +40,8 @@ from fedmerit.training.statistics import estimate_statistics
 from fedmerit.wire.evaluation_budget import question_of, require_within
 from fedmerit.wire.messages import (
     Answer,
+    ClosingTask,
+    Countersigned,
     Enrolment,
     EnrolmentTask,
     Evaluated,
@@ -97,7 +99,7 @@ class Site:
         self.device = pick_device(device, folder.name)
         self.method = config.build_guarded_method()
         self.memory = MemoryFolder(memory)
-        self.log = SiteLog(memory, folder.name, signer)
+        self.log = SiteLog(memory, folder.name, signer, config.digest)
         self.seeded_as = folder.name  # the name that its random numbers are drawn for
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
@@ -131,6 +133,9 @@ class Site:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
         if isinstance(task, EnrolmentTask):
             return rounded(self.enrol(task))
+        if isinstance(task, ClosingTask):
+            self.log.closed(task)
+            return Countersigned(task.round)
         try:
             if isinstance(task, ImportanceTask):
                 return rounded(self.measure_importance(task))

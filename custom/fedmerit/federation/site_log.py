@@ -18,12 +18,22 @@ from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import Ledger, digest, digest_of_tensors, split_head
 from fedmerit.records.signing import Signer
 from fedmerit.training.overlaps import COUNTS, Overlap
-from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, ImportanceTask, PeerModel, Task
+from fedmerit.wire.messages import (
+    EVALUATE,
+    TRAIN,
+    ClosingTask,
+    Evaluated,
+    Evaluation,
+    ImportanceTask,
+    PeerModel,
+    Task,
+)
 
 SITE_LOG = "site_log.jsonl"
 GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models
 ASKED = ("work", "split", "models", "order", "question")
 REFUSED = "refused"  # that of records of what the server asked for and did not get
+CLOSED = "close"  # that of the record of how the server closed the run
 Counts = tuple[str, str, int, int, int]  # case, label, and how many voxels as in `COUNTS`
 
 
@@ -34,10 +44,11 @@ class SiteLog:
         folder: the site's own.
         site: its name.
         signer: of its records, its certificate put beside them; None: they are not signed.
+        plan: digest of the run's, by which it trains.
     """
 
-    def __init__(self, folder: Path, site: str, signer: Signer | None = None):
-        self.site, self._chain = site, Ledger(folder / SITE_LOG, signer)
+    def __init__(self, folder: Path, site: str, signer: Signer | None = None, plan: str = ""):
+        self.site, self.plan, self._chain = site, plan, Ledger(folder / SITE_LOG, signer)
         self._asked: dict[int, list[Mapping[str, Any]]] = {}  # by round
         self._follow = self._chain.follower(self._note)
 
@@ -82,7 +93,10 @@ class SiteLog:
         ``overlaps`` are what the site says of the model it began with, ``question`` tells that model from others; None:
         both stand in an earlier record.
         """
-        said = {} if overlaps is None else {"question": question, "overlaps": [digest_of_overlaps(overlaps)]}
+        said: dict[str, Any] = (
+            {} if overlaps is None else {"question": question, "overlaps": [digest_of_overlaps(overlaps)]}
+        )
+        said |= {"plan": self.plan} if self.plan else {}
         self._append(TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **said)
 
     def evaluated(self, task: Evaluation, models: Tensor | Ciphertexts, question: str, answer: Evaluated) -> None:
@@ -99,6 +113,12 @@ class SiteLog:
     def refused(self, task: Task | Evaluation | ImportanceTask, reason: str) -> None:
         """Write down that the server asked for what it does not get."""
         self._append(REFUSED, task.round, task.ledger, reason=reason)
+
+    def closed(self, task: ClosingTask) -> None:
+        """Write down how the server says that it closed the run: what stands behind `Closing.told`, and so in it."""
+        closing, signature = split_head(task.closing)
+        said = {"closing": closing} | ({"sealed": signature} if signature else {})
+        self._append(CLOSED, task.round, task.ledger, **said)
 
     def gave_model(self, round: int, peer: str, model: str) -> None:
         """Write down that the model with this `digest_of_peer` leaves for ``peer``, to learn from in ``round``."""

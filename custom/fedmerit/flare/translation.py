@@ -21,6 +21,8 @@ from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.wire.messages import (
     Answer,
+    ClosingTask,
+    Countersigned,
     Enrolment,
     EnrolmentTask,
     Evaluated,
@@ -93,7 +95,10 @@ def shareable_to_peer(reply: Shareable, network: nn.Module) -> PeerModel | None:
 def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
     """What the server sends one site."""
     if isinstance(task, EnrolmentTask):
-        meta = {"enrol": True, "ledger": task.ledger}
+        meta: dict[str, Any] = {"enrol": True, "ledger": task.ledger}
+        return FLModel(params_type=ParamsType.FULL, params={}, current_round=task.round, total_rounds=rounds, meta=meta)
+    if isinstance(task, ClosingTask):
+        meta = {"closing": task.closing, "ledger": task.ledger}
         return FLModel(params_type=ParamsType.FULL, params={}, current_round=task.round, total_rounds=rounds, meta=meta)
     if isinstance(task, ImportanceTask):
         return FLModel(
@@ -186,10 +191,14 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
     )
 
 
-def model_to_evaluation(model: FLModel, network: nn.Module) -> Evaluation | ImportanceTask | EnrolmentTask:
-    """What the site makes of an evaluation, of models or of neurons, and of an enrolment."""
+def model_to_evaluation(
+    model: FLModel, network: nn.Module
+) -> Evaluation | ImportanceTask | EnrolmentTask | ClosingTask:
+    """What the site makes of an evaluation, of models or of neurons, of an enrolment, and of how the run was closed."""
     if "enrol" in model.meta:
         return EnrolmentTask(model.current_round, model.meta["ledger"])
+    if "closing" in model.meta:
+        return ClosingTask(model.current_round, model.meta["closing"], model.meta["ledger"])
     params, names = _tensors(model.params), list(flat.trainable(network))
     if "order" in model.meta:
         return ImportanceTask(
@@ -227,6 +236,9 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
         parts = {"cases": dict(answer.cases), "slices": dict(answer.slices), "fingerprint": list(answer.fingerprint)}
         told = {"enrolment": parts | {"certificate": answer.certificate}, "seconds": answer.seconds}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=told)
+    if isinstance(answer, Countersigned):
+        meta = {"countersigned": True}
+        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
         meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
@@ -312,7 +324,9 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
         return Failure(f"reply cannot be read ({type(error).__name__})")
 
 
-def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Importance | Enrolment | Failure:
+def model_to_evaluated(
+    model: FLModel, network: nn.Module
+) -> Evaluated | Importance | Enrolment | Countersigned | Failure:
     """What the server makes of an evaluation, likewise."""
     try:
         meta = model.meta
@@ -328,6 +342,8 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Evaluated | Import
                 certificate=told["certificate"],
                 seconds=_number(meta["seconds"]),
             )
+        if "countersigned" in meta:
+            return Countersigned(_round(model))
         if "increases" in meta:
             return Importance(
                 round=_round(model),

@@ -4,7 +4,7 @@ Digests of the run's files and models, the ledger's head, and the last word of e
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedmerit.errors import BadInput
@@ -31,12 +31,19 @@ class Closing:
         """Of all but the signature."""
         return hash_of({name: value for name, value in asdict(self).items() if name != "signature"})
 
+    @property
+    def told(self) -> str:
+        """What the sites are told of it: the digest, and its signature where there is one."""
+        return " ".join(filter(None, [self.digest, self.signature]))
 
-def close(run: Path, head: str, site_logs: Mapping[str, str], signer: Signer | None = None) -> None:
+
+def close(run: Path, head: str, site_logs: Mapping[str, str], signer: Signer | None = None) -> Closing:
     """Write the closing record of a run folder; ``head`` is the hash of its ledger's last record."""
     files = {path.relative_to(run).as_posix(): sha256(path) for path in covered(run)}
     closing = Closing(head, files, dict(sorted(site_logs.items())))
-    write_json(run / CLOSING, asdict(closing) | {"signature": signer.sign(closing.digest) if signer else None})
+    closing = replace(closing, signature=signer.sign(closing.digest) if signer else None)
+    write_json(run / CLOSING, asdict(closing))
+    return closing
 
 
 def covered(run: Path) -> Iterable[Path]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
+from fedmerit.federation.site_log import CLOSED
 from fedmerit.files import sha256
 from fedmerit.records.closing import CLOSING, Closing, covered, read_closing
 from fedmerit.records.signing import signed_by
@@ -42,6 +43,24 @@ def require_left_behind(run: Path, head: str, server: Certificate | None) -> Clo
         if file.relative_to(run).as_posix() not in closing.files:
             raise BadInput(f"{file}: was put there after the run; {path} does not list it")
     return closing
+
+
+def require_countersigned(run: Path, closing: Closing | None, logs: Sequence[Log], server: Certificate | None) -> None:
+    """`BadInput` where a site was told of another closing record than that of the run folder, None: it has none."""
+    for log in logs:
+        for line, entry in enumerate(log.entries, start=1):
+            if entry["work"] == CLOSED and (closing is None or entry["closing"] != closing.digest):
+                signed = server and signed_by(server, entry["closing"], entry.get("sealed"))
+                what = "was closed anew since" if closing else "is missing"
+                raise BadInput(
+                    f"{run / CLOSING}: {what}; by {log.path}, line {line}, {log.site} was told another when the run "
+                    f"ended{', and the server signed that' if signed else ''}"
+                )
+
+
+def countersigned(log: Log) -> bool:
+    """Whether a site was told how the run was closed."""
+    return any(entry["work"] == CLOSED for entry in log.entries)
 
 
 def require_last_words(closing: Closing, logs: Sequence[Log]) -> None:

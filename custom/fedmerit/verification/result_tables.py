@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedmerit.errors import BadInput
+from fedmerit.federation.recorder import FINISHED
 from fedmerit.federation.site_log import digest_of_counts
 from fedmerit.records.results import OF_A_ROUND, digest_of_rows, read_results
 from fedmerit.training.overlaps import COUNTS, Overlap, mean_dice
@@ -18,6 +19,7 @@ from fedmerit.wire.messages import EVALUATE, TRAIN
 TABLES: Mapping[str, str] = {"weight": "weights", "contribution": "contributions"}  # by quantity, its part of a record
 AT_LEAST = "signs"  # in results.csv are those of the round, in the ledger those that last
 PLACES = 6  # after the point, of what a record has of bounds
+AFTERWARDS = ("testing_", *(f"validation_{name}" for name in FINISHED))  # splits measured once all rounds are over
 UNION = "union"  # the split whose rows have scores alone: whoever tested them counted the voxels
 WHERE = ["round", "split", "site", "coalition", "case", "label", "quantity"]
 Cell = tuple[int, str, str]  # round, split, site
@@ -254,6 +256,9 @@ def compare_answers(
     rows = {(round, "validation"): (round, "validation") for round in taken}
     needed = set(rows)
     rows[rounds, "validation"], rows[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
+    for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among
+        if split.startswith(AFTERWARDS):
+            rows[round, split] = rounds, split.partition("_")[0]
     for (round, split), asked in rows.items():
         counts, said = overlaps.get((round, split, log.site)), answered.get(asked)
         what = f"{split} measurements of {log.site} in round {round}"

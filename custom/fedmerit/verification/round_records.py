@@ -28,6 +28,7 @@ NEEDED: Mapping[str, Shape] = {
 }
 POSSIBLE: Mapping[str, Shape] = {  # those of earlier versions lack some
     "of": WHOLE,
+    "plan": TEXT,
     "rejected": by_name(TEXT),
     "flagged": list_of(TEXT),
     "model": TEXT,

@@ -8,7 +8,7 @@ from typing import Any
 from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.site_log import GAVE, GOT
+from fedmerit.federation.site_log import CLOSED, GAVE, GOT
 from fedmerit.records.certificates import Trust, read_certificate, require_owner
 from fedmerit.records.ledger import verified_records
 from fedmerit.records.signing import CERTIFICATE
@@ -18,11 +18,16 @@ from fedmerit.wire.messages import TRAIN
 Record = Mapping[str, Any]
 NEEDED: Mapping[str, Shape] = {"site": TEXT, "round": WHOLE, "work": TEXT}
 POSSIBLE: Mapping[str, Shape] = {  # beside these, of whatever work
-    **dict.fromkeys(("ledger", "vouched", "received", "update", "split", "peer"), TEXT),
+    **dict.fromkeys(("ledger", "vouched", "received", "update", "split", "peer", "plan", "closing", "sealed"), TEXT),
     "model": or_nothing(TEXT),
     "overlaps": list_of(TEXT),
 }
-PARTS = {TRAIN: ("received", "update"), GAVE: ("peer", "model"), GOT: ("peer", "model")}  # needed, by its work
+PARTS: Mapping[str, Sequence[str]] = {  # needed, by its work
+    TRAIN: ("received", "update"),
+    GAVE: ("peer", "model"),
+    GOT: ("peer", "model"),
+    CLOSED: ("closing",),
+}
 
 
 @dataclass(frozen=True)

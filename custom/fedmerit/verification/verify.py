@@ -15,7 +15,13 @@ from fedmerit.records.ledger import GENESIS, verified_records
 from fedmerit.records.results import read_run
 from fedmerit.records.signing import CERTIFICATE
 from fedmerit.verification.given_models import PeerModels, peer_models_of
-from fedmerit.verification.left_behind import require_last_words, require_left_behind
+from fedmerit.verification.left_behind import (
+    countersigned,
+    require_countersigned,
+    require_last_words,
+    require_left_behind,
+)
+from fedmerit.verification.plans import compare_plan
 from fedmerit.verification.result_tables import compare_answers, compare_tables, read_tables
 from fedmerit.verification.round_records import read_ledger
 from fedmerit.verification.saved_models import compare_models
@@ -75,12 +81,15 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
             taken = [record["round"] for record in records if log.site in record["participants"]]
             answers[log.site], unsaid = compare_answers(run, _rounds(records), log, taken, results)
             silent += unsaid
+    if records:
+        silent += compare_plan(run, records, logs)
     if closing and records:
         silent += compare_models(run, records, logs, results)
     sites = {site for record in records for site in (*record["participants"], *record["weights"])}
     between = [peer_models_of(giver, receiver) for giver, receiver in permutations(logs, 2)]
     if closing:
         require_last_words(closing, logs)
+    require_countersigned(run, closing, logs, certificate)
     return Verified(
         records=len(records),
         signer=subject(certificate) if certificate else None,
@@ -120,6 +129,8 @@ def _not_shown(
         yield f"that the server said what the logs of {', '.join(without)} have of it: its signature is not there"
     if closing and (unheard := [log.site for log in logs if log.site not in closing.site_logs]):
         yield f"that the logs of {', '.join(unheard)} are whole: {CLOSING} does not say how they ended"
+    if closing and (untold := [log.site for log in logs if not countersigned(log)]):
+        yield f"that the run was not closed anew: the logs of {', '.join(untold)} do not say how it was when it ended"
     if closing and any("rows" not in record for record in records):
         yield (
             "that reputations, and what else the ledger has no digest of, stand in results.csv as they were: an "

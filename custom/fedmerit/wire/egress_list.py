@@ -35,6 +35,7 @@ LISTED: Mapping[str, str] = {
     "losses": "how many images have a loss in each bin of a histogram",
     "enrolment": "before round 0: cases and slices of each split, a salted digest of each training case, the site's "
     "certificate",
+    "countersigned": "after all else: that the site's own log holds how the server closed the run",
     "survey": "before any training, where it is asked for: patients, slices, and how many patients, or voxels of how "
     f"many, lie in fixed bins of spacing, size, intensity and label volume; none of fewer than {LEAST} patients",
     "train_loss": "mean loss of the round",
@@ -214,6 +215,12 @@ def _enrolment(value: Mapping[str, Any], decimals: int) -> Parts:
     return counts | {"fingerprint": list(digests), "certificate": certificate}
 
 
+def _true(value: Any, decimals: int) -> bool:
+    if value is not True:
+        raise Withheld("something else in the place of a yes")
+    return True
+
+
 def _survey(value: Mapping[str, Any], decimals: int) -> Parts:
     told = Surveyed.from_dict(value)
     labels = [name.partition(" ")[2] for name in told.tallies if name.startswith((f"{VOLUME} ", f"{AREA} "))]
@@ -252,6 +259,7 @@ _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "choice": _count,
     "losses": _losses,
     "enrolment": _enrolment,
+    "countersigned": _true,
     "survey": _survey,
     "train_loss": _number,
     "seconds": _number,

@@ -13,7 +13,17 @@ from fedmerit.core import Method, allowed
 from fedmerit.flat import Buffers
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
 from fedmerit.training.overlaps import UNITS, Overlap, Surface
-from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Failure, Importance, ImportanceTask, Purpose, Reply
+from fedmerit.wire.messages import (
+    Countersigned,
+    Enrolment,
+    Evaluated,
+    Evaluation,
+    Failure,
+    Importance,
+    ImportanceTask,
+    Purpose,
+    Reply,
+)
 
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
 LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
@@ -258,6 +268,13 @@ def _fault_of_enrolment(answer: Enrolment, round: int) -> str | None:
     if not isinstance(answer.certificate, str) or len(answer.certificate) > LONGEST_CERTIFICATE:
         return "enrolment with a certificate that is none"
     return _fault_of_seconds(answer.seconds)
+
+
+def fault_of_countersigned(answer: object, round: int) -> str | None:
+    """Why the answer to how the run was closed, after ``round`` rounds, cannot be used, or None."""
+    if not isinstance(answer, Countersigned):
+        return _no_answer(answer)
+    return None if answer.round == round else f"countersignature of round {answer.round!s:.20} in round {round}"
 
 
 def _no_answer(answer: object) -> str:

@@ -196,6 +196,22 @@ class Enrolment:
 
 
 @dataclass(frozen=True)
+class ClosingTask:
+    """After all else: write down how the server closed the run."""
+
+    round: int
+    closing: str  # digest of its closing record, and the server's signature of that where it has a key
+    ledger: str = GENESIS  # as in `Task`
+
+
+@dataclass(frozen=True)
+class Countersigned:
+    """That it stands in the site's own log. Nothing else leaves the site."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class Failure:
     """In place of an answer: why a site sent none."""
 
@@ -208,12 +224,13 @@ def failed_with(error: Exception) -> Failure:
 
 
 WithModels = Task | Evaluation | ImportanceTask  # what has a site evaluate models
-Work = WithModels | EnrolmentTask
-Answer = Reply | Evaluated | Importance | Enrolment | Failure
+Work = WithModels | EnrolmentTask | ClosingTask
+Given = Reply | Evaluated | Importance | Enrolment
+Answer = Given | Countersigned | Failure
 Answers = Mapping[str, Answer]
 
 
-def rounded(answer: Reply | Evaluated | Importance | Enrolment) -> Reply | Evaluated | Importance | Enrolment:
+def rounded(answer: Given) -> Given:
     """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay as they are."""
     answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
     if not isinstance(answer, Reply):
@@ -228,7 +245,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 def payload(message: Work | Reply) -> int:
     """Bytes of the models and statistics in a message; a bit for each neuron that may be held or not."""
-    if isinstance(message, EnrolmentTask):
+    if isinstance(message, EnrolmentTask | ClosingTask):
         return 0
     if isinstance(message, Evaluation):
         tensors = [message.models, *(value for buffers in message.buffers for value in buffers.values())]

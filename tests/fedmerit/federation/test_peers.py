@@ -382,6 +382,7 @@ def test_models_from_site_to_site_give_what_the_server_would_have_passed_on(trai
         assert {record["work"] for record in Ledger(run / "sites/site1" / SITE_LOG).records} == {
             "train",
             "evaluate",
+            "close",
         } | more
 
 

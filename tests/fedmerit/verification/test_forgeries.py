@@ -13,19 +13,24 @@ import torch
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
-from signed_runs import closed_anew, lines_of, log_of, rewritten, rows_anew, run_signed
+from pretending import tiny_plan
+from signed_runs import closed_anew, lines_of, log_of, measured, rewritten, rows_anew, run_signed, untold
 
+from fedmerit.configuration.description import describe
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
 from fedmerit.records.certificates import Trust
-from fedmerit.records.closing import CLOSING, close
+from fedmerit.records.closing import CLOSING, close, read_closing
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.overlaps import COUNTS
 from fedmerit.verification.verify import verify_run
 
+NOT_COUNTERSIGNED = (
+    "that the run was not closed anew: the logs of site1, site2, site3 do not say how it was when it ended"
+)
 SITES, SERVER, ADMIN, ROUNDS = ("site1", "site2", "site3"), "fl.example.org", "admin@example.org", 3
 
 
@@ -68,7 +73,7 @@ def another(tmp_path_factory) -> Keys:
 def signed(keys, sites, tmp_path_factory) -> Path:
     """A whole FedAvg run, ledger and logs signed by their owners. Never change it."""
     run = tmp_path_factory.mktemp("signed") / "run"
-    write_json(run / "run.json", {"engine": "prod", "rounds": ROUNDS})
+    write_json(run / "run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS), SITES, "prod"))
     return run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer)
 
 
@@ -117,7 +122,8 @@ def test_run_and_all_logs_agree_and_nothing_is_left_open(signed, keys):
     found = verify_run(signed, logs(signed), keys.trust)
     assert found.not_shown == ()
     assert found.updates == dict.fromkeys(SITES, ROUNDS)
-    assert found.answers == dict.fromkeys(SITES, ROUNDS + 2)  # every round's, and the final validation and test
+    assert found.answers == measured(signed)
+    assert set(found.answers) == set(SITES)
     assert found.signer.startswith(f"O=org,CN={SERVER}")
 
 
@@ -310,17 +316,22 @@ def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
 def test_heads_without_the_servers_signature_are_said_to_be_open(run, keys):
     for site in SITES:
         rewritten(log_of(run, site), lambda lines: [one.pop("vouched", None) for one in lines], keys.signer(site))
+    untold(run)
     closed_anew(run, keys.signer(SERVER))
-    (told,) = verify_run(run, logs(run), keys.trust).not_shown
-    assert told == ("that the server said what the logs of site1, site2, site3 have of it: its signature is not there")
+    assert verify_run(run, logs(run), keys.trust).not_shown == (
+        "that the server said what the logs of site1, site2, site3 have of it: its signature is not there",
+        NOT_COUNTERSIGNED,
+    )
 
 
 def test_log_whose_end_the_closing_record_does_not_have_is_said_to_be_open(run, keys):
+    untold(run)
     close(run, Ledger(run / "ledger.jsonl").last_hash, {}, keys.signer(SERVER))
     path = log_of(run, "site2")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
     assert verify_run(run, logs(run), keys.trust).not_shown == (
         "that the logs of site1, site2, site3 are whole: closing.json does not say how they ended",
+        NOT_COUNTERSIGNED,
         "that validation measurements of site2 in round 3 are its own: its log has none",
         "that testing measurements of site2 in round 2 are its own: its log has none",
     )
@@ -459,9 +470,34 @@ def test_results_that_the_server_edits_and_closes_anew_contradict_its_ledger(run
 
 
 def test_test_measurements_that_are_left_out_are_told_where_the_site_answered(run, keys):
+    untold(run)
     edited(run, keys.signer(SERVER), lambda row: [] if (row["split"], row["site"]) == ("testing", "site1") else [row])
-    (told,) = verify_run(run, logs(run), keys.trust).not_shown
-    assert told == "why testing measurements of site1 in round 2 are not in results.csv: by its log it answered"
+    assert verify_run(run, logs(run), keys.trust).not_shown == (
+        NOT_COUNTERSIGNED,
+        "why testing measurements of site1 in round 2 are not in results.csv: by its log it answered",
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: [row | {"value": "0.1"} if row["quantity"].startswith("hd95") else row],
+        replaced("seconds", "0.1"),
+        lambda row: [] if row["split"] == "union" else [row],
+    ],
+)
+def test_run_closed_anew_is_found_by_what_any_site_was_told_when_it_ended(run, keys, change):
+    before = read_closing(run)
+    edited(run, keys.signer(SERVER), change)
+    assert read_closing(run) != before
+    words = r"closing\.json: was closed anew since; by .*line 7, site3 was told another .*, and the server signed that"
+    with pytest.raises(BadInput, match=words):
+        verify_run(run, [log_of(run, "site3")], keys.trust)
+    (run / CLOSING).unlink()
+    (run / "checkpoint.pt").unlink()
+    shutil.rmtree(run / "models")
+    with pytest.raises(BadInput, match=r"closing\.json: is missing; by .*site3 was told another"):
+        verify_run(run, [log_of(run, "site3")], keys.trust)
 
 
 def test_results_that_are_gone_are_missed(run, keys):

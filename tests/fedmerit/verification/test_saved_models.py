@@ -41,7 +41,8 @@ def run(request, trained, tmp_path):
 
 def of_before(run):
     """As if an earlier version had written the ledger."""
-    rewritten(run / "ledger.jsonl", lambda lines: [one.pop(name, None) for one in lines for name in ("saved", "rows")])
+    unknown = ("saved", "rows", "plan")
+    rewritten(run / "ledger.jsonl", lambda lines: [one.pop(name, None) for one in lines for name in unknown])
     shutil.rmtree(run / "sites")
     closed_anew(run)
 

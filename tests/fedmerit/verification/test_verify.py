@@ -11,7 +11,7 @@ import pytest
 import torch
 from certificates import issue
 from pretending import tiny_plan
-from signed_runs import closed_anew, lines_of, log_of, rewritten, run_signed
+from signed_runs import closed_anew, lines_of, log_of, measured, rewritten, run_signed, untold
 from stepping import Stepped as Federation
 
 from fedmerit.errors import BadInput
@@ -20,7 +20,7 @@ from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import digest_of_peer
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.certificates import Trust
-from fedmerit.records.closing import CLOSING
+from fedmerit.records.closing import CLOSING, read_closing
 from fedmerit.records.ledger import GENESIS
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.data import open_sites
@@ -97,13 +97,13 @@ def test_honest_run_of_every_method_agrees_with_all_its_logs(two_rounds, method)
     run = two_rounds(method)
     found = verify_run(run, logs_of(run))
     assert found.updates == dict.fromkeys(NAMES, 2)
-    assert found.answers == dict.fromkeys(NAMES, 4)
-    untold = (OWN_MODELS, OTHERS_TESTED) if method == "ditto" else ()
-    assert found.not_shown == (UNSIGNED, *untold)
+    assert found.answers == measured(run)
+    unproved = (OWN_MODELS, OTHERS_TESTED) if method == "ditto" else ()
+    assert found.not_shown == (UNSIGNED, *unproved)
 
 
 @pytest.mark.parametrize(
-    ("settings", "changes", "untold"),
+    ("settings", "changes", "unproved"),
     [
         ((), {"method": "fedce", "guard": "on"}, ()),
         (PEERS, {"method": "cycle"}, (OWN_MODELS,)),
@@ -121,11 +121,11 @@ def test_honest_run_of_every_method_agrees_with_all_its_logs(two_rounds, method)
         ),
     ],
 )
-def test_honest_run_of_every_kind_agrees_with_all_its_logs(trained, settings, changes, untold):
+def test_honest_run_of_every_kind_agrees_with_all_its_logs(trained, settings, changes, unproved):
     run = trained(*settings, **changes)
     found = verify_run(run, logs_of(run))
-    assert found.answers == dict.fromkeys(NAMES, ROUNDS + 2)
-    assert found.not_shown == (UNSIGNED, *untold)
+    assert found.answers == measured(run)
+    assert found.not_shown == (UNSIGNED, *unproved)
 
 
 def test_honest_encrypted_run_agrees_with_all_its_logs(trained):
@@ -147,8 +147,10 @@ def test_a_run_json_that_says_nothing_does_not_pass_for_one_of_an_engine_that_si
 def test_log_holds_what_the_site_got_sent_and_was_told(signed):
     ledger, log = lines_of(signed / "ledger.jsonl"), lines_of(log_of(signed))
     assert [(entry["round"], entry["work"]) for entry in log[:3]] == [(0, "train"), (1, "train"), (2, "train")]
-    last = [(entry["round"], entry["work"], entry["split"]) for entry in log[3:]]
+    last = [(entry["round"], entry["work"], entry["split"]) for entry in log[3:-1]]
     assert last[:2] == [(3, "evaluate", "validation"), (3, "evaluate", "testing")]
+    closing = read_closing(signed)
+    assert log[-1].items() >= {"work": "close", "closing": closing.digest, "sealed": closing.signature}.items()
     told = [GENESIS, *(record["hash"] for record in ledger)]
     assert [entry["ledger"] for entry in log] == told + told[-1:] * (len(log) - len(told))
     for record, entry in zip(ledger, log, strict=False):
@@ -266,6 +268,7 @@ def test_log_that_disagrees_is_found_and_what_differs_is_named(run, change, word
 
 def test_round_trained_twice_agrees_where_either_time_is_in_the_ledger(run, keys):
     rewritten(log_of(run), lambda log: log.insert(1, {**log[1], "update": "0" * 64}))
+    untold(run)
     closed_anew(run, Signer(keys / "server.key", keys / "server.crt"))
     assert verify_run(run, [log_of(run)]).updates == {"site2": ROUNDS}
 
@@ -420,6 +423,7 @@ def test_one_byte_of_what_was_given_or_received_is_found(exchanging, work):
 
 def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, exchanging):
     rewritten(log_of(exchanging), lambda log: got_model(log).update(model=None))
+    untold(exchanging)
     closed_anew(exchanging)
     found = verify_run(exchanging, logs_of(exchanging, "site1", "site2"))
     models = {(one.giver, one.receiver): (one.models, one.lost) for one in found.peer_models}
@@ -433,6 +437,7 @@ def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, ex
 def test_round_asked_for_twice_agrees(exchanging):
     """A site that was killed asks its peers again."""
     before = verify_run(exchanging, logs_of(exchanging)).peer_models
+    untold(exchanging)
     rewritten(log_of(exchanging, "site1"), lambda log: log.append(got_model(log, "lend", "site2")))
     rewritten(log_of(exchanging), lambda log: log.insert(0, got_model(log) | {"model": None}))
     closed_anew(exchanging)

@@ -66,6 +66,7 @@ def leave(answer, network, decimals=DECIMALS, **planted):
 
 def test_every_field_of_an_answer_is_listed():
     parts = {field.name for kind in (Reply, Evaluated, Importance) for field in fields(kind)} - {"round"} | {
+        "countersigned",
         "enrolment",
         "failure",
         "model",

@@ -18,7 +18,7 @@ from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results
 from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.wire.inspection import fault_of_evaluated
-from fedmerit.wire.messages import Evaluated, Evaluation, Failure, Purpose, Reply
+from fedmerit.wire.messages import Countersigned, Evaluated, Evaluation, Failure, Purpose, Reply
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -42,6 +42,9 @@ def federate(
             answers["Birch"] = spoil(good_reply(federation, "Birch"))
         federation.take({site: answer for site, answer in answers.items() if answer is not None})
     while federation.work:
+        if federation.finished:
+            federation.take({site: Countersigned(federation.config.rounds) for site in SITES})
+            continue
         models = len(federation.tasks()["Birch"].mixtures)
         overlaps = ((Overlap("000", "prostate", 5, 2, 1),),) * models
         federation.take({site: Evaluated(federation.round, overlaps, torch.zeros(models, 0)) for site in SITES})
