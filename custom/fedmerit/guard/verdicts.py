@@ -10,7 +10,7 @@ from fedmerit.guard.rule import Rule
 
 KINDS_NEEDED = 2
 ROUNDS = 3  # with a sign, for its kind to stand; on end without two kinds, for a verdict to be lifted
-WINDOW = 5  # the last rounds, of which those are counted
+WINDOW = 9  # the last rounds, of which those are counted: who rides in every fourth round is named, too
 
 RULE = Rule(
     "verdicts",
@@ -39,13 +39,14 @@ class Verdicts:
 
     @classmethod
     def of(cls, content: Mapping[str, Tensor], kinds: int) -> "Verdicts":
-        """What a checkpoint holds; earlier versions counted rounds on end, of fewer kinds."""
+        """What a checkpoint holds; earlier versions counted rounds on end, or fewer of them, of fewer kinds."""
         known = dict(content)
         if "lasted" in known:
             ages = torch.arange(WINDOW, 0, -1)
             known["seen"] = known.pop("lasted")[..., None] >= ages
-        start = cls.none(kinds, len(known["against"]))
-        return cls(**{**known, "seen": torch.cat([known["seen"], start.seen[len(known["seen"]) :]])})
+        start, before = cls.none(kinds, len(known["against"])), known["seen"]
+        start.seen[: len(before), :, WINDOW - before.shape[2] :] = before
+        return cls(**{**known, "seen": start.seen})
 
     @property
     def now(self) -> Tensor:

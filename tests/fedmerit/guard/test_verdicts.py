@@ -1,5 +1,6 @@
 """When a verdict is found, stays and is lifted."""
 
+import pytest
 import torch
 
 from fedmerit.guard.verdicts import ROUNDS, WINDOW, Verdicts
@@ -34,25 +35,23 @@ def rounds_of(verdicts, rounds, seen, present=True, for_good=False):
     return verdicts
 
 
-def test_two_kinds_of_signs_in_three_of_five_rounds_are_a_verdict():
+def test_two_kinds_of_signs_in_three_of_nine_rounds_are_a_verdict():
     nothing = Verdicts.none(2, 1)
     assert not rounds_of(nothing, 2, [True, True]).against
     assert rounds_of(nothing, 3, [True, True]).against
     assert not rounds_of(nothing, 30, [True, False]).against
-    broken = rounds_of(rounds_of(nothing, 2, [True, True]), 2, [True, False])
+    broken = rounds_of(rounds_of(nothing, 2, [True, True]), WINDOW - ROUNDS, [True, False])
     assert rounds_of(broken, 1, [True, True]).against
     assert not rounds_of(rounds_of(broken, 1, [True, False]), 1, [True, True]).against  # too long ago
 
 
-def test_who_rests_in_two_rounds_of_three_is_judged_and_who_slips_in_one_of_three_is_not():
-    def every_third(one, other):
-        verdicts = Verdicts.none(2, 1)
-        for number in range(12):
-            verdicts = rounds_of(verdicts, 1, [True, True] if (other if number % 3 else one) else [False, False])
-            yield bool(verdicts.against)
-
-    assert list(every_third(False, True)) == [False] * 4 + [True] * 8
-    assert not any(every_third(True, False))
+@pytest.mark.parametrize(("of", "judged_in"), [(2, 5), (3, 8), (4, 11), (5, None)])
+def test_who_rides_in_one_of_up_to_four_rounds_is_judged(of, judged_in):
+    verdicts, found = Verdicts.none(2, 1), []
+    for number in range(40):
+        verdicts = rounds_of(verdicts, 1, [number % of == of - 1] * 2)
+        found += [number] if verdicts.against else []
+    assert (min(found) if found else None) == judged_in
 
 
 def test_rounds_on_end_that_an_earlier_version_counted_stand():
