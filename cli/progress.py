@@ -82,7 +82,7 @@ class RunBars:
             log.warning("%s: %s rejected: %s", head, site, reason)
             self._bars.console.print(printable(f"{head}: {site} rejected: {reason}"), markup=False)
         for site in record["flagged"]:
-            self._bars.console.print(f"{head}: {site} flagged by the method")
+            self._bars.console.print(printable(f"{head}: {site} flagged by the method"), markup=False)
 
     def remove(self, folder: Path) -> None:
         """The run has come to its end, and its bar with it."""
