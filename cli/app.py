@@ -32,7 +32,7 @@ TASKS = ("prostate", "fundus", "fundus-disc")
 
 WHOLE = 1000  # characters, more than any line of help
 
-console = Console()
+console = Console(markup=False, emoji=False)  # names of sites, jobs and paths may look like either
 log = logging.getLogger("fedmerit.cli")  # silent, unless --log or --verbose asks for it
 log.addHandler(logging.NullHandler())
 
@@ -238,8 +238,8 @@ def parse_names(text: str, option: str) -> list[str]:
 
 
 def tell(text: str) -> None:
-    """A line on standard output as it is: no markup, no breaks, no control characters."""
-    console.print(printable(text), soft_wrap=True, markup=False, highlight=False)
+    """A line on standard output as it is: no breaks, no control characters."""
+    console.print(printable(text), soft_wrap=True, highlight=False)
 
 
 def require_jobs(jobs: int | None) -> None:

@@ -117,7 +117,7 @@ def _print_kits(kits: list["Kit"]) -> None:
         table.add_row(kit.name, of, kit.org, SHARES[kit.kind])
     console.print(table)
     for kit in kits:
-        console.print(f"{kit.name}: {kit.path}", soft_wrap=True, markup=False)
+        console.print(f"{kit.name}: {kit.path}", soft_wrap=True)
 
 
 @deploy.command()
@@ -188,7 +188,7 @@ def approve(
             raise BadInput(f"{part.told}: has SHA-256 {part.digest}, not {sha256}; look at what is installed here")
     approve_parts(kit, found)
     for part in found:
-        console.print(f"approved: {part.told}, SHA-256 {part.digest}", soft_wrap=True, markup=False)
+        console.print(f"approved: {part.told}, SHA-256 {part.digest}", soft_wrap=True)
 
 
 @deploy.command("check")
@@ -270,7 +270,7 @@ def status(
         if how_far and how_far["record"]:
             record, rounds = how_far["record"], how_far["rounds"]
             done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record)}"
-            console.print(done, soft_wrap=True, markup=False)
+            console.print(done, soft_wrap=True)
     for text in session.why_refused(jobs[0]) if job else []:
         tell(text)
 

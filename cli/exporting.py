@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cli.app import (
     TASKS,
@@ -56,7 +57,7 @@ def methods(
         typer.echo(markdown_of_methods())
         return
     for table in [_table_of_methods()] if name is None else _tables_of_parameters(name):
-        Console(width=max(console.width, 128)).print(table)  # narrower, words are cut
+        Console(width=max(console.width, 128), markup=False).print(table)  # narrower, words are cut
 
 
 def markdown_of_methods() -> str:
@@ -117,7 +118,7 @@ def _table_of_parameters(title: str, groups: Mapping[str, type[Any]]) -> Table:
         known = rules(kind)
         if group:
             table.add_section()
-            table.add_row(f"[bold]{group}[/]")
+            table.add_row(Text(group, "bold"))
         for one in settable(kind):
             default = guarded({}).get(one.name, one.default)
             table.add_row(one.name, _text(default), _range(known[one.name], default), known[one.name].text)
@@ -171,6 +172,7 @@ def export(
     from fedmerit.configuration.observation import require_observable
     from fedmerit.configuration.tracking import require_tracking
     from fedmerit.engines import runs
+    from fedmerit.federation.requirements import require_one_model_for_all, require_seen_models
     from fedmerit.files import folder_digest
     from fedmerit.flare.recipe import export_job
     from fedmerit.records.results import read_run
@@ -191,6 +193,8 @@ def export(
     filters = require_privacy(privacy or [], method, config.build_method())
     trackers = require_tracking(track or [], "prod")
     require_observable(config.values, keep_updates, filters)
+    require_seen_models(config, filters)
+    require_one_model_for_all(config)
     job = out.resolve()  # an earlier export in which one stands is moved away and replaced
     export_job(config, job, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
     console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(job)}", soft_wrap=True)

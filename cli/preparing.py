@@ -129,7 +129,7 @@ def prepare(
     if describe:
         found = describe_sites(asked)
         for site in found:
-            console.print("\n".join(site.lines(asked.layout.labels)), soft_wrap=True, markup=False)
+            console.print("\n".join(site.lines(asked.layout.labels)), soft_wrap=True)
         if any(site.faults for site in found):
             raise typer.Exit(1)
         return

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.table import Column
 from rich.table import Table as RichTable
-from rich.text import Text
 
 from cli.app import console
 from evaluation.display.table import Table, print_table, write_tables
@@ -76,7 +75,7 @@ def _print_reasons(title: str, what: str, counts: Mapping[tuple[str, str], int],
     table = RichTable("site", what, title, box=None)
     ordered = sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
     for (site, reason), count in ordered[:most]:
-        table.add_row(site, str(count), Text(reason))
+        table.add_row(site, str(count), reason)
     console.print(table)
     if len(ordered) > most:
         console.print(f"and {len(ordered) - most} other reasons, all in the sites' site.json")

@@ -32,10 +32,12 @@ def resumable() -> Iterator[None]:
 def progress() -> Progress:
     """Bars with the time that is left, and what happened last: no more than 80 columns."""
     name = TextColumn(
-        "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
+        "{task.description}",
+        markup=False,
+        table_column=Column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME),
     )
     left = TimeRemainingColumn(compact=True, elapsed_when_finished=True)
-    last = TextColumn("{task.fields[last]}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+    last = TextColumn("{task.fields[last]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
     return Progress(name, BarColumn(8), MofNCompleteColumn(), left, last, console=console, speed_estimate_period=3600)
 
 
@@ -80,9 +82,9 @@ class RunBars:
         head = f"{name}, round {record['round']}" if name else f"round {record['round']}"
         for site, reason in record["rejected"].items():
             log.warning("%s: %s rejected: %s", head, site, reason)
-            self._bars.console.print(printable(f"{head}: {site} rejected: {reason}"), markup=False)
+            self._bars.console.print(printable(f"{head}: {site} rejected: {reason}"))
         for site in record["flagged"]:
-            self._bars.console.print(f"{head}: {site} flagged by the method")
+            self._bars.console.print(printable(f"{head}: {site} flagged by the method"))
 
     def remove(self, folder: Path) -> None:
         """The run has come to its end, and its bar with it."""

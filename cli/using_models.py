@@ -43,7 +43,7 @@ def predict(
 
     predictor = open_predictor(run, site, sites, device)
     for path in predict_files(predictor, images, out, box, channel):
-        console.print(str(path), soft_wrap=True, markup=False)
+        console.print(str(path), soft_wrap=True)
 
 
 @commands.command()
@@ -65,8 +65,8 @@ def export_model(
     predictor = open_predictor(run, site, sites, "cpu")
     if bundle is not None:
         write_bundle(predictor, bundle, run.resolve().name)
-        console.print(f"bundle: {bundle}; MONAI applied its network", soft_wrap=True, markup=False)
+        console.print(f"bundle: {bundle}; MONAI applied its network", soft_wrap=True)
     for what, write, path in (("TorchScript", write_torchscript, torchscript), ("ONNX", write_onnx, onnx)):
         if path is not None:
             difference = write(predictor, path)
-            console.print(f"{what}: {path}; logits differ by {difference:.1g} at most", soft_wrap=True, markup=False)
+            console.print(f"{what}: {path}; logits differ by {difference:.1g} at most", soft_wrap=True)

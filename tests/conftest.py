@@ -32,7 +32,7 @@ ROUNDS = 3
 LONGEST = (
     "flare/deploy/test_session.py",
     "engines/test_every_method_simulated.py",
-    "federation/test_peers.py",
+    "federation/test_runs_of_peers.py",
     "federation/test_server_candidates.py",
     "engines/test_local.py",
     "engines/test_runs.py",

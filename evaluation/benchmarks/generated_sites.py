@@ -24,6 +24,7 @@ def generated_sites(out: Path, size: int, number: int | None = None, server_shar
     for place in range(number):
         name = f"site{place + 1:03d}"
         if not (root / name / "site.json").exists():
-            shutil.copytree(six / "site1", root / name, dirs_exist_ok=True)
+            arrays_alone = shutil.ignore_patterns("site.json")  # it says that the copy is whole, and comes last
+            shutil.copytree(six / "site1", root / name, ignore=arrays_alone, dirs_exist_ok=True)
             write_json(root / name / "site.json", {**read_json(six / "site1" / "site.json"), "name": name})
     return root

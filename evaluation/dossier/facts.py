@@ -19,6 +19,7 @@ from evaluation.report.hospitals import grounds_of, judged_method
 from evaluation.report.marks import marked
 from evaluation.report.parts import surface_columns, trained
 from evaluation.report.words import listed, percent, points
+from evaluation.results.bootstrap import DRAWS, LEVEL
 from evaluation.results.dice import SURFACES
 from evaluation.results.evaluate import ESTIMATED
 from evaluation.results.intervals import of_methods, of_sites
@@ -54,6 +55,11 @@ class File:
     def method(self) -> str | None:
         """The label of the method that is judged."""
         return judged_method(self.honest, self.results)
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there is test Dice of that method."""
+        return self.method in of_methods(self.results.dice.intervals, "mean").index
 
     @cached_property
     def run(self) -> Run:
@@ -186,7 +192,7 @@ def training(file: File) -> str:
 def method(file: File) -> str:
     """The federated method and its parameters."""
     name = str(file.info["method"])
-    about = getattr(METHODS[name], "about", None)
+    about = METHODS[name].about if name in METHODS else None
     told = ", ".join(f"{key} {value}" for key, value in file.info["parameters"].items())
     text = f"Method {name}{f' ({told})' if told else ''}"
     return f"{text}. Weights: {about.weights}. {inspect.cleandoc(about.paper)}." if about else f"{text}."
@@ -250,16 +256,16 @@ def uncertainty(file: File) -> str:
         return ""
     grounds = grounds_of(file.results, methods=file.method and [file.method])
     return (
-        "95 % percentile intervals of 2000 draws over seeds, and over test cases within sites. "
+        f"{100 * LEVEL:g} % percentile intervals of {DRAWS} draws over seeds, and over test cases within sites. "
         f"Fewest test cases of a site: {grounds.cases}; seeds: {grounds.seeds}."
     )
 
 
 def performance(file: File) -> str:
     """Test Dice, overall and by site, with HD95 and NSD."""
-    table = of_methods(file.results.dice.intervals, "mean")
-    if file.method not in table.index:
+    if not file.is_tested:
         return ""
+    table = of_methods(file.results.dice.intervals, "mean")
     sites = of_sites(file.results.dice.intervals, "dice").loc[file.method]
     told = ", ".join(f"{site} {_with_ends(row)}" for site, row in sites.iterrows())
     text = f"Mean test Dice {_with_ends(pd.Series(table.T[file.method]))}; by site: {told}."
@@ -271,7 +277,7 @@ def performance(file: File) -> str:
 
 def fairness(file: File) -> str:
     """Spread over sites, and gains over training alone."""
-    if file.results.dice.rows.empty or file.method is None:
+    if not file.is_tested:
         return ""
     row = pd.Series(pd.DataFrame(file.results.dice.by_site.loc[file.method]).mean())
     text = f"Dice by site from {percent(row.min())} ({row.idxmin()}) to {percent(row.max())} ({row.idxmax()})"
@@ -285,7 +291,7 @@ def fairness(file: File) -> str:
 
 def failures(file: File) -> str:
     """The lowest cases."""
-    if file.results.dice.rows.empty or file.method is None:
+    if not file.is_tested:
         return ""
     lowest = file.results.dice.sites["lowest"].xs(file.method, level="method").groupby(level="site").min()
     return f"Lowest Dice of a test case: {', '.join(f'{site} {percent(value)}' for site, value in lowest.items())}."

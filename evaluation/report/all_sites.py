@@ -11,11 +11,10 @@ from evaluation.display import curves, dots_and_bars, heat_maps
 from evaluation.display.drawing import METHOD_COLOURS
 from evaluation.display.pages import Drawing, Picture, pictures, write_page
 from evaluation.display.table import Table, write_tables
-from evaluation.report import alt_texts, caveats, guard_verdicts, judgements, marks, summary
+from evaluation.report import accusations, alt_texts, caveats, guard_verdicts, marks, statements, summary
 from evaluation.report.agreement import ESTIMATE, Agreement, agreements
 from evaluation.report.all_sites_tables import report_tables
 from evaluation.report.hospitals import Hospital, alone_differs, beside_alone, hospital_table, hospitals, judged_method
-from evaluation.report.judgements import of_suspicions
 from evaluation.report.observed_values import drawn_values
 from evaluation.report.parts import (
     ROUNDS,
@@ -116,14 +115,14 @@ def _answers(
     if method is None:
         return ["No run trains hospitals together: there is nothing to gain or to give."]
     shares, seeds = {one.name: one.share for one in judged}, min(one.share_seeds for one in judged)
-    said = [judgements.overall({one.name: one.verdict for one in judged}, method), judgements.of_most(shares, seeds)]
+    said = [statements.overall({one.name: one.verdict for one in judged}, method), statements.of_most(shares, seeds)]
     tested = results.dice.sites["cases"]
     cases = int(tested.min()) if len(tested) else 0
     for one in agreed:
         values = {str(site): value / 100 for site, value in one.values.mean().items()}
-        said.append(judgements.of_values(values, one.truth, len(one.values), cases))
+        said.append(statements.of_values(values, one.truth, len(one.values), cases))
         if method in one.ranks:
-            said.append(judgements.of_agreement(one.ranks[method], one.truth, len(one.values), cases))
+            said.append(statements.of_agreement(one.ranks[method], one.truth, len(one.values), cases))
     return list(filter(None, said))
 
 
@@ -135,13 +134,13 @@ def _title(runs: Sequence[Run]) -> str:
 def _judged(honest: Sequence[Run]) -> list[str]:
     """Whom the guard judged in honest runs; nothing where none was guarded."""
     guarded = [run for run in honest if guard_verdicts.is_guarded(run)]
-    return [judgements.of_verdicts(guard_verdicts.told(guarded))] if guarded else []
+    return [accusations.of_verdicts(guard_verdicts.told(guarded))] if guarded else []
 
 
 def _suspected(suspicions: pd.DataFrame, honest: Sequence[Run]) -> list[str]:
     """Whom detectors suspect in honest runs that no guard judged; of those with attackers another sentence speaks."""
     labels = [run.label for run in honest if not guard_verdicts.is_guarded(run)]
-    said = of_suspicions(
+    said = accusations.of_suspicions(
         marks.by_detector(suspicions[suspicions["Method"].isin(labels)] if len(suspicions) else suspicions)
     )
     return [said] if said else []

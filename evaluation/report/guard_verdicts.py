@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evaluation.report.judgements import of_verdict
+from evaluation.report.accusations import of_verdict
 from evaluation.results.ledger_rounds import of_rounds
 from evaluation.results.run_folders import Run
 

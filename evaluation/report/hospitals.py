@@ -10,8 +10,9 @@ from evaluation.display.table import Table
 from evaluation.report import guard_verdicts, marks
 from evaluation.report.agreement import Agreement
 from evaluation.report.contribution_shares import contribution_shares, of_training_images, seeds_of_shares
-from evaluation.report.judgements import Grounds, Measured, Verdict, of_gain, of_share, verdict
+from evaluation.report.judgements import Grounds, Measured, Verdict, verdict
 from evaluation.report.parts import averaged, surface_columns, with_intervals
+from evaluation.report.statements import of_gain, of_share
 from evaluation.results.dice import ALONE, POOLED
 from evaluation.results.intervals import of_sites
 from evaluation.results.run_folders import Run, together, train_alike

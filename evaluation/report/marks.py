@@ -7,8 +7,8 @@ import pandas as pd
 from evaluation.display.table import DASH, Table
 from evaluation.freeriders.detection import flags
 from evaluation.freeriders.detectors import DETECTORS, Detector
+from evaluation.report.accusations import by_signs, of_planted
 from evaluation.report.guard_verdicts import DOES, standings
-from evaluation.report.judgements import by_signs, of_planted
 from evaluation.results.dice import POOLED
 from evaluation.results.ledger_rounds import of_rounds
 from evaluation.results.run_folders import Run

@@ -15,10 +15,11 @@ from evaluation.report import caveats
 from evaluation.report.agreement import agreements
 from evaluation.report.contribution_shares import contribution_shares, seeds_of_shares
 from evaluation.report.hospitals import alone_differs, beside_alone, grounds_of
-from evaluation.report.judgements import Measured, of_gain, of_share
+from evaluation.report.judgements import Measured
 from evaluation.report.own_site import FEWEST_OTHERS, MANY_OTHERS, Own, rounded_others, without_what_tells
 from evaluation.report.own_tables import own_figures, own_tables
 from evaluation.report.parts import common_folder, overlay_picture, settings_of, trained
+from evaluation.report.statements import of_gain, of_share
 from evaluation.report.summary import Fact
 from evaluation.report.words import between, percent, points
 from evaluation.results.dice import ALONE

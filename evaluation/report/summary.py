@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from evaluation.report import judgements
+from evaluation.report import accusations, judgements, statements
 from evaluation.report.hospitals import grounds_of
 from evaluation.report.judgements import Measured
 from evaluation.report.words import listed, percent
@@ -74,16 +74,16 @@ def sentences(results: Results) -> list[str]:
         columns = (
             {str(name): float(value) for name, value in table[column].items()} for column in ("mean", "worst", "std")
         )
-        said += [judgements.of_methods(*columns), judgements.of_lead(*_close(results.dice.intervals), grounds, LEVEL)]
+        said += [statements.of_methods(*columns), statements.of_lead(*_close(results.dice.intervals), grounds, LEVEL)]
     gains = of_sites(results.dice.intervals, "gain").dropna(subset="mean")
     alike_sites: dict[str, list[str]] = {}
     for site, rows in gains.groupby(level="of"):
         of_site = {
             str(name): Measured(row["mean"], row["low"], row["high"]) for name, row in rows.droplevel("of").iterrows()
         }
-        alike_sites.setdefault(judgements.of_gains(of_site, grounds_of(results, str(site))), []).append(str(site))
+        alike_sites.setdefault(statements.of_gains(of_site, grounds_of(results, str(site))), []).append(str(site))
     said += [f"{listed(sites)} {text}" for text, sites in alike_sites.items()]
-    return [*said, judgements.of_marks(_marked(results, "flagged"), _marked(results, "rejected"))]
+    return [*said, accusations.of_marks(_marked(results, "flagged"), _marked(results, "rejected"))]
 
 
 def _close(intervals: pd.DataFrame) -> tuple[str, list[str]]:
@@ -111,21 +111,21 @@ def _findings(results: Results, method: str) -> Iterator[str]:
     """What there is to say of one method."""
     for _, row in _of(_dice(results), method).iterrows():
         if known := {str(site): float(value) for site, value in row.dropna().items()}:
-            yield judgements.of_dice(known)
+            yield statements.of_dice(known)
     gains = of_sites(results.dice.intervals, "gain")
     gains = gains[gains.index.get_level_values("method") == method].droplevel("method")
     if gains["mean"].notna().any():
         measured = {str(site): Measured(row["mean"], row["low"], row["high"]) for site, row in gains.iterrows()}
-        yield judgements.of_taking_part(measured, grounds_of(results, methods=[method, ALONE]))
+        yield statements.of_taking_part(measured, grounds_of(results, methods=[method, ALONE]))
     if weights := _known(results, "weight", method):
-        yield judgements.of_weights(weights)
+        yield statements.of_weights(weights)
     contributions = _known(results, "mean_contribution", method)
-    if contributions and (text := judgements.of_estimate(contributions)):
+    if contributions and (text := statements.of_estimate(contributions)):
         yield text
     ranks = results.rounds.ranks
     ranks = ranks[ranks.index.get_level_values("method") == method]
     if not ranks.empty:
-        yield judgements.of_ranks(list(zip(ranks["best"], ranks["worst"], strict=True)))
+        yield statements.of_ranks(list(zip(ranks["best"], ranks["worst"], strict=True)))
 
 
 def _known(results: Results, quantity: str, method: str) -> dict[str, float]:

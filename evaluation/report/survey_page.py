@@ -12,7 +12,7 @@ from evaluation.display.drawing import STYLE, legend, panels, site_style, titled
 from evaluation.display.pages import Drawing, pictures, write_page
 from evaluation.display.table import MINUS, Table, print_table, write_tables
 from fedmerit.files import write_json, write_text
-from fedmerit.wire.survey import INTENSITY, Quantity, Survey, quantity_of
+from fedmerit.wire.survey import Quantity, Survey, is_intensity, quantity_of
 
 ALL = "all sites"
 HIDDEN = "\N{LESS-THAN SIGN}"  # before the floor, in the place of a 0
@@ -24,7 +24,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
     Returns:
         The page.
     """
-    tables = [sites_table(survey), *(table_of(survey, name) for name in _names(survey) if not _is_intensity(name))]
+    tables = [sites_table(survey), *(table_of(survey, name) for name in _names(survey) if not is_intensity(name))]
     for table in tables:
         print_table(table, console)
     for name, why in survey.refused.items():
@@ -34,7 +34,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
     write_text(out / "survey.csv", long_table(survey).to_csv(index=False, lineterminator="\n"))
     drawn = {
         f"intensity{number or ''}": Drawing(_caption(survey, name), intensities(survey, name), _seen(survey, name))
-        for number, name in enumerate(filter(_is_intensity, _names(survey)))
+        for number, name in enumerate(filter(is_intensity, _names(survey)))
     }
     page = out / "survey.html"
     shown = pictures(drawn, out / "figures")
@@ -117,10 +117,6 @@ def intensities(survey: Survey, name: str) -> Figure:
 def _names(survey: Survey) -> list[str]:
     """Of the quantities that any site told."""
     return list(dict.fromkeys(name for one in survey.sites.values() for name in one.tallies))
-
-
-def _is_intensity(name: str) -> bool:
-    return name.partition(" ")[0] == INTENSITY
 
 
 def _caption(survey: Survey, name: str) -> str:

@@ -45,6 +45,12 @@ class SiteDice:
         return np.asarray(self.dice[..., self.methods.index(method), :])
 
 
+def redrawn(number: int, draws: int, random: np.random.Generator) -> FloatArray:
+    """(1 + draws, number) how often each of ``number`` things counts: once as observed, then as drawn."""
+    drawn = random.multinomial(number, np.full(number, 1 / number), size=draws)
+    return np.concatenate([np.ones((1, number)), drawn])
+
+
 def widened(means: FloatArray, number: int) -> FloatArray:
     """Means (..., 1 + D) of ``number`` things, as observed and as drawn with replacement, and as far off as others are.
 
@@ -53,6 +59,13 @@ def widened(means: FloatArray, number: int) -> FloatArray:
     """
     factor = np.sqrt(number / (number - 1)) if number > 1 else 1.0
     return np.asarray(means[..., :1] + (means - means[..., :1]) * factor)
+
+
+def mean_known(values: FloatArray, axis: int) -> FloatArray:
+    """The mean along an axis of what is not NaN; NaN where all is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=axis)
+    return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / np.where(count > 0, count, np.nan))
 
 
 Statistics = Callable[[SiteDice], Mapping[K, ArrayLike]]  # each (..., s), one number per slot
@@ -162,8 +175,7 @@ def _counts(tested: pd.Index, draws: int, random: np.random.Generator) -> FloatA
     counts = np.zeros((draws, len(tested)))
     for site in sorted(set(tested)):
         columns = np.flatnonzero(tested == site)
-        share = np.full(len(columns), 1 / len(columns))
-        counts[:, columns] = random.multinomial(len(columns), share, size=draws)
+        counts[:, columns] = redrawn(len(columns), draws, random)[1:]
     return counts
 
 

@@ -96,7 +96,7 @@ class Dice:
 
         Two tables, methods x (sites, ``mean``, ``std``, ``worst``), columns in two levels: ``site`` and ``sites``.
         """
-        over = over_sites(self.by_site)[["mean", "std", "worst"]]
+        over = over_sites(self.by_site)
         seeds = pd.concat({"site": self.by_site, "sites": over}, axis=1).groupby(level="method")
         return seeds.mean(), seeds.std(ddof=1)
 
@@ -189,7 +189,7 @@ def _by_tester(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_sites(dice: pd.DataFrame) -> pd.DataFrame:
-    """``mean``, ``std`` (of a sample, ddof 1), ``worst`` and the names ``worst_site, best_site`` of each row.
+    """``mean``, ``std`` (of a sample, ddof 1) and ``worst`` of each row.
 
     Args:
         dice: runs or methods x sites.
@@ -200,8 +200,5 @@ def over_sites(dice: pd.DataFrame) -> pd.DataFrame:
             "mean": known.mean(axis=1),
             "std": known.std(axis=1, ddof=1),
             "worst": known.min(axis=1),
-            "best": known.max(axis=1),
-            "worst_site": known.idxmin(axis=1),
-            "best_site": known.idxmax(axis=1),
         }
     )

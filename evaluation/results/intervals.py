@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from evaluation.results.bootstrap import FloatArray, SiteDice, bootstrap
+from evaluation.results.bootstrap import FloatArray, SiteDice, bootstrap, mean_known
 
 COLUMNS = ["mean", "std", "low", "high", "seeds"]
 
@@ -131,7 +131,7 @@ def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[
             yield Key("mean_gain", method, ""), _over_sites(gain, "mean")
             for place, site in enumerate(dice.sites):
                 yield Key("gain", method, site), gain[..., place]
-    overall = np.stack([_known_mean(means[method], axis=-1) for method in order], axis=-1)
+    overall = np.stack([mean_known(means[method], axis=-1) for method in order], axis=-1)
     known = np.isfinite(overall)
     ranks = rankdata(np.where(known, -overall, np.inf), axis=-1, method="min")
     for place, method in enumerate(order):
@@ -144,15 +144,9 @@ def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[
 def _over_sites(dice: FloatArray, what: str) -> FloatArray:
     """Mean or lowest of the sites that have a Dice, as `evaluation.results.dice.over_sites`."""
     if what == "mean":
-        return _known_mean(dice, axis=-1)
+        return mean_known(dice, axis=-1)
     lowest = np.where(np.isfinite(dice), dice, np.inf).min(axis=-1)
     return np.where(np.isfinite(lowest), lowest, np.nan)
-
-
-def _known_mean(values: FloatArray, axis: int) -> FloatArray:
-    known = np.isfinite(values)
-    count = known.sum(axis=axis)
-    return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / np.where(count > 0, count, np.nan))
 
 
 def _table(found: dict[Key, dict[str, float]]) -> pd.DataFrame:

@@ -120,10 +120,10 @@ class Slices:
     @property
     def volume_dice(self) -> float:
         """Of whole cases: the mean over cases of the mean over labels."""
-        cases = pd.Series([id(case) for case, _ in self.places])
-        return _mean(
-            _dice(np.stack([self._counts[rows].sum(axis=0) for rows in cases.groupby(cases).indices.values()]))
-        )
+        of_cases: dict[Case, list[int]] = {}
+        for row, (case, _) in enumerate(self.places):
+            of_cases.setdefault(case, []).append(row)
+        return _mean(_dice(np.stack([self._counts[rows].sum(axis=0) for rows in of_cases.values()])))
 
     def slice_dice(self, both_empty: float = math.nan) -> float:
         """Of single slices: the mean over all of the mean over labels.

@@ -67,7 +67,7 @@ class Ranking:
 
     @property
     def table(self) -> pd.DataFrame:
-        """By site, the highest first: ``value, low, high, share, rank, ranks, as good as``."""
+        """By site, the highest first: ``value, low, high, share, ranks, as good as``."""
         rows = {}
         for site in self.order:
             place = self.sites.index(site)

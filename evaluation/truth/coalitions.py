@@ -177,11 +177,13 @@ def _seconds_per_image(folder: Path, batches: int = 4) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(config.training.cpu_threads)
     took = []
-    for _ in range(2):
-        started = time.perf_counter()
-        train(build_network(config.network, device), samples, config.training, config.training.lr, seed=0)
-        took.append(time.perf_counter() - started)
-    torch.set_num_threads(threads)
+    try:
+        for _ in range(2):
+            started = time.perf_counter()
+            train(build_network(config.network, device), samples, config.training, config.training.lr, seed=0)
+            took.append(time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(threads)
     return min(took) / (steps_of(samples, config.training) * config.training.batch_size)
 
 

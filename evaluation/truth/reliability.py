@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from evaluation.results.bootstrap import widened
+from evaluation.results.bootstrap import redrawn, widened
 from evaluation.results.views import Results
 from evaluation.truth.semivalues import (
     NOBODY,
@@ -221,8 +221,7 @@ def _counts(cases: pd.DataFrame, draws: int) -> FloatArray:
     columns = []
     for site, number in cases.columns.get_level_values("site").value_counts(sort=False).items():
         random = np.random.default_rng(random_seed("test patients", site))
-        drawn = random.multinomial(number, np.full(number, 1 / number), size=draws)
-        columns.append(np.concatenate([np.ones((1, number)), drawn]).T)
+        columns.append(redrawn(number, draws, random).T)
     return np.concatenate(columns)
 
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from evaluation.results.bootstrap import mean_known
 from evaluation.truth.regression import shapley_or_regression
 from evaluation.truth.semivalues import FloatArray
 from evaluation.values.estimator import Estimator
-from evaluation.values.observed_run import ObservedRun, RoundGame, mean_known
+from evaluation.values.observed_run import ObservedRun, RoundGame
 from fedmerit.errors import BadInput
 from fedmerit.parameters import parameter
 

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from evaluation.results.bootstrap import mean_known
 from evaluation.truth.semivalues import FloatArray
 from evaluation.values.estimator import Estimator
-from evaluation.values.observed_run import ObservedRun, mean_known
+from evaluation.values.observed_run import ObservedRun
 from fedmerit.errors import BadInput
 
 

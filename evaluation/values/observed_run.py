@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation.results.bootstrap import widened
+from evaluation.results.bootstrap import mean_known, redrawn, widened
 from evaluation.results.run_folders import open_run
 from evaluation.results.views import Results
 from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray, coalition_of
@@ -151,8 +151,7 @@ class ObservedRun:
         """(k, D) mean Dice of k models over the site's (k, cases), as observed and drawn; NaN where none has any."""
         number = cases.shape[1]
         random = np.random.default_rng(random_seed("patients", site))
-        drawn = random.multinomial(number, np.full(number, 1 / number), size=self.draws)
-        counts = np.concatenate([np.ones((1, number)), drawn])  # (D, cases)
+        counts = redrawn(number, self.draws, random)  # (D, cases)
         known = np.isfinite(cases)
         amounts, sums = known @ counts.T, np.where(known, cases, 0.0) @ counts.T
         return widened(sums / np.where(amounts > 0, amounts, np.nan), number)
@@ -160,8 +159,7 @@ class ObservedRun:
     def round_counts(self, number: int) -> FloatArray:
         """(T, D) how often each of T rounds counts: once as observed, then as drawn with replacement."""
         random = np.random.default_rng(random_seed("rounds", self.info["seed"]))
-        drawn = random.multinomial(number, np.full(number, 1 / number), size=self.draws)
-        return np.concatenate([np.ones((1, number)), drawn]).T
+        return redrawn(number, self.draws, random).T
 
     @cached_property
     def seconds(self) -> Mapping[str, float]:
@@ -179,13 +177,6 @@ def prepared_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
     folders = open_sites(Path(str(root)), info["sites"])
     require_as_prepared(folders, info.get("site_digests", {}), run)
     return folders
-
-
-def mean_known(values: FloatArray, axis: int) -> FloatArray:
-    """The mean along an axis of what is not NaN; NaN where all is."""
-    known = np.isfinite(values)
-    count = known.sum(axis=axis)
-    return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / np.where(count > 0, count, np.nan))
 
 
 def require_same_sites(runs: Sequence[ObservedRun]) -> list[str]:

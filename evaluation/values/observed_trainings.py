@@ -59,7 +59,7 @@ def begin(
                              "settings": dict(settings), "values": observed}  # fmt: skip
     if (folder / "run.json").exists():
         info = read_json(folder / "run.json")
-        begun = info["plan"]["values"]
+        begun = info["plan"].get("values", [])  # a plan that observes nothing does not say so
         more = set(observed) <= {spec.partition(":")[0] for spec in begun}
         runs.require_same(folder, asked | ({"values": begun} if more else {}))
         runs.require_same_images(folder, info, open_sites(sites, info["sites"]))

@@ -94,6 +94,16 @@ def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options
     assert not job.exists()
 
 
+@pytest.mark.parametrize("options", [("--set", "last_round=own"), ("--set", "statistics=own", "--privacy", "he")])
+def test_export_with_what_run_would_refuse(fedmerit, tmp_path, options):
+    method = "fedavg" if "he" in options else "cgsv"
+    result = fedmerit("export", "--method", method, "--task", "prostate", "--out", tmp_path / "job", *options)
+    assert result.exit_code == 2
+    assert "=own: " in result.stderr
+    assert "leave it out" in result.stderr
+    assert not (tmp_path / "job").exists()
+
+
 def test_export_for_sites_of_a_task_of_ones_own(fedmerit, tmp_path):
     source = write_photographs(tmp_path / "raw")
     given = ("--labels", "disc=1+2", "--task", "eyes", "--size", 32, "--jobs", 1, "--no-pictures")

@@ -53,6 +53,16 @@ def test_sites_are_told_with_what_was_left_out_by_reason(two, told):
     assert lines[-1] == f"2 sites in {two}"
 
 
+def test_what_looks_like_markup_is_printed_as_it_is(two, tmp_path, told):
+    (two / "A").rename(two / "A [b]")
+    edit(two / "A [b]" / "site.json", lambda info: info.update(name="A [b]"))
+    root = two.rename(tmp_path / "of [bold] :key:")
+    print_sites(root, 2)
+    lines = told()
+    assert "A [b] 5 5 5 12 30 3" in lines
+    assert lines[-1] == f"2 sites in {root}"
+
+
 def test_the_server_has_a_column_where_a_site_set_cases_aside(two, told):
     def set_aside(lists):
         lists["server_validation"] = lists["training"][3:]

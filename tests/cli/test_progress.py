@@ -52,14 +52,14 @@ def test_a_run_that_nobody_began_has_a_bar_until_it_is_removed(tmp_path, capsys)
     folder = make_run(tmp_path / "run", rounds=4)
     bars = progress()
     each = RunBars(bars)
-    each.on_round(folder, record(2) | {"flagged": ["B"]}, "fedce, seed 1")
+    each.on_round(folder, record(2) | {"flagged": ["[/B]"]}, "fedce, seed 1")
     (task,) = bars.tasks
     assert (task.description, task.completed, task.total) == ("fedce, seed 1 (local)", 3, 4)
     each.remove(folder)
     each.remove(folder)
     assert bars.tasks == []
     assert capsys.readouterr().out.splitlines() == [
-        "fedce, seed 1, round 2: A rejected: no answer", "fedce, seed 1, round 2: B flagged by the method",
+        "fedce, seed 1, round 2: A rejected: no answer", "fedce, seed 1, round 2: [/B] flagged by the method",
     ]  # fmt: skip
 
 

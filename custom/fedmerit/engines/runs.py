@@ -14,14 +14,20 @@ from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.description import describe, plan_of
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
-from fedmerit.configuration.observation import gives_own_models, require_observable, require_observers
+from fedmerit.configuration.observation import require_observable, require_observers
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.local import OnExchange, run_local
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.federation.requirements import require_patience, require_sites, require_sites_apart
+from fedmerit.federation.requirements import (
+    require_one_model_for_all,
+    require_patience,
+    require_seen_models,
+    require_sites,
+    require_sites_apart,
+)
 from fedmerit.files import LOCK, held, write_json
 from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
@@ -105,8 +111,8 @@ def create(
     require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
     specs = require_possible(attacks or {}, names)
     filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
-    _require_seen_models(config, filters)
-    _require_one_model(config)
+    require_seen_models(config, filters)
+    require_one_model_for_all(config)
     require_observable(config.values, keep_updates, filters)
     for folder in folders:
         folder.require_cases()
@@ -173,30 +179,6 @@ def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping
         require_sites_apart(config)
     elif attacks and isinstance(config.build_method(), PoolsImages):
         raise BadInput(f"--attack: {config.method} has one training for all sites, so that none can attack it")
-
-
-def _require_seen_models(config: RunConfiguration, filters: Sequence[str]) -> None:
-    """`BadInput` where statistics or last models were to follow a rule of the server's, which sees none of them."""
-    if not (HE in filters or from_site_to_site(config.build_method())):
-        return
-    if config.training.statistics != "method":
-        raise BadInput(
-            f"statistics={config.training.statistics}: the server of this run sees no model, so that BatchNorm "
-            "statistics go as the method has them; leave it out"
-        )
-    if config.training.last_round != "aggregated":
-        raise BadInput("last_round=own: the server of this run sees no update to keep apart; leave it out")
-
-
-def _require_one_model(config: RunConfiguration) -> None:
-    """`BadInput` where sites were to keep models apart in the last round that are apart already, or never are."""
-    if config.training.last_round == "aggregated":
-        return
-    method = config.build_method()
-    if isinstance(method, PoolsImages):
-        raise BadInput(f"last_round=own: {config.method} has one training, and no site one of its own; leave it out")
-    if gives_own_models(method):
-        raise BadInput(f"last_round=own: sites of {config.method} have models of their own anyway; leave it out")
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:

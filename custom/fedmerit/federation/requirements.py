@@ -5,7 +5,10 @@ from collections.abc import Sequence
 
 import torch
 
+from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.capabilities.pooling import PoolsImages
+from fedmerit.configuration.filters import HE
+from fedmerit.configuration.observation import gives_own_models
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Layout
 from fedmerit.errors import BadInput
@@ -52,3 +55,27 @@ def require_sites_apart(config: RunConfiguration) -> None:
     """`BadInput` where the method cannot work with images that stay at their sites."""
     if isinstance(config.build_method(), PoolsImages):
         raise BadInput(f"method {config.method}: needs all images in one place; run it with --engine local")
+
+
+def require_seen_models(config: RunConfiguration, filters: Sequence[str]) -> None:
+    """`BadInput` where statistics or last models were to follow a rule of the server's, which sees none of them."""
+    if not (HE in filters or from_site_to_site(config.build_method())):
+        return
+    if config.training.statistics != "method":
+        raise BadInput(
+            f"statistics={config.training.statistics}: the server of this run sees no model, so that BatchNorm "
+            "statistics go as the method has them; leave it out"
+        )
+    if config.training.last_round != "aggregated":
+        raise BadInput("last_round=own: the server of this run sees no update to keep apart; leave it out")
+
+
+def require_one_model_for_all(config: RunConfiguration) -> None:
+    """`BadInput` where sites were to keep models apart in the last round that are apart already, or never are."""
+    if config.training.last_round == "aggregated":
+        return
+    method = config.build_method()
+    if isinstance(method, PoolsImages):
+        raise BadInput(f"last_round=own: {config.method} has one training, and no site one of its own; leave it out")
+    if gives_own_models(method):
+        raise BadInput(f"last_round=own: sites of {config.method} have models of their own anyway; leave it out")

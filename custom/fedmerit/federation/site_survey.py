@@ -17,6 +17,7 @@ from fedmerit.wire.survey import (
     Question,
     Survey,
     Surveyed,
+    is_intensity,
     quantity_of,
     tallied,
 )
@@ -37,7 +38,7 @@ def survey_site(folder: SiteFolder, question: Question) -> Surveyed | Failure:
         for name, counts in _counts(case, folder.labels):
             table = tables.setdefault(name, np.zeros((len(patients), len(counts)), np.int64))
             table[patients[case.patient]] += counts
-    tallies = {name: tallied(table, question.floor, _is_intensity(name)) for name, table in sorted(tables.items())}
+    tallies = {name: tallied(table, question.floor, is_intensity(name)) for name, table in sorted(tables.items())}
     return Surveyed(len(patients), slices, tallies)
 
 
@@ -57,10 +58,6 @@ def local_survey(folders: Sequence[SiteFolder], question: Question) -> Survey:
         else:
             sites[folder.name] = Surveyed.from_dict(passed["survey"])
     return Survey(question.floor, sites, refused)
-
-
-def _is_intensity(name: str) -> bool:
-    return name.partition(" ")[0] == INTENSITY
 
 
 def _counts(case: Case, labels: tuple[str, ...]) -> Iterator[tuple[str, Counts]]:

@@ -48,6 +48,11 @@ QUANTITIES: Mapping[str, Quantity] = {
 }
 
 
+def is_intensity(name: str) -> bool:
+    """Whether a quantity is the intensity of a channel, of which voxels count and not cases."""
+    return name.partition(" ")[0] == INTENSITY
+
+
 def quantity_of(name: str) -> Quantity:
     """The quantity of a tally by its name; `KeyError` where there is none of that name."""
     kind, _, rest = name.partition(" ")
@@ -166,7 +171,7 @@ def tallied(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally
 def _tally(name: str, told: Mapping[str, Any]) -> Tally:
     if set(told) != {"patients", "voxels"}:
         raise ValueError("survey: a tally of other parts than patients and voxels")
-    bins, counted = quantity_of(name).bins, name.partition(" ")[0] == INTENSITY
+    bins, counted = quantity_of(name).bins, is_intensity(name)
     patients, voxels = _counts(told["patients"], bins), _counts(told["voxels"], bins if counted else 0)
     if counted and [count > 0 for count in patients] != [count > 0 for count in voxels]:
         raise ValueError("survey: voxels of no patient, or patients without any")

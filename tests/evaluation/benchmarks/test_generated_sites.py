@@ -46,3 +46,12 @@ def test_copies_of_the_first_site_have_names_of_their_own_and_the_same_images(as
     assert len(open_sites(root)) == 3
     assert (root / "site003" / "kept").exists()
     assert len(asked) == 1
+
+
+def test_a_copy_that_is_cut_short_is_not_taken_for_one(asked, monkeypatch, tmp_path):
+    generated_sites(tmp_path, 48)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(module, "write_json", lambda path, content: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            generated_sites(tmp_path, 48, 1)
+    assert [folder.name for folder in open_sites(generated_sites(tmp_path, 48, 1))] == ["site001"]

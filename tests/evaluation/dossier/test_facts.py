@@ -137,6 +137,18 @@ def test_results_are_those_of_the_method_that_is_judged(tmp_path: Path) -> None:
     assert facts.selection(file) == "The model after the last round, 5 counted from 0."
 
 
+def test_a_method_that_was_not_tested_yet_has_no_results_beside_one_that_was(tmp_path: Path) -> None:
+    alone = [run for run in _tested(tmp_path).runs if run.label == "standalone"]
+    file = File([*alone, _run(tmp_path / "begun")], [])
+    assert file.method == "fedce"
+    assert [facts.performance(file), facts.fairness(file), facts.failures(file)] == ["", "", ""]
+
+
+def test_a_method_of_others_is_told_by_its_name(tmp_path: Path) -> None:
+    file = File([_run(tmp_path, label="mine", method="mine", parameters={"strength": 2})], [])
+    assert facts.method(file) == "Method mine (strength 2)."
+
+
 def test_what_a_run_cost(tmp_path: Path) -> None:
     """Two rounds of 60 and 120 seconds at the sites: 6 minutes; 3 and 1 MB a round: 8 MB."""
     rows = [

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from run_factory import SITES, add_rows, make_run, write_ledger
 
+from evaluation.report.accusations import by_signs, of_verdict, of_verdicts
 from evaluation.report.all_sites import write_report
 from evaluation.report.guard_verdicts import is_guarded, standings, told
-from evaluation.report.judgements import by_signs, of_verdict, of_verdicts
 from evaluation.results.run_folders import open_runs
 from fedmerit.records.results import Row
 

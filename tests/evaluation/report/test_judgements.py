@@ -1,242 +1,30 @@
-"""Every sentence of a report's summary: too few cases, one seed, a tie, a loss, a missing run."""
+"""What may be said of a number: of few cases, one seed, an interval that holds 0, ties."""
 
 import math
 
 import pytest
 
-from evaluation.report import judgements
-from evaluation.report.judgements import Grounds, Measured, Verdict
+from evaluation.report.judgements import Grounds, Measured, Verdict, highest, verdict
 
-MINUS = "\N{MINUS SIGN}"
 GAIN, LOSS, TIE = Measured(0.05, 0.02, 0.08), Measured(-0.05, -0.08, -0.02), Measured(0.01, -0.02, 0.04)
-NOTHING = Measured(math.nan)
 ENOUGH, FEW, ONE = Grounds(5, 2), Grounds(4, 2), Grounds(5, 1)
 
 
 @pytest.mark.parametrize(
-    ("gain", "grounds", "found", "said"),
+    ("gain", "grounds", "found"),
     [
-        (GAIN, ENOUGH, Verdict.BETTER, "Better together."),
-        (LOSS, ENOUGH, Verdict.WORSE, "Better alone."),
-        (TIE, ENOUGH, Verdict.TIE, "Alone or together: no difference that can be told."),
-        (GAIN, FEW, Verdict.UNJUDGED, "Not enough cases to judge (4; 5 are needed)."),
-        (GAIN, ONE, Verdict.UNJUDGED, "One seed is not enough to judge."),
-        (Measured(0.05), ENOUGH, Verdict.TIE, "Alone or together: no difference that can be told."),
+        (GAIN, ENOUGH, Verdict.BETTER),
+        (LOSS, ENOUGH, Verdict.WORSE),
+        (TIE, ENOUGH, Verdict.TIE),
+        (Measured(0.05), ENOUGH, Verdict.TIE),
+        (GAIN, FEW, Verdict.UNJUDGED),
+        (GAIN, ONE, Verdict.UNJUDGED),
+        (Measured(math.nan), FEW, Verdict.UNKNOWN),
     ],
 )
-def test_of_a_gain(gain: Measured, grounds: Grounds, found: Verdict, said: str) -> None:
-    assert judgements.verdict(gain, grounds) is found
-    assert judgements.of_gain(gain, grounds, tested=True, alone=True) == said
+def test_a_verdict_needs_cases_seeds_and_an_interval(gain: Measured, grounds: Grounds, found: Verdict) -> None:
+    assert verdict(gain, grounds) is found
 
 
-def test_of_a_gain_that_is_missing() -> None:
-    def said(**known: bool) -> str:
-        return judgements.of_gain(NOTHING, ENOUGH, **known)
-
-    assert said(tested=True, alone=False) == "Gain not known: no run of standalone."
-    differ = "Gain not known: runs of standalone that differ; report with one of them."
-    assert said(tested=True, alone=False, differing=True) == differ
-    assert said(tested=False, alone=True) == "Gain not known: no test Dice."
-    assert said(tested=True, alone=True) == "Gain not known: no seed in common."
-    assert judgements.verdict(NOTHING, FEW) is Verdict.UNKNOWN
-
-
-def test_of_a_share() -> None:
-    def said(low: float, high: float, seeds: int = 2) -> str:
-        return judgements.of_share(Measured((low + high) / 2, low, high), 0.25, seeds)
-
-    assert said(0.26, 0.30) == "Gave more than an equal share."
-    assert said(0.20, 0.24) == "Gave less than an equal share."
-    assert said(0.24, 0.26) == "Gave about an equal share."
-    assert said(0.26, 0.30, seeds=1) == "One seed: its share may be chance."
-    assert judgements.of_share(NOTHING, 0.25, 2) == ""
-
-
-def test_over_all_hospitals() -> None:
-    found = {"A": Verdict.BETTER, "B": Verdict.BETTER, "C": Verdict.TIE, "D": Verdict.UNJUDGED, "E": Verdict.UNKNOWN}
-    assert judgements.overall(found, "fedce") == (
-        "Of 5 hospitals that train together by fedce, 2 are better together (A, B), of C no difference can be "
-        "told, D cannot be judged by so few cases or seeds and of E it is not known."
-    )
-    unknown = judgements.overall(dict.fromkeys("AB", Verdict.UNKNOWN), "fedce")
-    assert unknown == "Whether the hospitals are better together by fedce than alone is not known."
-    judged = judgements.overall({"A": Verdict.BETTER, "B": Verdict.TIE}, "fedce")
-    assert judged.endswith("1 is better together (A), none is better alone and of B no difference can be told.")
-    lost = judgements.overall({"A": Verdict.BETTER, "B": Verdict.WORSE}, "fedce")
-    assert lost.endswith("1 is better together (A) and 1 is better alone (B).")
-    assert "better" not in judgements.overall({"A": Verdict.UNJUDGED}, "fedce")
-
-
-def test_of_who_contributed_most() -> None:
-    apart = {"A": Measured(0.7, 0.65, 0.75), "B": Measured(0.3, 0.25, 0.35)}
-    close = {"A": Measured(0.55, 0.4, 0.7), "B": Measured(0.45, 0.3, 0.6)}
-    text = judgements.of_most(apart, 2)
-    assert text.startswith("By the method's own estimate A contributed most (70.0 % of all) and B least (30.0 %)")
-    assert text.endswith("Their intervals over 2 seeds lie apart.")
-    assert judgements.of_most(close, 2).endswith("overlap: they cannot be told apart.")
-    assert judgements.of_most(apart, 1).endswith("This is one seed: the order may be chance.")
-    assert judgements.of_most({"A": NOTHING, "B": NOTHING}, 2) == ""
-
-
-def test_of_a_ground_truth() -> None:
-    values = {"A": 0.031, "B": -0.004}
-    text = f"By Shapley values A is worth most to all (+3.1 points of mean Dice) and B least ({MINUS}0.4)."
-    assert judgements.of_values(values, "Shapley", 2, 5) == judgements.of_values(values, "Shapley", 2, 0) == text
-    assert judgements.of_values(values, "Shapley", 1, 5) == f"{text} This is one seed: the order may be chance."
-    few = judgements.of_values(values, "Shapley", 2, 4)
-    assert few == f"{text} With 4 test cases at a hospital the order may be chance."
-    assert judgements.of_values(values, "Shapley", 2, 1).endswith(
-        "With 1 test case at a hospital the order may be chance."
-    )
-
-
-def test_of_how_an_estimate_agrees_with_a_ground_truth() -> None:
-    text = "The method's estimate and Shapley values rank the hospitals with a correlation of"
-    agree, open_, against = Measured(0.8, 0.4, 1.0), Measured(0.1, -0.3, 0.6), Measured(-0.6, -1.0, -0.2)
-    assert judgements.of_agreement(agree, "Shapley", 2, 5) == (
-        f"{text} +0.80 [+0.40, +1.00]. They agree beyond what cases and seeds leave to chance."
-    )
-    assert judgements.of_agreement(open_, "Shapley", 2, 0).endswith(
-        f"+0.10 [{MINUS}0.30, +0.60]. That they agree is not shown, so no payment should rest on the estimate."
-    )
-    assert judgements.of_agreement(against, "Shapley", 2, 5).endswith(
-        "They disagree, so no payment should rest on the estimate."
-    )
-    assert judgements.of_agreement(agree, "Shapley", 1, 5).endswith("1.00]. This is one seed: it may be chance.")
-    assert judgements.of_agreement(agree, "Shapley", 2, 1).endswith("With 1 test case at a hospital it may be chance.")
-    assert judgements.of_agreement(Measured(0.0), "Shapley", 2, 5) == (  # of which no interval is known, so nor that
-        f"{text} +0.00. That they agree is not shown, so no payment should rest on the estimate."
-    )
-    assert judgements.of_agreement(NOTHING, "Shapley", 2, 5) == ""
-
-
-def test_of_methods() -> None:
-    text = judgements.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.5, "b": 0.6}, {"a": 0.1, "b": 0.05})
-    assert "a has the highest mean test Dice (80.0 %), b the highest at its worst-served hospital (60.0 %)" in text
-    assert "b serves the hospitals most alike (standard deviation 5.0 points, at a mean of 70.0 %)" in text
-    one_site = judgements.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.8, "b": 0.7}, {"a": math.nan, "b": math.nan})
-    assert "alike" not in one_site
-
-
-def test_of_the_method_in_the_lead() -> None:
-    assert judgements.of_lead("a", ["b", "c"], ENOUGH, 0.95).startswith(
-        "a is not distinguishable from b and c: the 95 %"
-    )
-    assert judgements.of_lead("a", [], ENOUGH, 0.95).endswith("of what a is above each other method leave out 0.")
-    assert (
-        judgements.of_lead("a", [], FEW, 0.95) == "Which method is best: not enough cases to judge (4; 5 are needed)."
-    )
-    assert judgements.of_lead("a", [], ONE, 0.95) == "Which method is best: one seed is not enough to judge."
-
-
-def test_of_gains_over_methods() -> None:
-    def said(*gains: Measured, grounds: Grounds = ENOUGH) -> str:
-        return judgements.of_gains(dict(zip("abc", gains, strict=False)), grounds)
-
-    assert (
-        said(GAIN, TIE) == "gained under 2 of 2 methods (1 with an interval that leaves out 0), against training alone."
-    )
-    assert said(GAIN, LOSS) == (
-        "gained under 1 of 2 methods (1 with an interval that leaves out 0) and lost under 1 (1 with an interval that "
-        f"leaves out 0), most under b ({MINUS}5.0 points), against training alone."
-    )
-    assert said(GAIN, TIE, grounds=ONE) == (
-        "gained under 2 of 2 methods, against training alone: one seed is not enough to judge."
-    )
-    assert said(LOSS) == f"lost {MINUS}5.0 points of Dice ({MINUS}8.0 to {MINUS}2.0) against training alone."
-    assert said(Measured(0.05), grounds=FEW) == (
-        "gained +5.0 points of Dice against training alone: not enough cases to judge (4; 5 are needed)."
-    )
-
-
-def test_of_marks_and_suspicions() -> None:
-    assert judgements.of_marks([], []) == "The server flagged no hospital and rejected no reply."
-    assert judgements.of_marks(["A"], ["A", "B"]) == (
-        "Look at these first: A flagged in at least one round; A and B with a reply rejected in at least one round."
-    )
-    assert judgements.of_suspicions({}) == ""
-    assert judgements.of_suspicions({"small norm": ["A", "B"]}).startswith(
-        "Detectors of free riders suspect: small norm (A, B)."
-    )
-
-
-def test_of_planted_attackers() -> None:
-    text = judgements.of_planted("fedce (attacked)", {"A": "zero", "B": "noise"}, {"A": ["small norm"]}, ["C"])
-    assert "A (zero) was flagged by small norm and nothing flagged B (noise)" in text
-    assert text.endswith("Honest, and flagged by some detector as well: C.")
-    assert judgements.of_planted("x", {"A": "zero"}, {}, []).endswith("No honest one was flagged.")
-
-
-def test_of_ties() -> None:
-    """Who is equal is not put in an order."""
-    alike = {"A": Measured(0.5, 0.5, 0.5), "B": Measured(0.5, 0.5, 0.5)}
-    assert judgements.of_most(alike, 2) == "By the method's own estimate all contributed alike, 50.0 % of all each."
-    values = judgements.of_values({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2, 5)
-    assert values == "By Shapley values all are worth alike to all (+1.0 points of mean Dice)."
-    assert judgements.of_most({"A": GAIN, "B": GAIN, "C": TIE}, 2).startswith(
-        "By the method's own estimate A and B contributed most (5.0 % of all each) and C least (1.0 %)"
-    )
-    assert judgements.of_values({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", 2, 5) == (
-        "By Shapley values A and B are worth most to all (+2.0 points of mean Dice each) and C least (+0.0)."
-    )
-    assert judgements.of_gains({"a": LOSS, "b": LOSS}, ENOUGH).endswith(
-        f"most under a and b ({MINUS}5.0 points), against training alone."
-    )
-    text = judgements.of_methods({"a": 0.8, "b": 0.8}, {"a": 0.6, "b": 0.6}, {"a": 0.1, "b": 0.1})
-    assert text == (
-        "Of 2 methods, a and b have the highest mean test Dice (80.0 %), a and b the highest at their worst-served "
-        "hospital (60.0 %), and a and b serve the hospitals most alike (standard deviation 10.0 points, at a mean of "
-        "80.0 % and 80.0 %)."
-    )
-    assert judgements.of_weights({"A": 0.5, "B": 0.5}) == "all sites ended with the weight 50.0 %"
-    assert "that of A and B, 40.0 %, and the smallest that of C, 20.0 %" in judgements.of_weights(
-        {"A": 0.4, "B": 0.4, "C": 0.2}
-    )
-    assert judgements.of_estimate({"A": 0.1, "B": 0.1}) == ""
-    assert judgements.of_estimate({"A": 0.1, "B": 0.1, "C": -0.1}) == (
-        "by the method's own estimate A and B contributed most, and the estimate is negative for C"
-    )
-    assert judgements.overall({"A": Verdict.TIE}, "fedce").endswith("of A no difference can be told.")
-
-
-def test_a_share_that_reads_as_an_equal_one_is_about_equal() -> None:
-    assert judgements.of_share(Measured(0.1668, 0.16675, 0.1670), 1 / 6, 2) == "Gave about an equal share."
-
-
-def test_of_a_ground_truth_that_is_missing() -> None:
-    assert judgements.of_values({"A": math.nan, "B": math.nan}, "Shapley", 2, 5) == ""
-    assert judgements.of_values({"A": 0.01, "B": math.nan}, "Shapley", 2, 5) == ""
-
-
-def test_of_taking_part() -> None:
-    """Nobody is said to be better alone by a mean whose interval holds 0, or by few cases, or by one seed."""
-
-    def said(*gains: Measured, grounds: Grounds = ENOUGH) -> str:
-        text = judgements.of_taking_part(dict(zip("ABC", gains, strict=False)), grounds)
-        return text.partition("taking part changes Dice by ")[2]
-
-    fell = Measured(-0.01, -0.04, 0.02)
-    assert said(GAIN, TIE).endswith("against training alone, and no site has less than alone")
-    assert said(GAIN, LOSS).endswith(f"and B ({MINUS}5.0) would do better alone")
-    assert said(GAIN, LOSS, fell).endswith(
-        f"and B ({MINUS}5.0) would do better alone and C ({MINUS}1.0) has less than alone by an interval that holds 0"
-    )
-    assert said(fell, Measured(-0.01)).endswith("have less than alone by an interval that holds 0")
-    assert said(LOSS, grounds=FEW).endswith("against training alone (not enough cases to judge (4; 5 are needed))")
-    assert said(LOSS, grounds=ONE).endswith("against training alone (one seed is not enough to judge)")
-    assert said(GAIN, LOSS).startswith("+0.0 points on average")
-    assert said(GAIN, NOTHING).startswith("+5.0 points on average")
-    assert said(GAIN, NOTHING).endswith("against training alone, and of B it is not known")
-
-
-def test_of_what_a_method_reaches() -> None:
-    assert judgements.of_dice({"A": 0.8, "B": 0.6, "C": 0.6}) == (
-        "the mean test Dice is 66.7 %, highest at A (80.0 %) and lowest at B and C (60.0 %)"
-    )
-    assert judgements.of_dice({"A": 0.8, "B": 0.8}) == "the mean test Dice is 80.0 %, the same at all"
-    assert judgements.of_dice({"A": 0.8}) == "the mean test Dice is 80.0 %"
-
-
-def test_of_ranks() -> None:
-    assert judgements.of_ranks([(1, 1), (2, 2)]) == "the sites rank alike by contribution in every seed"
-    assert judgements.of_ranks([(1, 2), (1, 2)]).startswith("the ranking by contribution changes with the seed")
+def test_who_differs_by_rounding_alone_ties() -> None:
+    assert highest({"A": 0.3, "B": 0.1 + 0.2, "C": 0.29}) == ["A", "B"]

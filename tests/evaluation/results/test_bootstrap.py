@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from evaluation.fairness import measures
-from evaluation.results.bootstrap import Resampling, bootstrap, observed
+from evaluation.results.bootstrap import Resampling, bootstrap, mean_known, observed, redrawn
 from fedmerit.errors import BadInput
 
 
@@ -97,6 +97,20 @@ def test_the_cases_of_the_union_are_the_same_for_all_sites():
     table = pd.Series(rows).rename_axis(["method", "seed", "site", "case"])
     found = bootstrap(table, lambda d: {"d": d.of("a")[..., 1] - d.of("a")[..., 0]}, Resampling(100))["d"]
     assert (found["low"], found["high"]) == pytest.approx((0.1, 0.1))
+
+
+def test_what_is_drawn_counts_as_often_as_there_is_of_it_after_once_as_observed():
+    counts = redrawn(4, 1000, np.random.default_rng(0))
+    assert counts.shape == (1001, 4)
+    assert counts[0].tolist() == [1, 1, 1, 1]
+    assert set(counts.sum(axis=1)) == {4}
+    np.testing.assert_allclose(counts[1:].mean(axis=0), 1, atol=0.1)
+
+
+def test_means_are_of_what_is_known():
+    values = np.array([[1.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
+    assert mean_known(values, axis=0).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
+    assert mean_known(values, axis=1).tolist() == [1, 3]
 
 
 def test_cases_are_drawn_within_their_site():

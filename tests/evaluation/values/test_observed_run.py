@@ -6,7 +6,7 @@ import pytest
 from run_factory import make_run, make_sites
 
 from evaluation.truth.semivalues import NOBODY
-from evaluation.values.observed_run import ObservedRun, RoundGame, mean_known, prepared_sites, require_same_sites
+from evaluation.values.observed_run import ObservedRun, RoundGame, prepared_sites, require_same_sites
 from fedmerit.errors import BadInput
 from fedmerit.records.results import COLUMNS
 
@@ -106,10 +106,8 @@ def test_runs_of_other_sites_are_not_valued_together(tmp_path):
         require_same_sites([one, other])
 
 
-def test_means_are_of_what_is_known():
+def test_a_coalitions_mean_over_sites_is_of_what_is_known():
     values = np.array([[1.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
-    assert mean_known(values, axis=0).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
-    assert mean_known(values, axis=1).tolist() == [1, 3]
     game = RoundGame(0, {BOTH: values}, np.ones(3))
     assert game.on_average(BOTH).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
 

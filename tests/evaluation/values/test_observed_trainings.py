@@ -51,6 +51,9 @@ def test_a_training_is_begun_once_and_never_as_another(tmp_path):
     begin(tmp_path / "run", sites, 3, 2, TINY, ["data_size", "carried"])  # which observes more
     with pytest.raises(BadInput, match="was started with values"):
         begin(tmp_path / "less", sites, 3, 2, TINY, ["in_run"])
+    for _ in range(2):
+        begin(tmp_path / "counted", sites, 3, 2, TINY, ["data_size"])
+    assert "values" not in read_json(tmp_path / "counted" / "run.json")["plan"]
     begin(tmp_path / "alone", sites, 4, 2, TINY, ["alone:voice=others"], ALONE)
     info = read_json(tmp_path / "alone" / "run.json")
     assert (info["method"], info["seed"], info["plan"]["values"]) == ("standalone", 4, ["alone:every=0"])

@@ -84,10 +84,10 @@ def test_a_round_of_one_process_has_no_end_of_its_own(tmp_path, sites):
 
 @pytest.fixture
 def begun(own_sites, server_sites_data, tmp_path, monkeypatch):
-    """A run that was created, with images of the server's own; whoever executes it is told what would be trained."""
+    """A run that was created, with images of the server's own; to execute it trains nothing."""
     server = Path(shutil.copytree(server_sites_data.parent / "server", tmp_path / "server"))
     runs.create(tmp_path / "run", "fedavg", own_sites, rounds=1, engine="local", server_sites=server)
-    monkeypatch.setattr(runs, "run_local", lambda config, folders, *rest: [folder.path for folder in folders])
+    monkeypatch.setattr(runs, "run_local", lambda *asked: None)
     return tmp_path / "run"
 
 
@@ -100,9 +100,12 @@ def test_a_run_whose_site_was_prepared_anew_does_not_go_on(begun, tmp_path, whic
         runs.execute(begun, lambda record: None)
 
 
-def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path):
+def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(runs, "run_local", lambda config, folders, *rest: trained.extend(folders))
     shutil.move(own_sites, tmp_path / "elsewhere")
     runs.execute(begun, lambda record: None, sites=tmp_path / "elsewhere")
+    assert {folder.path.parent for folder in trained} == {tmp_path / "elsewhere"}
 
 
 def test_a_run_of_an_earlier_version_knows_the_size_of_images_alone(begun, own_sites):

@@ -7,7 +7,14 @@ import pytest
 from pretending import tiny_plan
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.requirements import require_fit, require_patience, require_sites, require_sites_apart
+from fedmerit.federation.requirements import (
+    require_fit,
+    require_one_model_for_all,
+    require_patience,
+    require_seen_models,
+    require_sites,
+    require_sites_apart,
+)
 
 GOOD = {"name": "A", "task": "prostate", "channels": 1, "labels": ("prostate",), "image_size": (32, 32)}
 
@@ -67,3 +74,24 @@ def test_all_images_in_one_place_are_nowhere_else():
     require_sites_apart(tiny_plan("fedavg"))
     with pytest.raises(BadInput, match=r"method pooled: .*--engine local"):
         require_sites_apart(tiny_plan("pooled"))
+
+
+def test_a_server_that_sees_no_models_has_no_rule_for_them():
+    plain = tiny_plan("fedavg")
+    require_seen_models(plain, ["he"])
+    for name, value in (("statistics", "own"), ("last_round", "own")):
+        asked = replace(plain, training=replace(plain.training, **{name: value}))
+        require_seen_models(asked, ["percentile:percentile=10"])
+        with pytest.raises(BadInput, match=rf"{name}=own: the server of this run sees no .*; leave it out"):
+            require_seen_models(asked, ["he"])
+
+
+@pytest.mark.parametrize(
+    ("method", "told"), [("cgsv", "models of their own anyway"), ("pooled", "no site one of its own")]
+)
+def test_a_last_round_of_their_own_is_for_sites_of_one_model(method, told):
+    require_one_model_for_all(tiny_plan(method))
+    plan = tiny_plan("fedavg")
+    require_one_model_for_all(apart := replace(plan, training=replace(plan.training, last_round="own")))
+    with pytest.raises(BadInput, match=f"last_round=own: .*{told}; leave it out"):
+        require_one_model_for_all(replace(apart, method=method, parameters={}))

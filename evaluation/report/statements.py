@@ -1,0 +1,313 @@
+"""The sentences of a report's summary on gains, contributions and Dice, as pure functions of numbers.
+
+What they may say of these, and when nothing, is in `evaluation.report.judgements`; numbers are fractions as there.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+
+from evaluation.report.judgements import FEWEST_CASES, FEWEST_SEEDS, Grounds, Measured, Verdict, highest, verdict
+from evaluation.report.words import between, correlation, listed, percent, points
+
+AS_SHOWN = 3  # decimals of a fraction: what a reader sees as the same percentage is not told apart
+AGREES = {  # whether an estimate ranks hospitals as their values do, by where the interval of the correlation lies
+    1: "They agree beyond what cases and seeds leave to chance.",
+    0: "That they agree is not shown, so no payment should rest on the estimate.",
+    -1: "They disagree, so no payment should rest on the estimate.",
+}
+
+
+def of_gain(gain: Measured, grounds: Grounds, *, tested: bool, alone: bool, differing: bool = False) -> str:
+    """A hospital's gain in a sentence.
+
+    Args:
+        gain: over training alone.
+        grounds: of it.
+        tested: whether the hospital's test Dice together is known.
+        alone: whether its test Dice alone is known.
+        differing: whether it is not, as runs of standalone have several settings, and not one the method's.
+    """
+    found = verdict(gain, grounds)
+    if found is Verdict.UNKNOWN:
+        lacking = "runs of standalone that differ; report with one of them" if differing else "no run of standalone"
+        missing = "no test Dice" if not tested else lacking if not alone else "no seed in common"
+        return f"Gain not known: {missing}."
+    if found is Verdict.UNJUDGED:
+        return f"{_capital(grounds.hindrance)}."
+    if found is Verdict.TIE:
+        return "Alone or together: no difference that can be told."
+    return f"{_capital(found)}."
+
+
+def of_share(share: Measured, equal: float, seeds: int) -> str:
+    """A hospital's share of what all contributed, in a sentence; nothing where no method says.
+
+    Args:
+        share: with its interval over seeds.
+        equal: what each would have if all gave the same.
+        seeds: that it rests on.
+    """
+    if isnan(share.mean):
+        return ""
+    if seeds < FEWEST_SEEDS:
+        return "One seed: its share may be chance."
+    shown = Measured(*(round(one, AS_SHOWN) for one in (share.mean, share.low, share.high)))
+    place = {1: "more than", -1: "less than", 0: "about"}[shown.against(round(equal, AS_SHOWN))]
+    return f"Gave {place} an equal share."
+
+
+def overall(found: Mapping[str, Verdict], method: str) -> str:
+    """How many hospitals are better off, in one sentence.
+
+    Args:
+        found: by hospital.
+        method: that trains together.
+    """
+    places = {one: [site for site, this in found.items() if this is one] for one in Verdict}
+    told = [
+        f"{len(sites)} {_is(sites)} {one} ({', '.join(sites)})"
+        for one, sites in places.items()
+        if sites and one in (Verdict.BETTER, Verdict.WORSE)
+    ]
+    if told and not (places[Verdict.WORSE] or places[Verdict.UNJUDGED] or places[Verdict.UNKNOWN]):
+        told.append("none is better alone")
+    if sites := places[Verdict.TIE]:
+        told.append(f"of {', '.join(sites)} no difference can be told")
+    if sites := places[Verdict.UNJUDGED]:
+        told.append(f"{', '.join(sites)} cannot be judged by so few cases or seeds")
+    if sites := places[Verdict.UNKNOWN]:
+        if len(sites) == len(found):
+            return f"Whether the hospitals are better together by {method} than alone is not known."
+        told.append(f"of {', '.join(sites)} it is not known")
+    return f"Of {len(found)} hospitals that train together by {method}, {listed(told)}."
+
+
+def of_most(shares: Mapping[str, Measured], seeds: int) -> str:
+    """Who contributed most and least by the method's own estimate; nothing where it makes none.
+
+    Args:
+        shares: by hospital, with their intervals over seeds.
+        seeds: that they rest on.
+    """
+    known = {site: share for site, share in shares.items() if not isnan(share.mean)}
+    if len(known) < 2:
+        return ""
+    most, least = _ends({site: share.mean for site, share in known.items()})
+    if len(most) == len(known):
+        return f"By the method's own estimate all contributed alike, {percent(1 / len(known))} of all each."
+    text = (
+        f"By the method's own estimate {listed(most)} contributed most ({percent(known[most[0]].mean)} of all"
+        f"{_each(most)}) and {listed(least)} least ({percent(known[least[0]].mean)}{_each(least)}); an equal share is "
+        f"{percent(1 / len(known))}"
+    )
+    if chance := _perhaps("the order", seeds):
+        return f"{text}. {chance}"
+    if min(known[site].low for site in most) > max(known[site].high for site in least):
+        return f"{text}. Their intervals over {seeds} seeds lie apart."
+    return f"{text}. Their intervals over {seeds} seeds overlap: they cannot be told apart."
+
+
+def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -> str:
+    """Whose absence costs most, by a ground truth; nothing where it says nothing of two hospitals.
+
+    Args:
+        values: by hospital, fractions of Dice.
+        truth: what the values are.
+        seeds: that they rest on.
+        cases: test cases of the hospital that has the fewest, of any seed; 0: not known.
+    """
+    known = {site: value for site, value in values.items() if not isnan(value)}
+    if len(known) < 2:
+        return ""
+    most, least = _ends(known)
+    if len(most) == len(known):
+        return f"By {truth} values all are worth alike to all ({points(known[most[0]])} points of mean Dice)."
+    text = (
+        f"By {truth} values {listed(most)} {_is(most)} worth most to all ({points(known[most[0]])} points of mean Dice"
+        f"{_each(most)}) and {listed(least)} least ({points(known[least[0]])}{_each(least)})"
+    )
+    return f"{text}. {_perhaps('the order', seeds, cases)}".rstrip()
+
+
+def of_agreement(ranks: Measured, truth: str, seeds: int, cases: int) -> str:
+    """Whether a method's estimate ranks the hospitals as a ground truth does; nothing where that is undefined.
+
+    Args:
+        ranks: Spearman's correlation of the two, -1 to 1, with its interval over cases and seeds.
+        truth: what the values are.
+        seeds: that it rests on.
+        cases: test cases of the hospital that has the fewest, of any seed; 0: not known.
+    """
+    if isnan(ranks.mean):
+        return ""
+    inside = "" if isnan(ranks.low) else f" [{correlation(ranks.low)}, {correlation(ranks.high)}]"
+    text = (
+        f"The method's estimate and {truth} values rank the hospitals with a correlation of "
+        f"{correlation(ranks.mean)}{inside}"
+    )
+    return f"{text}. {_perhaps('it', seeds, cases) or AGREES[ranks.against(0)]}"
+
+
+def of_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:
+    """Which of several methods is highest in the mean, which for the worst-served, which serves most alike."""
+    best, kindest = highest(means), highest(worst)
+    text = (
+        f"Of {len(means)} methods, {listed(best)} {_has(best)} the highest mean test Dice ({percent(means[best[0]])}), "
+        f"{listed(kindest)} the highest at {'its' if len(kindest) == 1 else 'their'} worst-served hospital "
+        f"({percent(worst[kindest[0]])})"
+    )
+    if known := {method: -value for method, value in spread.items() if not isnan(value)}:
+        evenest = highest(known)
+        text += (
+            f", and {listed(evenest)} {'serves' if len(evenest) == 1 else 'serve'} the hospitals most alike (standard "
+            f"deviation {-100 * known[evenest[0]]:.1f} points, at a mean of "
+            f"{listed([percent(means[one]) for one in evenest])})"
+        )
+    return f"{text}."
+
+
+def of_lead(best: str, close: Sequence[str], grounds: Grounds, level: float) -> str:
+    """Whether the method with the highest mean Dice can be told from the others.
+
+    Args:
+        best: the method.
+        close: the methods whose difference from it has an interval that holds 0.
+        grounds: the fewest cases of any hospital, and seeds.
+        level: of the intervals, 0 to 1.
+    """
+    if grounds.hindrance:
+        return f"Which method is best: {grounds.hindrance}."
+    if close:
+        return (
+            f"{best} is not distinguishable from {listed(close)}: the {100 * level:g} % intervals of the differences, "
+            "case by case, hold 0."
+        )
+    return f"The {100 * level:g} % intervals of what {best} is above each other method leave out 0."
+
+
+def of_gains(gains: Mapping[str, Measured], grounds: Grounds) -> str:
+    """What a hospital gained against training alone, over all methods: what follows its name in a sentence.
+
+    Args:
+        gains: by method.
+        grounds: of them.
+    """
+    judged = not grounds.hindrance
+    end = "" if judged else f": {grounds.hindrance}"
+    if len(gains) == 1:
+        ((_, gain),) = gains.items()
+        verb = "gained" if gain.mean >= 0 else "lost"
+        inside = f" ({between(gain.low, gain.high)})" if not isnan(gain.low) else ""
+        return f"{verb} {points(gain.mean)} points of Dice{inside} against training alone{end}."
+    won = [gain for gain in gains.values() if gain.mean >= 0]
+    lost = {method: gain for method, gain in gains.items() if gain.mean < 0}
+    parts = []
+    if won:
+        parts.append(f"gained under {len(won)} of {len(gains)} methods{_sure(won, 1, judged)}")
+    if lost:
+        _, worst = _ends({method: gain.mean for method, gain in lost.items()})
+        parts.append(
+            f"lost under {len(lost)}{_sure(list(lost.values()), -1, judged)}, most under {listed(worst)} "
+            f"({points(lost[worst[0]].mean)} points)"
+        )
+    return f"{' and '.join(parts)}, against training alone{end}."
+
+
+def of_dice(dice: Mapping[str, float]) -> str:
+    """What a method reaches and where: a part of a sentence; ``dice`` by hospital, those that are known."""
+    most, least = _ends(dice)
+    text = f"the mean test Dice is {percent(sum(dice.values()) / len(dice))}"
+    if len(most) == len(dice):
+        return f"{text}, the same at all" if len(dice) > 1 else text
+    return (
+        f"{text}, highest at {listed(most)} ({percent(dice[most[0]])}) and lowest at {listed(least)} "
+        f"({percent(dice[least[0]])})"
+    )
+
+
+def of_taking_part(gains: Mapping[str, Measured], grounds: Grounds) -> str:
+    """What taking part in one method changed against training alone: a part of a sentence.
+
+    Args:
+        gains: by hospital; at least one is known.
+        grounds: the fewest cases of any of them, and seeds.
+    """
+    unknown = [site for site, gain in gains.items() if isnan(gain.mean)]
+    gains = {site: gain for site, gain in gains.items() if site not in unknown}
+    mean = sum(gain.mean for gain in gains.values()) / len(gains)
+    text = f"taking part changes Dice by {points(mean)} points on average against training alone"
+    if grounds.hindrance:
+        return f"{text} ({grounds.hindrance})"
+    worse = [f"{site} ({points(gain.mean)})" for site, gain in gains.items() if gain.against(0) < 0]
+    less = [f"{site} ({points(gain.mean)})" for site, gain in gains.items() if gain.mean < 0 <= gain.against(0)]
+    parts = [f"{listed(worse)} would do better alone"] if worse else []
+    parts += [f"{listed(less)} {_has(less)} less than alone by an interval that holds 0"] if less else []
+    if unknown:
+        parts.append(f"of {listed(unknown)} it is not known")
+    return f"{text}, and {listed(parts) if parts else 'no site has less than alone'}"
+
+
+def of_weights(weights: Mapping[str, float]) -> str:
+    """Who has the largest and the smallest weight in the end, likewise: ``weights`` by hospital, if known."""
+    most, least = _ends(weights)
+    largest, smallest = weights[most[0]], weights[least[0]]
+    if len(most) == len(weights):
+        return f"all sites ended with the weight {percent(largest)}"
+    return (
+        f"the largest weight in the end is that of {listed(most)}, {percent(largest)}, and the smallest that of "
+        f"{listed(least)}, {percent(smallest)} (an equal share is {percent(1 / len(weights))})"
+    )
+
+
+def of_estimate(contributions: Mapping[str, float]) -> str:
+    """Who contributed most by a method's own estimate, likewise; nothing where all contributed alike."""
+    most = highest(contributions)
+    if len(most) == len(contributions):
+        return ""
+    text = f"by the method's own estimate {listed(most)} contributed most"
+    below = [site for site, value in contributions.items() if value < 0]
+    return f"{text}, and the estimate is negative for {listed(below)}" if below else text
+
+
+def of_ranks(ranges: Sequence[tuple[int, int]]) -> str:
+    """Whether hospitals rank alike by contribution in every seed: best and worst rank of each, of several seeds."""
+    if all(best == worst for best, worst in ranges):
+        return "the sites rank alike by contribution in every seed"
+    return "the ranking by contribution changes with the seed, so no payment should rest on it"
+
+
+def _perhaps(what: str, seeds: int, cases: int = 0) -> str:
+    """Why something may be chance, in a sentence; nothing where neither seeds nor cases, if known, are too few."""
+    if seeds < FEWEST_SEEDS:
+        return f"This is one seed: {what} may be chance."
+    if 0 < cases < FEWEST_CASES:
+        return f"With {cases} test {'case' if cases == 1 else 'cases'} at a hospital {what} may be chance."
+    return ""
+
+
+def _sure(gains: Sequence[Measured], sign: int, judged: bool) -> str:
+    """How many of the changes have an interval that leaves out 0; nothing where that is not to be said."""
+    if not judged:
+        return ""
+    return f" ({sum(gain.against(0) == sign for gain in gains) or 'none'} with an interval that leaves out 0)"
+
+
+def _ends(numbers: Mapping[str, float]) -> tuple[list[str], list[str]]:
+    """Who has the largest number, and who the smallest; several, where they tie."""
+    return highest(numbers), highest({name: -number for name, number in numbers.items()})
+
+
+def _each(names: Sequence[str]) -> str:
+    return " each" if len(names) > 1 else ""
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"

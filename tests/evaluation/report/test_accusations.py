@@ -1,0 +1,21 @@
+"""Whom a report names: flagged, rejected, suspected, planted."""
+
+from evaluation.report import accusations
+
+
+def test_of_marks_and_suspicions() -> None:
+    assert accusations.of_marks([], []) == "The server flagged no hospital and rejected no reply."
+    assert accusations.of_marks(["A"], ["A", "B"]) == (
+        "Look at these first: A flagged in at least one round; A and B with a reply rejected in at least one round."
+    )
+    assert accusations.of_suspicions({}) == ""
+    assert accusations.of_suspicions({"small norm": ["A", "B"]}).startswith(
+        "Detectors of free riders suspect: small norm (A, B)."
+    )
+
+
+def test_of_planted_attackers() -> None:
+    text = accusations.of_planted("fedce (attacked)", {"A": "zero", "B": "noise"}, {"A": ["small norm"]}, ["C"])
+    assert "A (zero) was flagged by small norm and nothing flagged B (noise)" in text
+    assert text.endswith("Honest, and flagged by some detector as well: C.")
+    assert accusations.of_planted("x", {"A": "zero"}, {}, []).endswith("No honest one was flagged.")
