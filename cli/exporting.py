@@ -169,10 +169,9 @@ def export(
     """Write an NVFlare job folder, ready to submit."""
     from fedmerit.configuration import run
     from fedmerit.configuration.filters import require_privacy
-    from fedmerit.configuration.observation import require_observable
     from fedmerit.configuration.tracking import require_tracking
     from fedmerit.engines import runs
-    from fedmerit.federation.requirements import require_one_model_for_all, require_seen_models
+    from fedmerit.federation.requirements import require_consistent
     from fedmerit.files import folder_digest
     from fedmerit.flare.recipe import export_job
     from fedmerit.records.results import read_run
@@ -192,9 +191,7 @@ def export(
         config = runs.configuration_for(open_sites(sites), method, rounds, seed, chosen, *observed)
     filters = require_privacy(privacy or [], method, config.build_method())
     trackers = require_tracking(track or [], "prod")
-    require_observable(config.values, keep_updates, filters)
-    require_seen_models(config, filters)
-    require_one_model_for_all(config)
+    require_consistent(config, filters)
     job = out.resolve()  # an earlier export in which one stands is moved away and replaced
     export_job(config, job, min_sites, byoc, round_timeout or 0, privacy=filters, track=trackers)
     console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(job)}", soft_wrap=True)

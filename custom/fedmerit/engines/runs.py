@@ -14,7 +14,7 @@ from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.description import describe, plan_of
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
-from fedmerit.configuration.observation import require_observable, require_observers
+from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
@@ -22,9 +22,8 @@ from fedmerit.engines.local import OnExchange, run_local
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.requirements import (
-    require_one_model_for_all,
+    require_consistent,
     require_patience,
-    require_seen_models,
     require_sites,
     require_sites_apart,
 )
@@ -111,9 +110,7 @@ def create(
     require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
     specs = require_possible(attacks or {}, names)
     filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
-    require_seen_models(config, filters)
-    require_one_model_for_all(config)
-    require_observable(config.values, keep_updates, filters)
+    require_consistent(config, filters)
     for folder in folders:
         folder.require_cases()
         folder.require_arrays()

@@ -8,7 +8,7 @@ import torch
 from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.filters import HE
-from fedmerit.configuration.observation import gives_own_models
+from fedmerit.configuration.observation import gives_own_models, require_observable
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Layout
 from fedmerit.errors import BadInput
@@ -55,6 +55,13 @@ def require_sites_apart(config: RunConfiguration) -> None:
     """`BadInput` where the method cannot work with images that stay at their sites."""
     if isinstance(config.build_method(), PoolsImages):
         raise BadInput(f"method {config.method}: needs all images in one place; run it with --engine local")
+
+
+def require_consistent(config: RunConfiguration, filters: Sequence[str]) -> None:
+    """`BadInput` where settings, privacy filters and what is observed contradict each other, wherever it is run."""
+    require_observable(config.values, config.keep_updates, filters)
+    require_seen_models(config, filters)
+    require_one_model_for_all(config)
 
 
 def require_seen_models(config: RunConfiguration, filters: Sequence[str]) -> None:
