@@ -32,7 +32,7 @@ TASKS = ("prostate", "fundus", "fundus-disc")
 
 WHOLE = 1000  # characters, more than any line of help
 
-console = Console()
+console = Console(markup=False)  # others choose names and paths: [b] in them is no bold
 log = logging.getLogger("fedmerit.cli")  # silent, unless --log or --verbose asks for it
 log.addHandler(logging.NullHandler())
 
@@ -238,8 +238,13 @@ def parse_names(text: str, option: str) -> list[str]:
 
 
 def tell(text: str) -> None:
-    """A line on standard output as it is: no markup, no breaks, no control characters."""
-    console.print(printable(text), soft_wrap=True, markup=False, highlight=False)
+    """A line on standard output as it is: no breaks, no control characters."""
+    console.print(printable(text), soft_wrap=True, highlight=False)
+
+
+def plain_table(*headings: str) -> Table:
+    """Without lines; what is too long for its column goes on below, so that no path or id is cut."""
+    return Table(*(Column(heading, overflow="fold") for heading in headings), box=None)
 
 
 def require_jobs(jobs: int | None) -> None:

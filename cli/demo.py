@@ -57,7 +57,7 @@ def demo(
 
 
 def _say(number: int, what: str) -> None:
-    console.print(f"[bold]{number}. {what}[/]")
+    console.print(f"{number}. {what}", style="bold")
 
 
 def _created(out: Path, wanted: Mapping[str, Mapping[str, Any]], asked: Mapping[str, Any]) -> list[Path]:

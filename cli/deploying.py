@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from cli.app import ServerSites, console, given, last_round, tell
+from cli.app import ServerSites, console, given, last_round, plain_table, tell
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -111,13 +110,13 @@ def _ports(text: str) -> tuple[int, int]:
 
 
 def _print_kits(kits: list["Kit"]) -> None:
-    table = Table("kit", "of", "organisation", "goes to, by a private way", box=None)
+    table = plain_table("kit", "of", "organisation", "goes to, by a private way")
     for kit in kits:
         of = {"server": "server", "client": "site", "admin": kit.role}[kit.kind]
         table.add_row(kit.name, of, kit.org, SHARES[kit.kind])
     console.print(table)
     for kit in kits:
-        console.print(f"{kit.name}: {kit.path}", soft_wrap=True, markup=False)
+        console.print(f"{kit.name}: {kit.path}", soft_wrap=True)
 
 
 @deploy.command()
@@ -188,7 +187,7 @@ def approve(
             raise BadInput(f"{part.told}: has SHA-256 {part.digest}, not {sha256}; look at what is installed here")
     approve_parts(kit, found)
     for part in found:
-        console.print(f"approved: {part.told}, SHA-256 {part.digest}", soft_wrap=True, markup=False)
+        console.print(f"approved: {part.told}, SHA-256 {part.digest}", soft_wrap=True)
 
 
 @deploy.command("check")
@@ -221,7 +220,8 @@ def _data(folder: Path) -> list["Line"]:
 
 
 def _report(lines: list["Line"]) -> None:
-    table = Table("", "", "", box=None, show_header=False)
+    table = plain_table("", "", "")
+    table.show_header = False
     for line in lines:
         table.add_row(line.what, Text(line.state, style=COLOURS[line.state]), Text(line.told))
     console.print(table)
@@ -259,7 +259,8 @@ def status(
         running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
         told = {name: session.progress(opened, name) for name in running}
     console.print(f"connected sites: {', '.join(there) or 'none'}", soft_wrap=True)
-    table = Table("job", "name", "status", "submitted", "by", "took", box=None)
+    table = plain_table("job", "name", "status", "submitted", "by", "took")
+    table.columns[0].no_wrap = True
     for one in jobs:
         when = datetime.fromisoformat(one["submit_time_iso"]).astimezone().strftime("%Y-%m-%d %H:%M")
         took = str(one.get("duration", "")).partition(".")[0]
@@ -270,7 +271,7 @@ def status(
         if how_far and how_far["record"]:
             record, rounds = how_far["record"], how_far["rounds"]
             done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record)}"
-            console.print(done, soft_wrap=True, markup=False)
+            console.print(done, soft_wrap=True)
     for text in session.why_refused(jobs[0]) if job else []:
         tell(text)
 

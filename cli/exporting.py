@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cli.app import (
     TASKS,
@@ -56,7 +57,7 @@ def methods(
         typer.echo(markdown_of_methods())
         return
     for table in [_table_of_methods()] if name is None else _tables_of_parameters(name):
-        Console(width=max(console.width, 128)).print(table)  # narrower, words are cut
+        Console(width=max(console.width, 128), markup=False).print(table)  # narrower, words are cut
 
 
 def markdown_of_methods() -> str:
@@ -117,7 +118,7 @@ def _table_of_parameters(title: str, groups: Mapping[str, type[Any]]) -> Table:
         known = rules(kind)
         if group:
             table.add_section()
-            table.add_row(f"[bold]{group}[/]")
+            table.add_row(Text(group, style="bold"))
         for one in settable(kind):
             default = guarded({}).get(one.name, one.default)
             table.add_row(one.name, _text(default), _range(known[one.name], default), known[one.name].text)

@@ -80,7 +80,7 @@ class RunBars:
         head = f"{name}, round {record['round']}" if name else f"round {record['round']}"
         for site, reason in record["rejected"].items():
             log.warning("%s: %s rejected: %s", head, site, reason)
-            self._bars.console.print(printable(f"{head}: {site} rejected: {reason}"), markup=False)
+            self._bars.console.print(printable(f"{head}: {site} rejected: {reason}"))
         for site in record["flagged"]:
             self._bars.console.print(f"{head}: {site} flagged by the method")
 

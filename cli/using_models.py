@@ -43,14 +43,14 @@ def predict(
 
     predictor = open_predictor(run, site, sites, device)
     for path in predict_files(predictor, images, out, box, channel):
-        console.print(str(path), soft_wrap=True, markup=False)
+        console.print(str(path), soft_wrap=True)
 
 
 @commands.command()
 def export_model(
     run: RunFolder,
     bundle: Annotated[Path | None, typer.Option(help="Folder for a MONAI bundle.")] = None,
-    onnx: Annotated[Path | None, typer.Option(help="ONNX file; needs the extra fedmerit[onnx].")] = None,
+    onnx: Annotated[Path | None, typer.Option(help="ONNX file; needs FedMerit's extra onnx.")] = None,
     torchscript: Annotated[Path | None, typer.Option(help="TorchScript file.")] = None,
     site: Site = None,
     sites: PreparedSites = None,
@@ -65,8 +65,8 @@ def export_model(
     predictor = open_predictor(run, site, sites, "cpu")
     if bundle is not None:
         write_bundle(predictor, bundle, run.resolve().name)
-        console.print(f"bundle: {bundle}; MONAI applied its network", soft_wrap=True, markup=False)
+        console.print(f"bundle: {bundle}; MONAI applied its network", soft_wrap=True)
     for what, write, path in (("TorchScript", write_torchscript, torchscript), ("ONNX", write_onnx, onnx)):
         if path is not None:
             difference = write(predictor, path)
-            console.print(f"{what}: {path}; logits differ by {difference:.1g} at most", soft_wrap=True, markup=False)
+            console.print(f"{what}: {path}; logits differ by {difference:.1g} at most", soft_wrap=True)
