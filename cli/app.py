@@ -242,6 +242,11 @@ def tell(text: str) -> None:
     console.print(printable(text), soft_wrap=True, highlight=False)
 
 
+def plain_table(*headings: str) -> Table:
+    """Without lines; what is too long for its column goes on below, so that no path or id is cut."""
+    return Table(*(Column(heading, overflow="fold") for heading in headings), box=None)
+
+
 def require_jobs(jobs: int | None) -> None:
     """`BadInput` where --jobs is no number of processes."""
     if jobs is not None and jobs < 1:

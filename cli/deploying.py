@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from cli.app import ServerSites, console, given, last_round, tell
+from cli.app import ServerSites, console, given, last_round, plain_table, tell
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _ports(text: str) -> tuple[int, int]:
 
 
 def _print_kits(kits: list["Kit"]) -> None:
-    table = Table("kit", "of", "organisation", "goes to, by a private way", box=None)
+    table = plain_table("kit", "of", "organisation", "goes to, by a private way")
     for kit in kits:
         of = {"server": "server", "client": "site", "admin": kit.role}[kit.kind]
         table.add_row(kit.name, of, kit.org, SHARES[kit.kind])
@@ -221,7 +220,8 @@ def _data(folder: Path) -> list["Line"]:
 
 
 def _report(lines: list["Line"]) -> None:
-    table = Table("", "", "", box=None, show_header=False)
+    table = plain_table("", "", "")
+    table.show_header = False
     for line in lines:
         table.add_row(line.what, Text(line.state, style=COLOURS[line.state]), Text(line.told))
     console.print(table)
@@ -259,7 +259,8 @@ def status(
         running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
         told = {name: session.progress(opened, name) for name in running}
     console.print(f"connected sites: {', '.join(there) or 'none'}", soft_wrap=True)
-    table = Table("job", "name", "status", "submitted", "by", "took", box=None)
+    table = plain_table("job", "name", "status", "submitted", "by", "took")
+    table.columns[0].no_wrap = True
     for one in jobs:
         when = datetime.fromisoformat(one["submit_time_iso"]).astimezone().strftime("%Y-%m-%d %H:%M")
         took = str(one.get("duration", "")).partition(".")[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from cli.app import console
+from cli.app import console, plain_table
 from fedmerit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _table(found: "Examination") -> Table:
     """Of every site its cases, findings by severity, and whether it is as it was prepared."""
     from data_prep.checking.findings import Severity
 
-    table = Table("site", "cases", *(f"{severity}s" for severity in Severity), "arrays", "digest", box=None)
+    table = plain_table("site", "cases", *(f"{severity}s" for severity in Severity), "arrays", "digest")
     for site in found.sites:
         counts = [str(sum(item.site == site.name for item in found.of(severity))) for severity in Severity]
         state = "as prepared" if site.unchanged else "changed"

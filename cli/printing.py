@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Column
 from rich.table import Table as RichTable
 
-from cli.app import console
+from cli.app import console, plain_table
 from evaluation.display.table import Table, print_table, write_tables
 from evaluation.results.run_folders import open_runs, together
 from fedmerit.configuration.description import plan_of
@@ -72,7 +72,7 @@ def print_sites(root: Path, count: int) -> None:
 def _print_reasons(title: str, what: str, counts: Mapping[tuple[str, str], int], most: int = 20) -> None:
     if not counts:
         return
-    table = RichTable("site", what, title, box=None)
+    table = plain_table("site", what, title)
     ordered = sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
     for (site, reason), count in ordered[:most]:
         table.add_row(site, str(count), reason)

@@ -50,7 +50,7 @@ def predict(
 def export_model(
     run: RunFolder,
     bundle: Annotated[Path | None, typer.Option(help="Folder for a MONAI bundle.")] = None,
-    onnx: Annotated[Path | None, typer.Option(help="ONNX file; needs the extra fedmerit[onnx].")] = None,
+    onnx: Annotated[Path | None, typer.Option(help="ONNX file; needs FedMerit's extra onnx.")] = None,
     torchscript: Annotated[Path | None, typer.Option(help="TorchScript file.")] = None,
     site: Site = None,
     sites: PreparedSites = None,

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.app import METHODS, TASKS, Commands, assignments, given, parse_names, require_jobs
+from cli.app import METHODS, TASKS, Commands, assignments, console, given, parse_names, plain_table, require_jobs
 from fedmerit.configuration import run
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.methods import registry
@@ -85,3 +85,15 @@ def test_a_number_of_runs_at_a_time():
     require_jobs(1)
     with pytest.raises(BadInput, match="--jobs 0: expected 1 or more"):
         require_jobs(0)
+
+
+def test_paths_are_shown_whole_and_as_they_are():
+    path = "runs/x[b]y[/]/" + 80 * "z"
+    table = plain_table("kit", "what was found")
+    table.add_row("site1", f"{path}: not there")
+    with console.capture() as shown:
+        console.print(path, soft_wrap=True)
+        console.print(table, width=60)
+    first, *rows = shown.get().splitlines()
+    assert first == path
+    assert f"{path}:notthere" in "".join(rows).replace("site1", "").replace(" ", "")
