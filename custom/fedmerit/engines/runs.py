@@ -352,6 +352,8 @@ def _at_work(config: RunConfiguration, sites: Sequence[str]) -> int:
 def _folders(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
     """Those of the run's sites; `BadInput` where they are not those that it was created with."""
     root = Path(info["sites_folder"])
+    if not root.is_dir():
+        raise BadInput(f"{root}: no such folder, where {run} had its sites; --resume --sites PLACE says where they are")
     folders = open_sites(root, info["only"])
     names = [folder.name for folder in folders]
     if names != info["sites"]:

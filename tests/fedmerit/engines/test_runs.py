@@ -107,6 +107,8 @@ def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path):
 
 def test_a_run_finds_sites_that_were_moved_where_it_is_told(begun, own_sites, tmp_path):
     elsewhere = {"sites": Path(shutil.move(own_sites, tmp_path / "elsewhere"))}
+    with pytest.raises(BadInput, match=r"own_sites: no such folder, .* --resume --sites PLACE says where they are"):
+        runs.execute(begun, lambda record: None)
     runs.relocate(begun, elsewhere)
     runs.require_same(begun, elsewhere)
     runs.execute(begun, lambda record: None)
