@@ -141,6 +141,7 @@ def run(
         source = Path(options.pop("contributions"))
         options["settings"] = with_contributions(chosen, source, _sites_of(folder, options))
     if resume:
+        runs.relocate(folder, options)
         runs.require_same(folder, options)
     else:
         for name in ("method", "sites"):

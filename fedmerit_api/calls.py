@@ -72,6 +72,7 @@ def run(
     asked: dict[str, Any] = {"method": method, "sites": sites, "rounds": rounds, **options}
     given = {name: value for name, value in asked.items() if value is not None}
     if resume:
+        runs.relocate(folder, given)
         runs.require_same(folder, given)
     elif method is None or sites is None:
         raise TypeError("run() needs method and sites, or resume=True")

@@ -119,13 +119,15 @@ def _captions(
     over = "seeds and cases" if seeds > 1 else "cases"
     end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{100 * level:g} % interval from resampled {over}"
     performance = f"Performance fairness, Dice of {alone} and of the method {where}"
+    chance = "; p is a mean over seeds, twice of which is a p-value" if seeds > 1 else ""
     captions = {
         "dice": f"Dice [%] over sites, {where}",
-        "performance": f"{performance} (as Table 2 of {PAPER}): 100 x Pearson, distance in points",
+        "performance": f"{performance} (as Table 2 of {PAPER}): 100 x Pearson, distance in points{chance}",
         "performance-ranks": f"{performance}: correlation of ranks",
         "gains": f"Collaboration gain, points of Dice over {alone} {where} (MCG and CGS of CYCle); share of the sites "
         "worse off than alone, and of those within the bounds of Definition 1 of FedSAC (BCF)",
-        "rewards": f"What the method says of contributions, and its Dice {where} (100 x Pearson as Table 7 of CGSV)",
+        "rewards": f"What the method says of contributions, and its Dice {where} (100 x Pearson as Table 7 of CGSV)"
+        f"{chance}",
     }
     for truth in truths:
         about = f"Collaboration fairness, {truth.name} values and what the method says of contributions"
@@ -134,7 +136,7 @@ def _captions(
         by = "test patients alone" if len(truth.parts) == 1 else "test patients and seeds"
         beside = "" if np.isnan(ceiling) else f" (a perfect estimate, by {by}: {100 * ceiling:.0f})"
         shown = f"100 x Pearson{beside}, distance of shares{sampled}"
-        captions[truth.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}"
+        captions[truth.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}{chance}"
         captions[f"{truth.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"
     return {name: f"{caption}{end}" for name, caption in captions.items()}
 

@@ -1,12 +1,12 @@
 """Intervals by resampling seeds, and cases within each site: how far statistics of Dice would have come out otherwise.
 
-A draw takes as many seeds as there are, with replacement, and for each of them as many test cases of each site as it
-has, with replacement (a two-level, stratified bootstrap). All methods of a seed get the same cases of it, so that
-their differences are paired.
+A draw takes as many seeds as there are, with replacement, and as many test cases of each site as it has, with
+replacement (a stratified bootstrap), and `widened`. All seeds and methods get the same cases of it: seeds are tested on
+the same patients, which they cannot average out, and differences of methods are paired.
 
-What it cannot do: a site with one test case has nothing to resample, so that intervals are too short; and resampling
-adds noise of its own, so that spreads come out larger and correlations nearer to 0 than observed, which may
-then lie at the end of its interval. Few cases make for both.
+What it cannot do: a site with one test case has nothing to resample, so that intervals are too short, as they are of
+two or three seeds; and resampling adds noise of its own, so that spreads come out larger and correlations nearer to 0
+than observed, which may then lie at the end of its interval. Few cases make for both.
 """
 
 from collections.abc import Callable, Mapping
@@ -157,26 +157,28 @@ def _resampled(table: pd.DataFrame, resampling: Resampling) -> SiteDice:
     random = np.random.default_rng(resampling.seed)
     seeds, methods, sites = _shape(table)
     chosen = random.integers(len(seeds), size=(resampling.draws, len(seeds)))
+    counts = _counts(table.columns.get_level_values("tested"), resampling.draws, random)
     dice = np.empty((*chosen.shape, len(methods), len(sites)))
     for place, number in enumerate(seeds):
-        part = table[table.index.get_level_values("seed") == number].dropna(axis=1, how="all")
-        slots = chosen == place
-        counts = _counts(part.columns.get_level_values("tested"), int(slots.sum()), random)
-        values = part.to_numpy(dtype=np.float64)
+        values = table.xs(number, level="seed").to_numpy(dtype=np.float64)
         known = np.isfinite(values)
-        drawn = counts @ known.T.astype(np.float64)
+        drawn = counts @ known.T.astype(np.float64)  # below 0 where no case that is known was drawn
         sums = counts @ np.where(known, values, 0.0).T
-        dice[slots] = (sums / np.where(drawn > 0, drawn, np.nan)).reshape(-1, len(methods), len(sites))
-    return SiteDice(seeds, methods, sites, chosen, dice)
+        means = (sums / np.where(drawn > 0, drawn, np.nan)).reshape(-1, len(methods), len(sites))
+        draws, slots = np.nonzero(chosen == place)
+        dice[draws, slots] = means[draws]
+    given = table.to_numpy(dtype=np.float64)
+    low, high = np.nanmin(given, initial=0.0), np.nanmax(given, initial=1.0)  # Dice stays Dice where it is widened
+    return SiteDice(seeds, methods, sites, chosen, dice.clip(low, high))
 
 
 def _counts(tested: pd.Index, draws: int, random: np.random.Generator) -> FloatArray:
-    """(draws, cases) how often each case is drawn, as many within each tested site as it has."""
-    counts = np.zeros((draws, len(tested)))
+    """(draws, cases) how often each case counts, widened: as many are drawn within each tested site as it has."""
+    counts = np.ones((1 + draws, len(tested)))
     for site in sorted(set(tested)):
         columns = np.flatnonzero(tested == site)
-        counts[:, columns] = redrawn(len(columns), draws, random)[1:]
-    return counts
+        counts[:, columns] = widened(redrawn(len(columns), draws, random).T, len(columns)).T
+    return counts[1:]
 
 
 def _summary(observed: FloatArray, drawn: FloatArray, level: float) -> dict[str, float]:

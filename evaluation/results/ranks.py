@@ -85,7 +85,10 @@ class Ranking:
 
 
 def ranking(sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed: int = 0) -> Ranking:
-    """The ranking by (s, n, D) values; D is 1 where nothing else than seeds is resampled."""
+    """The ranking by (s, n, D) values; D is 1 where nothing else than seeds is resampled.
+
+    Draws that are NaN, as of single patients, tell no sites apart: each could have any rank.
+    """
     resampled = resample(values, seed)  # (R, n)
     ends = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(resampled, ends, axis=0)
@@ -100,8 +103,8 @@ def ranking(sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed
         value=values[..., 0].mean(axis=0),
         low=low,
         high=high,
-        lowest_rank=np.ceil(last - 1e-9).astype(int),
-        highest_rank=np.floor(first + 1e-9).astype(int),
+        lowest_rank=np.ceil(np.nan_to_num(last, nan=len(sites)) - 1e-9).astype(int),
+        highest_rank=np.floor(np.nan_to_num(first, nan=1) + 1e-9).astype(int),
         told=np.where(below > 0, 1, np.where(above < 0, -1, 0)),
         seeds=len(values),
     )

@@ -8,6 +8,7 @@ studies is (z_.975 + z_.8) times its root.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import harmonic_mean
 
 import numpy as np
 import pandas as pd
@@ -30,7 +31,7 @@ class Variances:
     seed: float  # of one seed
     patient: float  # of one test patient a site
     round: float = 0.0  # of one round, where values are told in a run
-    patients: float = 1.0  # a site in the pilot
+    patients: float = 1.0  # a site in the pilot, their harmonic mean
 
     @property
     def patients_together(self) -> float:
@@ -75,8 +76,8 @@ def pilot_variances(folder: Path) -> Variances:
             "state --seed-sd and --patient-sd in its place"
         )
     tested = results.rows[(results.rows["coalition"] != "") & (results.rows["quantity"] == "dice")]
-    patients = tested.groupby("site")["case"].nunique().mean()
-    return variances_of(one, float(patients))
+    # the variance of a mean over sites goes by the mean of 1 / patients: many at one site say little of the others
+    return variances_of(one, harmonic_mean(tested.groupby("site")["case"].nunique().tolist()))
 
 
 def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[int], rounds: int) -> Table:

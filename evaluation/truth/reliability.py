@@ -61,8 +61,6 @@ class Resampled:
     @property
     def patient_variance(self) -> FloatArray:
         """(n,) of the mean over seeds, by the draws of patients; NaN of single ones."""
-        if self.single:
-            return np.full(len(self.sites), np.nan)
         return np.asarray(self.values[..., 1:].mean(axis=0).var(axis=-1, ddof=1))
 
     @property
@@ -83,7 +81,7 @@ class Resampled:
         if n < 2:
             return np.nan
         between = float(centred[..., 0].mean(axis=0).var(ddof=1))
-        noise = np.nan if self.single else centred[..., 1:].mean(axis=0).var(axis=-1, ddof=1).mean() * n / (n - 1)
+        noise = centred[..., 1:].mean(axis=0).var(axis=-1, ddof=1).mean() * n / (n - 1)
         if len(self.seeds) > 1:
             noise += centred[..., 0].var(axis=0, ddof=1).mean() * n / (n - 1) / len(self.seeds)
         return float(np.clip(1 - noise / between, 0, 1)) if between > 0 else 0.0
@@ -189,12 +187,12 @@ def resample(results: Results, values: Values, draws: int = DRAWS, utility: Util
     """
     cases = _cases(results, utility)
     sites, games, halved, seeds, why = results.sites, [], [], [], "none is trained"
-    counts, halves = _counts(cases, draws), _halves(cases)
+    counts, halves = drawn_counts(cases, draws, "test patients"), _halves(cases)
     single = all(number == 1 for number in _numbers(cases).values())
     for seed, rows in cases.groupby(level="seed"):
         try:
             of_seed = rows.droplevel("seed")
-            games.append(values(_game(of_seed, _drawn_means(of_seed, counts), utility)))
+            games.append(values(_game(of_seed, drawn_means(of_seed, counts), utility)))
             halved.append(values(_game(of_seed, _means(of_seed, halves), utility)))
             seeds.append(int(str(seed)))
         except BadInput as error:
@@ -216,11 +214,11 @@ def _cases(results: Results, utility: Utility) -> pd.DataFrame:
     return pd.DataFrame(means.unstack(["site", "case"])).sort_index(axis=1)
 
 
-def _counts(cases: pd.DataFrame, draws: int) -> FloatArray:
-    """(cases, 1 + draws) how often each counts: once, then as drawn within its site."""
+def drawn_counts(cases: pd.DataFrame, draws: int, what: str) -> FloatArray:
+    """(cases, 1 + draws) how often each case counts: once, then as drawn within its site; the same for one ``what``."""
     columns = []
     for site, number in cases.columns.get_level_values("site").value_counts(sort=False).items():
-        random = np.random.default_rng(random_seed("test patients", site))
+        random = np.random.default_rng(random_seed(what, site))
         columns.append(redrawn(number, draws, random).T)
     return np.concatenate(columns)
 
@@ -254,10 +252,15 @@ def _means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
     return np.stack(of_sites)
 
 
-def _drawn_means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
+def drawn_means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
     """Likewise, as observed and with other patients: how far these would be apart is known of two and more.
 
-    A site with a single patient has deviations of single patients of the other sites, each draw one of them.
+    A site with a single patient has deviations of single patients of the other sites, each draw one of them; where all
+    sites have a single one, nothing is known of others, and every draw is NaN.
+
+    Args:
+        rows: of models (rows), the means over labels of cases ``(site, case)``, sorted.
+        counts: (cases, D) as `drawn_counts` of them.
     """
     means, numbers = _means(rows, counts), _numbers(rows)
     apart = [
@@ -265,11 +268,14 @@ def _drawn_means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
         for place, (site, number) in enumerate(numbers.items())
         if number > 1
     ]
+    if not apart:
+        means[..., 1:] = np.nan
+        return means
+    lent = np.nan_to_num(np.concatenate(apart, axis=1))
     for place, (site, number) in enumerate(numbers.items()):
         if number > 1:
             means[place] = widened(means[place], number)
-        elif apart:
-            lent = np.nan_to_num(np.concatenate(apart, axis=1))
+        else:
             drawn = np.random.default_rng(random_seed("lent patients", site))
             means[place, :, 1:] += lent[:, drawn.integers(lent.shape[1], size=means.shape[-1] - 1)]
     return means

@@ -1,7 +1,7 @@
 """An observed run as estimators of values see it: as it was, and as it would have come out with other patients.
 
 Everything that depends on evaluated models has a last axis of D draws: the first is what was observed; in the others
-every site's validation patients are drawn anew with replacement, and so are the rounds. The same draw has the same
+every site's validation patients are drawn anew, as by `drawn_means`, and so are the rounds. The same draw has the same
 patients in every round, for every model, and in the runs of all seeds: they are the same patients.
 """
 
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation.results.bootstrap import mean_known, redrawn, widened
+from evaluation.results.bootstrap import mean_known, redrawn
 from evaluation.results.run_folders import open_run
 from evaluation.results.views import Results
+from evaluation.truth.reliability import drawn_counts, drawn_means
 from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray, coalition_of
 from evaluation.values.same_images import fingerprints
 from fedmerit.errors import BadInput
@@ -139,22 +140,13 @@ class ObservedRun:
 
     def _game(self, number: int, rows: pd.DataFrame, counts: FloatArray) -> RoundGame:
         dice = rows[rows["quantity"] == "dice"]
-        cases = dice.groupby(["coalition", "site", "case"])["value"].mean().unstack(["site", "case"])
-        utilities = np.full((len(cases), len(self.sites), self.count), np.nan)
-        for place, site in enumerate(self.sites):
-            if site in cases.columns.get_level_values("site"):
-                utilities[:, place] = self._drawn(site, cases.xs(site, axis=1, level="site").to_numpy(dtype=np.float64))
+        cases = dice.groupby(["coalition", "site", "case"])["value"].mean().unstack(["site", "case"]).sort_index(axis=1)
+        utilities = np.full((len(self.sites), len(cases), self.count), np.nan)
+        tested = sorted(set(cases.columns.get_level_values("site")))
+        drawn = drawn_counts(cases, self.draws, "patients")
+        utilities[[self.sites.index(site) for site in tested]] = drawn_means(cases, drawn)
         members = [NOBODY if text == recorder.NOBODY else coalition_of(str(text)) for text in cases.index]
-        return RoundGame(number, dict(zip(members, utilities, strict=True)), counts)
-
-    def _drawn(self, site: str, cases: FloatArray) -> FloatArray:
-        """(k, D) mean Dice of k models over the site's (k, cases), as observed and drawn; NaN where none has any."""
-        number = cases.shape[1]
-        random = np.random.default_rng(random_seed("patients", site))
-        counts = redrawn(number, self.draws, random)  # (D, cases)
-        known = np.isfinite(cases)
-        amounts, sums = known @ counts.T, np.where(known, cases, 0.0) @ counts.T
-        return widened(sums / np.where(amounts > 0, amounts, np.nan), number)
+        return RoundGame(number, dict(zip(members, utilities.swapaxes(0, 1), strict=True)), counts)
 
     def round_counts(self, number: int) -> FloatArray:
         """(T, D) how often each of T rounds counts: once as observed, then as drawn with replacement."""

@@ -26,6 +26,7 @@ from fedmerit.values.observers import OBSERVERS
 
 POINTS = 100.0
 UNMEASURED = "counted, not measured: it has no interval, and how far worth differs with it is not known"
+SINGLE = "no interval, and no two sites told apart: by one validation patient a site, nothing is known of others"
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,8 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
     low, high = (empty.assign(value=frame[end].astype(float)) for end in ("low", "high"))
     told = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds, of one seed alone"
     verdict = "" if one.tells_any else "; NO TWO SITES CAN BE TOLD APART by this"
-    caption = f"{spec}: values with 95 % intervals {told}{verdict}" if one.measured else f"{spec}: {UNMEASURED}"
+    unknown = SINGLE if _is_dice(spec) else UNMEASURED
+    caption = f"{spec}: values with 95 % intervals {told}{verdict}" if one.measured else f"{spec}: {unknown}"
     return Table(f"values-{plain_name(spec)}", caption, shown.rename(columns=names),
                  low=low.rename(columns=names), high=high.rename(columns=names), decimals=2)  # fmt: skip
 

@@ -12,7 +12,7 @@ from fedmerit.records.results import read_results, read_run
 def contributions_of(run: Path, sites: Sequence[str]) -> dict[str, float]:
     """By site, in the order of ``sites``: what a standalone run reached, or the last reputation that another run gave.
 
-    Of a standalone run it is the mean validation Dice of the last round, over cases and labels, 0 to 1.
+    Of a standalone run it is the mean validation Dice of the last round, over cases of the mean over labels, 0 to 1.
 
     Args:
         run: the run folder.
@@ -35,7 +35,7 @@ def contributions_of(run: Path, sites: Sequence[str]) -> dict[str, float]:
     if method == "standalone":
         wanted = (results["quantity"] == "dice") & (results["split"] == "validation")
         what, rows = "validation Dice", results[wanted & (results["round"] == results.loc[wanted, "round"].max())]
-        found = rows.groupby("site")["value"].mean()
+        found = rows.groupby(["site", "case"])["value"].mean().groupby("site").mean()
     else:
         rows = results[(results["quantity"] == "reputation") & (results["split"] == "")]
         what, found = "reputation", rows.sort_values("round", kind="stable").groupby("site")["value"].last()

@@ -218,6 +218,30 @@ def _info(run: Path) -> dict[str, Any]:
     return info
 
 
+def relocate(run: Path, options: Mapping[str, Any]) -> None:
+    """Have a run that has not ended find its images where ``options`` say that they lie by now, in run.json.
+
+    Args:
+        run: the run folder.
+        options: as of `require_same`; ``sites`` and ``server_sites`` may be other folders with the same images.
+
+    Raises:
+        BadInput: images there are not those that the run was created with, or another process is at work on it.
+    """
+    info = _info(run)
+    places = {"sites_folder": ("sites", "site_digests"), "server_sites": ("server_sites", "server_digests")}
+    for place, (option, digests) in places.items():
+        if not (options.get(option) and info[place] and info.get(digests)) or is_finished(run, info["rounds"]):
+            continue
+        folder = Path(options[option]).resolve()
+        if str(folder) != info[place]:
+            only = info.get("only") if option == "sites" else None
+            require_as_prepared(open_sites(folder, only), info[digests], run)
+            info[place] = str(folder)
+            with held(run):
+                write_json(run / "run.json", info)
+
+
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options given with --resume are not those the run was created with."""
     info = _info(run)
@@ -307,6 +331,8 @@ def _at_work(config: RunConfiguration, sites: Sequence[str]) -> int:
 def _folders(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
     """Those of the run's sites; `BadInput` where they are not those that it was created with."""
     root = Path(info["sites_folder"])
+    if not root.is_dir():
+        raise BadInput(f"{root}: no such folder, where {run} had its sites; --resume --sites PLACE says where they are")
     folders = open_sites(root, info["only"])
     names = [folder.name for folder in folders]
     if names != info["sites"]:

@@ -153,6 +153,6 @@ class Evaluator:
 def _pooled(evaluated: Sequence[Evaluated]) -> CandidateResults:
     """All sites' images as one validation set."""
     models = range(len(evaluated[0].overlaps))
-    dice = [mean_dice(overlap for answer in evaluated for overlap in answer.overlaps[model]) for model in models]
+    dice = [mean_dice(*(answer.overlaps[model] for answer in evaluated)) for model in models]
     losses = torch.stack([answer.losses for answer in evaluated]).sum(dim=0)
     return CandidateResults(torch.tensor(dice, dtype=torch.float64), losses)

@@ -25,7 +25,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.training.data import Case, Samples, SiteFolder
 from fedmerit.training.learning import learning_rate, train
 from fedmerit.training.networks import initial_network
-from fedmerit.training.overlaps import Overlap
+from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import evaluate, image_losses
 from fedmerit.training.statistics import estimate_statistics, has_statistics
@@ -175,12 +175,11 @@ class Finisher:
 
 
 def dice_by_patient(cases: Sequence[Case], overlaps: Sequence[Overlap]) -> dict[str, float]:
-    """Mean Dice over the cases and labels of each patient; 0 where all are empty in reference and prediction."""
-    found: dict[str, list[float]] = {case.patient: [] for case in cases}
+    """Of each patient, the mean over cases of the mean over labels; 0 where all are empty in both."""
+    found: dict[str, list[Overlap]] = {case.patient: [] for case in cases}
     for overlap in overlaps:
-        if overlap.dice is not None:
-            found[cases[int(overlap.case)].patient].append(overlap.dice)
-    return {patient: fmean(values) if values else 0.0 for patient, values in found.items()}
+        found[cases[int(overlap.case)].patient].append(overlap)
+    return {patient: mean_dice(own) for patient, own in found.items()}
 
 
 def clearly_better(before: ByPatient, after: ByPatient) -> bool:

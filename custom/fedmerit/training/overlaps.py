@@ -51,8 +51,17 @@ class Overlap:
         return {**self.scores, **{name: getattr(self, name) for name in COUNTS}}
 
 
-def mean_dice(overlaps: Iterable[Overlap]) -> float:
-    """Mean over cases and labels, those that are empty in both left out; 0 where all are."""
-    values = [overlap.dice for overlap in overlaps]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else 0.0
+def mean_dice(*of_sites: Iterable[Overlap]) -> float:
+    """Mean over the cases of all sites of the mean over labels, as in every table and by MONAI's reduction "mean".
+
+    What is empty in both prediction and reference is left out; 0 where all is.
+
+    Args:
+        of_sites: of one site, or of several, whose cases are apart though they bear the same numbers.
+    """
+    cases: dict[tuple[int, str], list[float]] = {}
+    for site, overlaps in enumerate(of_sites):
+        for overlap in overlaps:
+            if overlap.dice is not None:
+                cases.setdefault((site, overlap.case), []).append(overlap.dice)
+    return sum(sum(labels) / len(labels) for labels in cases.values()) / len(cases) if cases else 0.0

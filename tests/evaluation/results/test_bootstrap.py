@@ -120,7 +120,23 @@ def test_cases_are_drawn_within_their_site():
         table, lambda d: {site: d.of("a")[..., place] for place, site in enumerate("AB")}, Resampling(500)
     )
     assert (found["A"]["low"], found["A"]["high"]) == pytest.approx((0.2, 0.2))
-    assert (found["B"]["low"], found["B"]["high"]) == pytest.approx((0.8, 0.9))
+    # 0.8 or 0.9 twice, and √2 as far from 0.85: two drawn with replacement have half the variance of two others
+    ends = 0.85 - 0.05 * math.sqrt(2), 0.85 + 0.05 * math.sqrt(2)
+    assert (found["B"]["low"], found["B"]["high"]) == pytest.approx(ends)
+
+
+def test_patients_that_all_seeds_are_tested_on_are_not_averaged_out():
+    """The same Dice in three seeds tells as much as in one."""
+    dice = np.random.default_rng(7).uniform(0.3, 0.9, 8)
+    one, three = (
+        bootstrap(cases({("a", seed, "A"): dice for seed in range(seeds)}), drawn_mean)["a"] for seeds in (1, 3)
+    )
+    assert three["high"] - three["low"] == pytest.approx(one["high"] - one["low"], rel=0.1)
+
+
+def test_an_interval_of_dice_is_within_0_and_1():
+    found = bootstrap(cases({("a", 0, "A"): [1.0, 1.0, 0.7]}), drawn_mean)["a"]
+    assert found["high"] == 1
 
 
 def test_a_seed_repeats_and_another_differs():

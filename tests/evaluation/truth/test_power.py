@@ -85,6 +85,13 @@ def test_a_pilot_of_leave_one_out_alone_will_do(tmp_path):
     assert (found.patients, found.patients_together) == (4, found.patient / 4)
 
 
+def test_many_patients_at_one_site_of_a_pilot_do_not_stand_for_all(tmp_path):
+    """What two patients at four sites and twenty at one tell of a mean over sites, 2.44 a site do."""
+    uneven = trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=2, patients=(2, 2, 2, 2, 20))
+    uneven.rows.to_csv(tmp_path / "results.csv", index=False)
+    assert pilot_variances(tmp_path).patients == pytest.approx(5 / (4 / 2 + 1 / 20))
+
+
 def test_what_is_stated_takes_the_place_of_what_was_found():
     assert Variances(1.0, 2.0).with_stated(patient=5.0) == Variances(1.0, 5.0)
 

@@ -64,6 +64,21 @@ def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_pat
     assert np.isnan(games[0].utilities[NOBODY][1]).all()  # Birch tested nothing
 
 
+def test_of_single_patients_as_much_is_known_as_those_of_other_sites_tell(tmp_path):
+    """Birch's one patient is as far off as one of Alder's two: √2 times 0.1. Where Alder has one, too, nobody knows."""
+    said = {("Alder", "Alder", case, "x"): value for case, value in {"a": 0.1, "b": 0.3}.items()}
+    said |= {("Alder", "Birch", "a", "x"): 0.5}
+    (game,) = run_of(tmp_path / "run", rows_of(0, said)).games("in_run")
+    found = game.utilities[frozenset({"Alder"})][1]
+    far = 0.1 * 2**0.5
+    assert found[0] == 0.5
+    assert sorted(set(found[1:].round(6).tolist())) == pytest.approx([0.5 - far, 0.5 + far], abs=1e-6)
+    del said["Alder", "Alder", "b", "x"]
+    (game,) = run_of(tmp_path / "single", rows_of(0, said)).games("in_run")
+    assert game.utilities[frozenset({"Alder"})][:, 0].tolist() == [0.1, 0.5]
+    assert np.isnan(game.utilities[frozenset({"Alder"})][:, 1:]).all()
+
+
 def test_rounds_are_drawn_as_often_as_there_are_and_by_the_seed_alone(tmp_path):
     run, same = (run_of(tmp_path / name, []) for name in ("run", "same"))
     counts = run.round_counts(5)

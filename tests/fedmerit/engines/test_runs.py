@@ -108,6 +108,19 @@ def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path, monkey
     assert {folder.path.parent for folder in trained} == {tmp_path / "elsewhere"}
 
 
+def test_a_run_finds_sites_that_were_moved_where_it_is_told(begun, own_sites, tmp_path):
+    elsewhere = {"sites": Path(shutil.move(own_sites, tmp_path / "elsewhere"))}
+    with pytest.raises(BadInput, match=r"own_sites: no such folder, .* --resume --sites PLACE says where they are"):
+        runs.execute(begun, lambda record: None)
+    runs.relocate(begun, elsewhere)
+    runs.require_same(begun, elsewhere)
+    runs.execute(begun, lambda record: None)
+    prepare_anew(Path(shutil.copytree(elsewhere["sites"], tmp_path / "again")) / "site2")
+    with pytest.raises(BadInput, match=r"again: site2 is not what .*run was started with"):
+        runs.relocate(begun, {"sites": tmp_path / "again"})
+    assert read_json(begun / "run.json")["sites_folder"] == str(elsewhere["sites"])
+
+
 def test_a_run_of_an_earlier_version_knows_the_size_of_images_alone(begun, own_sites):
     info = read_json(begun / "run.json")
     write_json(begun / "run.json", {name: value for name, value in info.items() if "digests" not in name})

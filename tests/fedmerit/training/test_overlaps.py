@@ -1,5 +1,10 @@
 """Dice and the other quantities of counts and surfaces, worked by hand."""
 
+import math
+
+import torch
+from monai.metrics.utils import do_metric_reduction
+
 from fedmerit.training.overlaps import Overlap, Surface, mean_dice
 
 
@@ -15,10 +20,17 @@ def test_dice_where_prediction_or_reference_is_empty():
     assert mean_dice([]) == mean_dice([Overlap("000", "cup", 0, 0, 0)]) == 0
 
 
-def test_every_case_and_label_counts_alike_in_the_mean():
-    """Dice of 1, 0.5 and 0, of 1000 voxels, of 4 and of 3: the mean is a half."""
-    overlaps = [Overlap("0", "disc", 1000, 0, 0), Overlap("0", "cup", 1, 1, 1), Overlap("1", "disc", 0, 3, 0)]
-    assert mean_dice(overlaps) == 0.5
+def test_every_case_counts_alike_however_many_labels_it_has():
+    """Dice of 1 and 0.5, mean 0.75, of the first case, and of 0 of the second's one label: the mean is 3/8."""
+    first = [Overlap("0", "disc", 1000, 0, 0), Overlap("0", "cup", 1, 1, 1)]
+    second = [Overlap("1", "disc", 0, 3, 0), Overlap("1", "cup", 0, 0, 0)]
+    assert mean_dice([*first, *second]) == 0.375
+    assert do_metric_reduction(torch.tensor([[1.0, 0.5], [0.0, math.nan]]), "mean")[0] == 0.375
+
+
+def test_cases_of_two_sites_are_apart_though_they_bear_one_number():
+    one = [Overlap("0", "disc", 5, 0, 0)]
+    assert mean_dice(one, [Overlap("0", "disc", 0, 3, 0), Overlap("1", "disc", 0, 1, 0)]) == 1 / 3
 
 
 def test_quantities_have_their_names_in_the_table_of_results():
