@@ -83,7 +83,7 @@ def run_poc(
                 opened = stack.enter_context(session.session(admin, PATIENCE))
                 session.wait_for_sites(opened, [folder.name for folder in folders], PATIENCE)
                 job = session.submit(opened, job_folder)
-                while not is_finished(run, config.rounds) and not session.has_ended(session.job(opened, job)):
+                while not session.has_ended(session.job(opened, job)):  # once it is closed, sites are told how
                     for _ in range(LOOKS):
                         follow()
                         time.sleep(POLL)
