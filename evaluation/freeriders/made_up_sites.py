@@ -111,7 +111,7 @@ def play(
                 part = OwnPart(before[i], trained[i], float(weights[i]), partial(dice, player.site))
             spread = torch.linspace(0.5, 1.5, 20, dtype=torch.float64)
             losses = ((1 - dice(player.site, held[i])) * spread).clamp(0, 1)
-            said = method.report(SiteView(held[i], partial(torch.clone, losses), part))
+            said = method.report(SiteView(held[i], partial(torch.clone, losses), part)) if method.asks else {}
             for name, value in player.claim(dict(said)).items():
                 values[name][i] = value
             random = torch.Generator().manual_seed(random_seed(seed, number, i, "player"))

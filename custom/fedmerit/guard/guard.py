@@ -223,18 +223,19 @@ class Guard:
             alone=present & history.alone,
             made=torch.zeros_like(made),
         )
+        empty = signs.too_short(lengths, present, signs.NOTHING)
         seen = torch.stack(
             [
                 signs.too_short(lengths, present),
                 signs.stale(to_step, to_own, history.lasting.masked_fill(made, torch.nan), present),
-                signs.elsewhere(history.direction, present, history.verdicts.against),
+                signs.elsewhere(history.direction, present, history.verdicts.against) | empty,
                 present & history.claimed,
                 responses.opposed(history.response, present, size, history.verdicts.against),
                 profiles.unlike(history.likeness, present, d, history.verdicts.against),
             ]
         )
         known = torch.ones_like(seen)
-        known[KINDS.index("direction")] = signs.compared(history.direction, present)
+        known[KINDS.index("direction")] = signs.compared(history.direction, present) | empty
         known[KINDS.index("response")] = responses.compared(history.response, present, size)
         known[KINDS.index("profile")] = profiles.compared(history.likeness, present, d)
         found = history.verdicts.after(seen, known, present, self.settings.on_verdict == "exclude")

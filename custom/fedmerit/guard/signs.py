@@ -11,6 +11,7 @@ from torch import Tensor
 from fedmerit.guard.rule import Rule, median_of_others
 
 SHORT = 0.05  # of the others' median norm
+NOTHING = 0.001  # likewise: below it there is no direction
 STALE = 0.5  # least cosine to the step before, and
 TWICE = 0.5  # at most this part of the others' distance from it
 REPLAYED = 0.99  # cosine to the site's own last update
@@ -37,7 +38,8 @@ DIRECTION = Rule(
     "sign: direction",
     f"Without the step that the model last took, the cosine to the others is under {PART:g} times the median of the "
     f"others, mean over rounds; {2 * PART:g} times, while a verdict stands. Where nothing is left without that step, "
-    "what was before does not count. Where the others have nothing in common any more, the sign stays as it was.",
+    "what was before does not count. Where the others have nothing in common any more, the sign stays as it was, but "
+    f"for an update shorter than {NOTHING:g} times their median, which has no direction at all.",
     "noise, delta weights, zero updates, reversed signs",
     "an honest site of other images shows this sign, and no other: it is never judged by it",
 )
@@ -51,9 +53,9 @@ CLAIM = Rule(
 KINDS = ("length", "staleness", "direction", "claim", "response", "profile")
 
 
-def too_short(lengths: Tensor, present: Tensor) -> Tensor:
-    """(n,) bool; ``lengths`` (n,) norms of the updates."""
-    return present & (lengths < SHORT * median_of_others(lengths, present))
+def too_short(lengths: Tensor, present: Tensor, part: float = SHORT) -> Tensor:
+    """(n,) bool; ``lengths`` (n,) norms of the updates, which should be ``part`` of the others' median."""
+    return present & (lengths < part * median_of_others(lengths, present))
 
 
 def stale(to_step: Tensor, to_own: Tensor, lasting: Tensor, present: Tensor) -> Tensor:

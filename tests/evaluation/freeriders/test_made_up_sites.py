@@ -120,3 +120,11 @@ def test_the_guard_withholds_the_reward_of_who_sends_zeros():
     assert found.weights[-1].tolist() == pytest.approx([0.2] * 5 + [0])
     assert seen[-1].alone.tolist() == [False] * 5 + [True]
     assert not seen[-1].received[-1].equal(seen[-1].received[0])  # it goes on from its own
+
+
+def test_under_the_guard_sites_are_asked_for_no_claims():
+    """FedAVE's losses, which only a site itself can know."""
+    method = build_method("fedave", {})
+    assert method.asks
+    found = play(method.without_claims, HONEST, 0, 2, None, lambda seen: None)
+    assert all(row.isfinite().all() for row in found.weights)

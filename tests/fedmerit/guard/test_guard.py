@@ -76,6 +76,19 @@ def test_an_update_that_is_the_last_step_has_no_direction_of_its_own_at_once(pla
     assert found == [[False] * 6] * 3 + [[False] * 5 + [True]] * 2
 
 
+@pytest.mark.parametrize(("part", "named"), [(0, True), (1e-4, True), (0.01, False)])
+def test_who_sends_nothing_is_named_where_the_others_have_nothing_in_common(play, part, named):
+    """As late in training, when no direction can be compared: what is a hundredth as long as the others has one."""
+
+    def late(round, updates):
+        updates = torch.randn(updates.shape, generator=torch.Generator().manual_seed(round)) / 1000
+        updates[5] *= part
+        return updates
+
+    _, history = play(late, 5)[-1]
+    assert history.verdicts.against.tolist() == [False] * 5 + [named]
+
+
 def test_a_claim_is_held_against_the_aggregation_before_where_the_update_was_in_it_as_sent():
     pairs = torch.tensor([0, 0, 2, 3, 4, 5])  # the first two are of one organisation
     guard, history = Guard(Guarding("on"), replace(Enrolled.nothing(6), organisations=pairs)), History.empty(6)
