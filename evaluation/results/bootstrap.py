@@ -1,8 +1,9 @@
 """Intervals by resampling seeds, and cases within each site: how far statistics of Dice would have come out otherwise.
 
 A draw takes as many seeds as there are, with replacement, and as many test cases of each site as it has, with
-replacement (a stratified bootstrap), and `widened`. All seeds and methods get the same cases of it: seeds are tested on
-the same patients, which they cannot average out, and differences of methods are paired.
+replacement (a stratified bootstrap), and `widened`. All methods get the same cases of it: their differences are paired.
+So do all seeds that have the same cases: patients that all are tested on cannot be averaged out. Where seeds move the
+split, equal numbers are taken for equal patients, and intervals come out wider than need be.
 
 What it cannot do: a site with one test case has nothing to resample, so that intervals are too short, as they are of
 two or three seeds; and resampling adds noise of its own, so that spreads come out larger and correlations nearer to 0
@@ -157,11 +158,14 @@ def _resampled(table: pd.DataFrame, resampling: Resampling) -> SiteDice:
     random = np.random.default_rng(resampling.seed)
     seeds, methods, sites = _shape(table)
     chosen = random.integers(len(seeds), size=(resampling.draws, len(seeds)))
-    counts = _counts(table.columns.get_level_values("tested"), resampling.draws, random)
+    counted: dict[tuple[object, ...], FloatArray] = {}  # by the cases that there are
     dice = np.empty((*chosen.shape, len(methods), len(sites)))
     for place, number in enumerate(seeds):
-        values = table.xs(number, level="seed").to_numpy(dtype=np.float64)
-        known = np.isfinite(values)
+        of_seed = pd.DataFrame(table.xs(number, level="seed")).dropna(axis="columns", how="all")
+        there, values = tuple(of_seed.columns), of_seed.to_numpy(dtype=np.float64)
+        if there not in counted:
+            counted[there] = _counts(of_seed.columns.get_level_values("tested"), resampling.draws, random)
+        counts, known = counted[there], np.isfinite(values)
         drawn = counts @ known.T.astype(np.float64)  # below 0 where no case that is known was drawn
         sums = counts @ np.where(known, values, 0.0).T
         means = (sums / np.where(drawn > 0, drawn, np.nan)).reshape(-1, len(methods), len(sites))

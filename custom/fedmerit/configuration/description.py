@@ -20,20 +20,27 @@ def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: 
     """What every run.json says, whoever writes it: `fedmerit run`, or the server of a deployment."""
     return {
         "run": name,
-        "method": config.method,
-        "parameters": dict(config.parameters),
-        "seed": config.seed,
+        **planned(config),
         "sites": list(sites),
-        "task": config.task,
-        "labels": list(config.network.labels),
-        "rounds": config.rounds,
         "engine": engine,
-        "training": vars(config.training),
-        "plan": config.to_dict(),
         "fedmerit_version": _version("fedmerit"),
         "packages": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def planned(config: RunConfiguration) -> dict[str, Any]:
+    """Of run.json what follows from the configuration alone."""
+    return {
+        "method": config.method,
+        "parameters": dict(config.parameters),
+        "seed": config.seed,
+        "task": config.task,
+        "labels": list(config.network.labels),
+        "rounds": config.rounds,
+        "training": vars(config.training),
+        "plan": config.to_dict(),
     }
 
 

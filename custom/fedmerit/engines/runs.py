@@ -11,7 +11,7 @@ from fedmerit.attacks.catalogue import require_possible
 from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.capabilities.pooling import PoolsImages
-from fedmerit.configuration.description import describe, plan_of
+from fedmerit.configuration.description import describe, plan_of, planned
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
 from fedmerit.configuration.observation import require_observers
@@ -20,7 +20,7 @@ from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.local import OnExchange, run_local
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import is_finished
+from fedmerit.federation.checkpoint import complete_rounds, is_finished
 from fedmerit.federation.requirements import (
     require_consistent,
     require_patience,
@@ -305,6 +305,10 @@ def execute(
     device = info["device"] or spread(names, torch.cuda.device_count())
     attacks, of_server = info.get("behaviours"), info["server_sites"]
     with held(run) as lock:
+        if not complete_rounds(
+            run
+        ):  # by an earlier version, which knew fewer settings: nothing was done by its plan yet
+            write_json(run / "run.json", read_run(run) | planned(config))
         keys = _contexts(run, config) if HE in info["privacy"] else None
         if info["engine"] == "local":
             devices = {name: device_of(name, device) for name in (*names, SERVER)}

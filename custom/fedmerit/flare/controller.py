@@ -28,6 +28,7 @@ from fedmerit.records.signing import Signer
 from fedmerit.training.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
+LAST_WORDS = 120.0  # seconds to wait, where there is no limit, for sites that are told how a run was closed: it is over
 ASK_AGAIN = 5.0  # seconds after which sites that NVFlare gave up are asked again
 SERVER_LOCK = ".server.lock"
 KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the startup kit of a provisioned server
@@ -118,6 +119,7 @@ class MeritController(ModelController):
         """One message to every site that is asked, and its answer to the exchange, until that may end."""
         self.aggregator.hold(exchange)
         models, started = self.aggregator.models(), time.monotonic()
+        patience = self.round_timeout or (LAST_WORDS if self.aggregator.federation.finished else 0)
         while True:
             for site in self.sample_clients():
                 if site in models and not exchange.heard(site):
@@ -125,7 +127,7 @@ class MeritController(ModelController):
                     self.send_model(exchange.work, models[site], targets=[site], callback=accept)
             while self.get_num_standing_tasks():
                 self._require_running()
-                late = self.round_timeout and time.monotonic() - started > self.round_timeout
+                late = patience and time.monotonic() - started > patience
                 if late and exchange.enough():
                     self.cancel_all_tasks()
                 time.sleep(self.task_check_period)

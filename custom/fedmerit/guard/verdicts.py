@@ -67,11 +67,11 @@ class Verdicts:
         """After a round in which signs were ``seen`` (kinds, n) bool of the ``present`` (n,) sites.
 
         Where a kind is not ``known`` (kinds, n) bool, it counts as it stood, and for no round more: that evidence
-        cannot be looked for speaks for no site.
+        cannot be looked for speaks for no site, and founds no verdict.
         """
         later = torch.cat([self.seen[..., 1:], seen[..., None]], dim=2)
         found = replace(self, seen=torch.where((present & known)[..., None], later, self.seen))
         quiet = torch.where(found.now.sum(dim=0) < KINDS_NEEDED, self.quiet + 1, 0).where(present, self.quiet)
         stays = self.against if for_good else self.against & (quiet < ROUNDS)
-        against = stays | (present & (found.standing.sum(dim=0) >= KINDS_NEEDED))
+        against = stays | (present & ((found.standing & known).sum(dim=0) >= KINDS_NEEDED))
         return replace(found, quiet=quiet, against=against)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
-from fedmerit.records.ledger import hash_of
+from fedmerit.records.ledger import hash_of, signed_text
 from fedmerit.records.signing import Signer
 
 CLOSING = "closing.json"
 FILES = ("results.csv", "run.json")
+TOLD = ("values.csv", "cross_site_val/cross_val_results.json")  # likewise; closing records of before list neither
 MODELS = "models"
 
 
@@ -24,7 +25,7 @@ class Closing:
     ledger: str  # hash of the last record
     files: Mapping[str, str]  # SHA-256 by path in the run folder
     site_logs: Mapping[str, str]  # by site, the hash of its log's last record, as the site said it
-    signature: str | None = None  # of `digest`
+    signature: str | None = None  # of `sealed_text`; of earlier versions, of `digest`
 
     @property
     def digest(self) -> str:
@@ -41,14 +42,19 @@ def close(run: Path, head: str, site_logs: Mapping[str, str], signer: Signer | N
     """Write the closing record of a run folder; ``head`` is the hash of its ledger's last record."""
     files = {path.relative_to(run).as_posix(): sha256(path) for path in covered(run)}
     closing = Closing(head, files, dict(sorted(site_logs.items())))
-    closing = replace(closing, signature=signer.sign(closing.digest) if signer else None)
+    closing = replace(closing, signature=signer.sign(sealed_text(head, closing.digest)) if signer else None)
     write_json(run / CLOSING, asdict(closing))
     return closing
 
 
+def sealed_text(head: str, digest: str) -> str:
+    """What the server signs of a closing record: with its ledger's head, so that no site can show it of another run."""
+    return signed_text(head, "closed", digest)
+
+
 def covered(run: Path) -> Iterable[Path]:
     """The files of a run folder that its closing record covers, in order."""
-    here = [run / name for name in FILES if (run / name).exists()]
+    here = [run / name for name in (*FILES, *TOLD) if (run / name).exists()]
     models = (path for path in (run / MODELS).rglob("*") if path.is_file() and not path.name.endswith(".tmp"))
     return [*here, *sorted(models)]
 

@@ -8,9 +8,9 @@ from cryptography.x509 import Certificate
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import CLOSED
 from fedmerit.files import sha256
-from fedmerit.records.closing import CLOSING, Closing, covered, read_closing
+from fedmerit.records.closing import CLOSING, TOLD, Closing, covered, read_closing, sealed_text
 from fedmerit.records.signing import signed_by
-from fedmerit.verification.site_chains import Log
+from fedmerit.verification.site_chains import Log, Record
 
 
 def require_left_behind(run: Path, head: str, server: Certificate | None) -> Closing | None:
@@ -27,7 +27,8 @@ def require_left_behind(run: Path, head: str, server: Certificate | None) -> Clo
     closing, path = read_closing(run), run / CLOSING
     if closing is None:
         return None
-    if server and not signed_by(server, closing.digest, closing.signature):
+    texts = sealed_text(closing.ledger, closing.digest), closing.digest
+    if server and not any(signed_by(server, text, closing.signature) for text in texts):
         how = "it is not signed" if closing.signature is None else "its signature is not the server's"
         raise BadInput(f"{path}: {how}; it was written or changed by somebody else")
     if closing.signature and not server:
@@ -39,8 +40,9 @@ def require_left_behind(run: Path, head: str, server: Certificate | None) -> Clo
             raise BadInput(f"{run / name}: is missing; {path} lists it")
         if sha256(run / name) != said:
             raise BadInput(f"{run / name}: was changed after the run; {path} has another SHA-256")
+    of_before = () if any(name in closing.files for name in TOLD) else TOLD
     for file in covered(run):
-        if file.relative_to(run).as_posix() not in closing.files:
+        if file.relative_to(run).as_posix() not in (*closing.files, *of_before):
             raise BadInput(f"{file}: was put there after the run; {path} does not list it")
     return closing
 
@@ -49,18 +51,27 @@ def require_countersigned(run: Path, closing: Closing | None, logs: Sequence[Log
     """`BadInput` where a site was told of another closing record than that of the run folder, None: it has none."""
     for log in logs:
         for line, entry in enumerate(log.entries, start=1):
-            if entry["work"] == CLOSED and (closing is None or entry["closing"] != closing.digest):
-                signed = server and signed_by(server, entry["closing"], entry.get("sealed"))
-                what = "was closed anew since" if closing else "is missing"
+            if entry["work"] != CLOSED or (closing and entry["closing"] == closing.digest):
+                continue
+            if server and not _is_sealed(entry, server):
                 raise BadInput(
-                    f"{run / CLOSING}: {what}; by {log.path}, line {line}, {log.site} was told another when the run "
-                    f"ended{', and the server signed that' if signed else ''}"
+                    f"{log.path}, line {line}: says that the run was closed otherwise than {run / CLOSING}, and has no "
+                    "signature of the server's for that: the log was changed, or the server told it without signing"
                 )
+            what = "was closed anew since" if closing else "is missing"
+            raise BadInput(
+                f"{run / CLOSING}: {what}; by {log.path}, line {line}, {log.site} was told another when the run "
+                f"ended{', and the server signed that' if server else ''}"
+            )
 
 
-def countersigned(log: Log) -> bool:
-    """Whether a site was told how the run was closed."""
-    return any(entry["work"] == CLOSED for entry in log.entries)
+def countersigned(log: Log, server: Certificate | None) -> bool:
+    """Whether a site was told how the run was closed, with the server's signature where it has a key."""
+    return any(entry["work"] == CLOSED and (server is None or _is_sealed(entry, server)) for entry in log.entries)
+
+
+def _is_sealed(entry: Record, server: Certificate) -> bool:
+    return signed_by(server, sealed_text(str(entry.get("ledger")), entry["closing"]), entry.get("sealed"))
 
 
 def require_last_words(closing: Closing, logs: Sequence[Log]) -> None:

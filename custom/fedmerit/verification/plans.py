@@ -29,30 +29,49 @@ def compare_plan(run: Path, records: Sequence[Record], logs: Sequence[Log]) -> I
         BadInput: run.json holds another plan than that which server or site had, or what it or a model.json says beside
             is not in its plan.
     """
+    said = records[0].get("plan")
     if not (run / "run.json").exists():
+        if said is not None:
+            raise BadInput(f"{run / 'run.json'}: file not found; {run / 'ledger.jsonl'}, line 1, names its plan")
         return
     info = read_run(run)
-    plan, said = info.get("plan"), records[0].get("plan")
-    if plan is None or said is None:
+    plan = info.get("plan")
+    if plan is not None:
+        digest = hash_of(plan)
+        for log in logs:
+            yield from _of_log(info.file, digest, log)
+    if said is None:
         yield f"that {info.file} says what was run: an earlier version of FedMerit made it"
         return
-    if hash_of(plan) != said:
+    if plan is None or hash_of(plan) != said:
         raise BadInput(f"{info.file}: its plan is not that which {run / 'ledger.jsonl'}, line 1, names; {CHANGED}")
-    silent = []
-    for log in logs:
-        trained = [(line, entry) for line, entry in enumerate(log.entries, start=1) if entry["work"] == TRAIN]
-        named = [(line, entry["plan"]) for line, entry in trained if "plan" in entry]
-        if named and named[0][1] != said:
-            raise BadInput(f"{log.path}, line {named[0][0]}: {log.site} trained by another plan than {info.file} holds")
-        silent += [log.site] if trained and not named else []
-    if silent:
+    if silent := [log.site for log in logs if not _named(log)]:
         yield f"that {', '.join(silent)} trained by the plan in {info.file}: their logs name none"
-    _require_same(info, {name: plan.get(name) for name in REPEATED}, info.file)
-    network = dict(plan.get("network", {}))
-    _require_same(info, {"labels": network.get("labels")}, info.file)
-    told = {name: plan[name] for name in ("preprocessing",) if name in plan}
+    network = plan.get("network")
+    if not isinstance(network, dict):
+        raise BadInput(f"{info.file}: its plan has no network; {CHANGED}")
+    _require_same(info, {name: plan.get(name) for name in REPEATED} | {"labels": network.get("labels")}, info.file)
+    told = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
     for file in sorted((run / MODELS).rglob("model.json")):
-        _require_same(read_json(file), network | told, file)
+        found = read_json(file)
+        if not isinstance(found, dict) or set(found) - set(told):
+            raise BadInput(f"{file}: holds something else than the run's plan; {CHANGED}")
+        _require_same(found, told, file)
+
+
+def _of_log(file: Path, plan: str, log: Log) -> Iterator[str]:
+    """Likewise of the ``plan`` in ``file``, its digest, and a site's log, which names that by which it trained."""
+    named = _named(log)
+    if named and named[0][1] != plan:
+        raise BadInput(f"{log.path}, line {named[0][0]}: {log.site} trained by another plan than {file} holds")
+    if other := next((line for line, digest in named if digest != plan), None):  # of another version, or another plan
+        yield f"that {log.site} trained by the plan in {file} to the end: {log.path}, line {other}, names another"
+
+
+def _named(log: Log) -> list[tuple[int, str]]:
+    """By line of a log, the digests of the plans that its site trained by."""
+    entries = enumerate(log.entries, start=1)
+    return [(line, entry["plan"]) for line, entry in entries if entry["work"] == TRAIN and "plan" in entry]
 
 
 def _require_same(found: Mapping[str, Any], said: Mapping[str, Any], file: Path) -> None:

@@ -129,7 +129,7 @@ def _not_shown(
         yield f"that the server said what the logs of {', '.join(without)} have of it: its signature is not there"
     if closing and (unheard := [log.site for log in logs if log.site not in closing.site_logs]):
         yield f"that the logs of {', '.join(unheard)} are whole: {CLOSING} does not say how they ended"
-    if closing and (untold := [log.site for log in logs if not countersigned(log)]):
+    if closing and (untold := [log.site for log in logs if not countersigned(log, certificate)]):
         yield f"that the run was not closed anew: the logs of {', '.join(untold)} do not say how it was when it ended"
     if closing and any("rows" not in record for record in records):
         yield (

@@ -76,3 +76,13 @@ def test_an_absent_site_stands_as_it_stood():
     for before in (rounds_of(Verdicts.none(2, 1), 2, [True, True]), found, rounds_of(found, 2, [True, False])):
         after = rounds_of(before, 9, [False, False], present=False)
         assert all(torch.equal(value, getattr(after, name)) for name, value in vars(before).items())
+
+
+def test_a_kind_that_cannot_be_looked_for_founds_no_verdict():
+    """An outlier whose direction stays as it was late in training, and who is stale by chance in three rounds of nine."""
+    verdicts, known = rounds_of(Verdicts.none(2, 1), 5, [True, False]), torch.tensor([[False], [True]])
+    for _ in range(3):
+        verdicts = verdicts.after(torch.tensor([[True], [True]]), known, torch.ones(1).bool(), False)
+    assert verdicts.standing.all()
+    assert not verdicts.against
+    assert rounds_of(verdicts, 1, [True, True]).against

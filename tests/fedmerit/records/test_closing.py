@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.closing import CLOSING, close, covered, read_closing
+from fedmerit.records.closing import CLOSING, close, covered, read_closing, sealed_text
 from fedmerit.records.signing import Signer, signed_by
 
 CONTENTS = {"results.csv": b"a,b\n", "run.json": b"{}", "models/best/A.pt": b"1", "models/global.pt": b"2"}
@@ -43,7 +43,7 @@ def test_signature_is_of_all_the_rest(run, keys):
     close(run, "head", {}, signer)
     signed = read_closing(run)
     assert signed
-    assert signed_by(signer.certificate, signed.digest, signed.signature)
+    assert signed_by(signer.certificate, sealed_text("head", signed.digest), signed.signature)
     close(run, "head", {})
     plain = read_closing(run)
     assert plain

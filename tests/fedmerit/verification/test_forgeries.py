@@ -4,7 +4,7 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
 from fedmerit.records.certificates import Trust
-from fedmerit.records.closing import CLOSING, close, read_closing
+from fedmerit.records.closing import CLOSING, close, read_closing, sealed_text
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.overlaps import COUNTS
@@ -498,6 +498,51 @@ def test_run_closed_anew_is_found_by_what_any_site_was_told_when_it_ended(run, k
     shutil.rmtree(run / "models")
     with pytest.raises(BadInput, match=r"closing\.json: is missing; by .*site3 was told another"):
         verify_run(run, [log_of(run, "site3")], keys.trust)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"closing": "ab" * 32, "sealed": None}, "line 7: says that the run was closed otherwise than .*closing.json"),
+        (
+            {"closing": "ab" * 32, "sealed": "another run's"},
+            "line 7: says that .* and has no signature of the server's",
+        ),
+        ({"sealed": None}, None),
+        ({"sealed": "00"}, None),
+    ],
+)
+def test_site_that_makes_up_how_the_run_was_closed_convicts_nobody(run, keys, told, words):
+    """What the server signed as another run ended is of that run's ledger; the digest alone is nobody's word."""
+    if told.get("sealed") == "another run's":
+        told = told | {"sealed": keys.signer(SERVER).sign(sealed_text("ef" * 32, told["closing"]))}
+
+    def change(lines: list[dict]) -> None:
+        lines[-1].update(told)
+        if lines[-1]["sealed"] is None:
+            del lines[-1]["sealed"]
+
+    rewritten(log_of(run, "site2"), change, keys.signer("site2"))
+    if words:
+        with pytest.raises(BadInput, match=words):
+            verify_run(run, logs(run), keys.trust)
+    else:
+        told_of = "that the run was not closed anew: the logs of site2 do not say how it was when it ended"
+        assert verify_run(run, logs(run), keys.trust).not_shown == (told_of,)
+
+
+def test_values_and_the_matrix_of_tests_are_of_the_closing_record_too(run, keys):
+    file = run / "cross_site_val/cross_val_results.json"
+    file.write_text("{}")
+    with pytest.raises(BadInput, match=r"cross_val_results\.json: was changed after the run"):
+        verify_run(run, trust=keys.trust)
+    (run / "values.csv").touch()
+    closing = read_closing(run)
+    of_before = {name: digest for name, digest in closing.files.items() if not name.startswith("cross_site_val")}
+    forgotten = replace(closing, files=of_before, signature=None)
+    signature = keys.signer(SERVER).sign(sealed_text(forgotten.ledger, forgotten.digest))
+    write_json(run / CLOSING, vars(forgotten) | {"signature": signature})
+    verify_run(run, trust=keys.trust)  # as earlier versions closed a run
 
 
 def test_results_that_are_gone_are_missed(run, keys):

@@ -60,6 +60,47 @@ def test_server_that_writes_its_ledger_to_fit_contradicts_the_sites(run):
         verify_run(run, [log_of(run)])
 
 
+def test_a_run_json_without_a_plan_is_missed_where_the_ledger_names_one(run):
+    (run / "run.json").rename(run / "kept")
+    closed_anew(run)
+    with pytest.raises(BadInput, match=r"run\.json: file not found; .*ledger\.jsonl, line 1, names its plan"):
+        verify_run(run)
+    content = json.loads((run / "kept").read_text())
+    del content["plan"]
+    (run / "run.json").write_text(json.dumps(content))
+    closed_anew(run)
+    with pytest.raises(BadInput, match=r"run\.json: its plan is not that which"):
+        verify_run(run)
+
+
+def test_sites_name_the_plan_where_the_ledger_does_not(run):
+    rewritten(run / "ledger.jsonl", lambda lines: lines[0].pop("plan"))
+    heads = [GENESIS, *(record["hash"] for record in lines_of(run / "ledger.jsonl"))]
+    rewritten(log_of(run), lambda lines: [one.update(ledger=heads[one["round"]]) for one in lines])
+    edited(run / "run.json", "plan", "seed", value=7)
+    closed_anew(run)
+    verify_run(run)
+    with pytest.raises(BadInput, match="line 1: site2 trained by another plan"):
+        verify_run(run, [log_of(run)])
+
+
+def test_a_plan_that_changes_on_the_way_is_told(run):
+    rewritten(log_of(run), lambda lines: lines[1].update(plan="ab" * 32))
+    closed_anew(run)
+    told = " ".join(verify_run(run, [log_of(run)]).not_shown)
+    assert f"to the end: {log_of(run)}, line 2, names another" in told
+
+
+@pytest.mark.parametrize("content", ["[]", '{"preprocessing": {}}'])
+def test_a_model_json_of_something_else_is_found(run, content):
+    file = run / "models/model.json"
+    given = json.loads(content)
+    file.write_text(content if isinstance(given, list) else json.dumps(json.loads(file.read_text()) | {"more": 1}))
+    closed_anew(run)
+    with pytest.raises(BadInput, match=r"model\.json: holds something else than the run's plan"):
+        verify_run(run)
+
+
 def test_what_says_nothing_of_a_plan_is_named(run):
     rewritten(log_of(run), lambda lines: [one.pop("plan", None) for one in lines])
     closed_anew(run)

@@ -14,10 +14,12 @@ from pretending import tiny_plan
 from signed_runs import closed_anew, lines_of, log_of, measured, rewritten, run_signed, untold
 from stepping import Stepped as Federation
 
+from fedmerit.configuration.description import describe
 from fedmerit.errors import BadInput
 from fedmerit.federation.memory import Memory
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import digest_of_peer
+from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.certificates import Trust
 from fedmerit.records.closing import CLOSING, read_closing
@@ -45,6 +47,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def signed(keys, sites, tmp_path_factory) -> Path:
     """A whole CGSV run of three rounds, its ledger signed; each site's log lies in its own folder. Never change it."""
     run = tmp_path_factory.mktemp("signed") / "run"
+    write_json(run / "run.json", describe("run", tiny_plan("cgsv", rounds=ROUNDS), NAMES, "local"))
     return run_signed(run, sites, "cgsv", Signer(keys / "server.key", keys / "server.crt"))
 
 

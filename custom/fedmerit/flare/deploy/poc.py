@@ -88,7 +88,8 @@ def run_poc(
                         follow()
                         time.sleep(POLL)
         except BadInput as error:  # of the session: these kits are not the user's
-            raise RunFailed(f"{error}\n{_what_happened(workspace)}") from error
+            if not is_finished(run, config.rounds):
+                raise RunFailed(f"{error}\n{_what_happened(workspace)}") from error
         if not is_finished(run, config.rounds):
             raise RunFailed(_what_happened(workspace))
     follow()
