@@ -79,7 +79,7 @@ def test_an_absent_site_stands_as_it_stood():
 
 
 def test_a_kind_that_cannot_be_looked_for_founds_no_verdict():
-    """An outlier whose direction stays as it was late in training, and who is stale by chance in three rounds of nine."""
+    """An outlier whose direction stays as it was late in training, and who is stale by chance in three rounds."""
     verdicts, known = rounds_of(Verdicts.none(2, 1), 5, [True, False]), torch.tensor([[False], [True]])
     for _ in range(3):
         verdicts = verdicts.after(torch.tensor([[True], [True]]), known, torch.ones(1).bool(), False)
