@@ -305,9 +305,7 @@ def execute(
     device = info["device"] or spread(names, torch.cuda.device_count())
     attacks, of_server = info.get("behaviours"), info["server_sites"]
     with held(run) as lock:
-        if not complete_rounds(
-            run
-        ):  # by an earlier version, which knew fewer settings: nothing was done by its plan yet
+        if not complete_rounds(run):  # an earlier version knew fewer settings, and nothing was done by its plan yet
             write_json(run / "run.json", read_run(run) | planned(config))
         keys = _contexts(run, config) if HE in info["privacy"] else None
         if info["engine"] == "local":

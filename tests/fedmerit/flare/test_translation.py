@@ -22,6 +22,8 @@ from fedmerit.flare.translation import (
 from fedmerit.training.networks import initial_network
 from fedmerit.training.overlaps import Overlap, Surface
 from fedmerit.wire.messages import (
+    ClosingTask,
+    Countersigned,
     Enrolment,
     EnrolmentTask,
     Evaluated,
@@ -176,3 +178,10 @@ def test_message_in_double_precision_gets_no_further_than_the_server(federation)
     answers["Birch"] = model_to_reply(model, initial_network(tiny_plan().network, 0))
     federation.take(answers)
     assert "float64" in federation.recorder.ledger.records[-1]["rejected"]["Birch"]
+
+
+def test_how_a_run_was_closed_and_that_it_was_noted_arrive_as_they_were_sent():
+    task = ClosingTask(3, "digest signature", "head")
+    assert model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 3)), NETWORK) == task
+    answer = Countersigned(3)
+    assert model_to_evaluated(over_the_wire(answer_to_model(answer, NETWORK)), NETWORK) == answer

@@ -235,3 +235,9 @@ def test_no_patient_is_known_outside_the_site(own_sites, tmp_path):
     assert naming == {f"sites/site2/{ERRORS}", "nvflare.log"}  # the site's own; standard error of this machine
     logs = [path for path in files if path.name.endswith("log.txt") and path.parent.name == "site2"]
     assert any("its own errors.log says why" in path.read_text() for path in logs)
+
+
+def test_that_a_closing_was_noted_leaves_as_a_yes_and_nothing_else():
+    assert cleared({}, {"countersigned": True})[1] == {"countersigned": True}
+    with pytest.raises(Withheld, match="countersigned|a yes"):
+        cleared({}, {"countersigned": "a patient's name"})

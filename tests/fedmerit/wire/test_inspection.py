@@ -17,7 +17,7 @@ from fedmerit.errors import RunFailed
 from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results
 from fedmerit.training.overlaps import Overlap, Surface
-from fedmerit.wire.inspection import fault_of_evaluated
+from fedmerit.wire.inspection import fault_of_countersigned, fault_of_evaluated
 from fedmerit.wire.messages import Countersigned, Evaluated, Evaluation, Failure, Purpose, Reply
 
 
@@ -256,3 +256,9 @@ def test_negative_variances_reject_the_reply(tmp_path, sat_out, assert_same_mode
     spoil = with_buffers(lambda name, value: value - 1e6 if name.endswith("running_var") else value)
     run = federate(tmp_path / "run", spoil, rounds=(1,))
     assert_same_model(sat_out / "models/global.pt", run / "models/global.pt")
+
+
+def test_a_countersignature_is_one_of_the_round_that_was_closed():
+    assert fault_of_countersigned(Countersigned(3), 3) is None
+    assert fault_of_countersigned(Countersigned(2), 3) == "countersignature of round 2 in round 3"
+    assert fault_of_countersigned(Failure("asleep"), 3) == "asleep"
