@@ -276,7 +276,7 @@ def test_stopped_run_goes_on_with_the_servers_own_images(
 def test_other_server_images_are_another_run(stopped, fedmerit, server_sites_data, own_server):
     run = stopped(Site, "train", 1, method="cffl", sites=server_sites_data, rounds=2, server_sites=own_server)
     result = fedmerit("run", "--resume", "--out", run, "--server-sites", server_sites_data)
-    refused(result, "server_sites", str(own_server), str(server_sites_data))
+    refused(result, str(server_sites_data), "are not what", str(run))
 
 
 def test_simulator_is_told_where_the_servers_images_are_by_the_run_alone(monkeypatch, tmp_path):
