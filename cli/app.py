@@ -142,7 +142,10 @@ RoundTimeout = Annotated[
 ]
 Contributions = Annotated[
     Path | None,
-    typer.Option(metavar="RUN", help="Finished run of the same sites that says what they contribute (fedsac)."),
+    typer.Option(
+        metavar="RUN",
+        help="Finished run of the same sites that says what they contribute (fedsac, cgsv, cffl, fedave).",
+    ),
 ]
 Values = Annotated[
     str | None,

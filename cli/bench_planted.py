@@ -17,7 +17,12 @@ def planted(
     sites: Annotated[int, typer.Option(min=3, max=16, help="Of every world, a twin included.")] = 4,
     pool: Pool = None,
     estimators: Annotated[
-        str | None, typer.Option(metavar="NAME[:PARAMETER=VALUE],...", show_default="all of ours but proxy")
+        str | None,
+        typer.Option(
+            metavar="NAME[:PARAMETER=VALUE],...",
+            help="Names as in docs/values_protocol.md.",
+            show_default="all of ours but proxy",
+        ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Of dealing and of training.")] = "0,1,2,3,4,5,6,7,8,9",
     rounds: TrainingRounds = ROUNDS,

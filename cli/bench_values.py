@@ -23,7 +23,12 @@ def values(
     ] = "sizes:sites=4,noise:sites=4,duplicate:sites=4",
     pool: Pool = None,
     estimators: Annotated[
-        str | None, typer.Option(metavar="NAME[:PARAMETER=VALUE],...", help="Or proxy.", show_default="all of ours")
+        str | None,
+        typer.Option(
+            metavar="NAME[:PARAMETER=VALUE],...",
+            help="Names as in docs/values_protocol.md.",
+            show_default="all of ours",
+        ),
     ] = None,
     methods: Annotated[
         str | None,
