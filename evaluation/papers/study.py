@@ -16,13 +16,15 @@ from evaluation.display.table import file_name
 from evaluation.results.views import Results
 from evaluation.studies.cluster import OnEnd, Workers
 from evaluation.studies.requests import Item, parse_methods
-from evaluation.studies.study_folders import require_unchanged
+from evaluation.studies.study_folders import DIGESTS, require_unchanged
 from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.configuration.run import parameter_names
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json
+from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.training.data import SERVER_SPLIT, open_sites
+from fedmerit.training.data import SERVER_SPLIT, digests_of, open_sites, require_as_prepared
+
+RECORD = "paper.json"  # what the folder's trainings were asked for with
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Study:
     _results: dict[tuple[Path, ...], Results] = field(default_factory=dict, init=False)  # by finished run folders
 
     def __post_init__(self) -> None:
-        folders = open_sites(self.sites)
+        self.folders = folders = open_sites(self.sites)
         given: dict[str, Any] = {"device": self.device, "server_sites": self.server_sites}
         self.given = {name: value for name, value in given.items() if value is not None}
         self.names = [folder.name for folder in folders]
@@ -145,13 +147,18 @@ class Study:
         return {name: value for name, value in self.settings.items() if name in names}
 
     def require_same(self) -> None:
-        """`BadInput` where the folder is for other sites, rounds or settings."""
-        require_unchanged(self.out / "paper.json", self._asked)
+        """`BadInput` where the folder is for other sites, rounds or settings, or its sites were prepared anew since.
+
+        What was dealt of them is not dealt again, so that it would be of the old images.
+        """
+        require_unchanged(self.out / RECORD, self._asked)
+        if (self.out / RECORD).exists():
+            require_as_prepared(self.folders, read_json(self.out / RECORD).get(DIGESTS, {}), self.out)
 
     def claim(self) -> None:
         """Write down what the folder is for; `BadInput` where it is for something else."""
         self.require_same()
-        write_json(self.out / "paper.json", self._asked)
+        write_json(self.out / RECORD, self._asked | {DIGESTS: digests_of(self.folders)})
 
     @property
     def _asked(self) -> dict[str, Any]:

@@ -142,7 +142,8 @@ def _compared(
     for (method, estimate), frame in said.items():
         label = method if method != "any" else next(one for _, one, name, _ in known if name == estimate)
         seeds = [seed for seed in frame.index if seed in valued.index]
-        x, y = valued.loc[seeds].to_numpy(dtype=np.float64), frame.loc[seeds, sites].to_numpy(dtype=np.float64)
+        own = frame.reindex(index=seeds, columns=sites)  # of a site that never answered there is nothing
+        x, y = valued.loc[seeds].to_numpy(dtype=np.float64), own.to_numpy(dtype=np.float64)
         row: dict[str, object] = {"Method": method, "Contribution": estimate, "Sites": len(sites), "Seeds": len(seeds)}
         low, high = dict.fromkeys(row, math.nan), dict.fromkeys(row, math.nan)
         for name, group in (("pearson", truth.lower()), ("spearman", f"{truth.lower()}-ranks")):

@@ -1,6 +1,7 @@
 """Tables and figures of one hospital: its own numbers, and beside them of the others what tells nobody's."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -66,8 +67,8 @@ def _tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
     marked = marks.marked(own.runs)
     marked = marked[marked["Site"] == own.name]
     if not marked.empty:
-        others = [site for site in own.runs[0].sites if site != own.name]
-        marked = marked.assign(Reason=[_unnamed(str(reason), others) for reason in marked["Reason"]])
+        sites = own.runs[0].sites
+        marked = marked.assign(Reason=[_unnamed(str(reason), sites, own.name) for reason in marked["Reason"]])
         yield Table("own-marks", f"Where {own.name} was flagged or expelled, or its reply rejected", marked)
     bounds = guard_bounds.bounded(own.runs)
     if not bounds.frame.empty and (rows := bounds.frame[bounds.frame["Site"] == own.name]).size:
@@ -128,10 +129,10 @@ def _rounded(table: Table) -> Table:
     return replace(table, **parts)
 
 
-def _unnamed(text: str, others: Sequence[str]) -> str:
-    for site in sorted(others, key=len, reverse=True):
-        text = text.replace(site, "another site")
-    return text
+def _unnamed(text: str, sites: Sequence[str], own: str) -> str:
+    """A text without the names of other sites, where they are words of their own and no part of a longer name."""
+    names = "|".join(re.escape(site) for site in sorted(sites, key=len, reverse=True))
+    return re.sub(rf"(?<!\w)(?:{names})(?!\w)", lambda found: own if found[0] == own else "another site", text)
 
 
 def _surfaces(own: Own) -> dict[str, Beside]:

@@ -24,9 +24,13 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
     Returns:
         The page.
     """
-    tables = [sites_table(survey), *(table_of(survey, name) for name in _names(survey) if not is_intensity(name))]
+    shown = [name for name in _names(survey) if _told(survey, name)]
+    tables = [sites_table(survey), *(table_of(survey, name) for name in shown if not is_intensity(name))]
     for table in tables:
         print_table(table, console)
+    hidden = [_hidden(survey, name) for name in _names(survey) if name not in shown]
+    for text in hidden:
+        console.print(text, soft_wrap=True, markup=False)
     for name, why in survey.refused.items():
         console.print(f"{name}: no answer: {why}", soft_wrap=True, markup=False)
     write_tables(tables, out / "tables")
@@ -34,11 +38,18 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
     write_text(out / "survey.csv", long_table(survey).to_csv(index=False, lineterminator="\n"))
     drawn = {
         f"intensity{number or ''}": Drawing(_caption(survey, name), intensities(survey, name), _seen(survey, name))
-        for number, name in enumerate(filter(is_intensity, _names(survey)))
+        for number, name in enumerate(filter(is_intensity, shown))
     }
     page = out / "survey.html"
-    shown = pictures(drawn, out / "figures")
-    write_page(page, "survey.html.j2", survey=survey, tables=tables, pictures=shown, names=", ".join(survey.sites))
+    write_page(
+        page,
+        "survey.html.j2",
+        survey=survey,
+        tables=tables,
+        hidden=hidden,
+        pictures=pictures(drawn, out / "figures"),
+        names=", ".join(survey.sites),
+    )
     return page
 
 
@@ -117,6 +128,15 @@ def intensities(survey: Survey, name: str) -> Figure:
 def _names(survey: Survey) -> list[str]:
     """Of the quantities that any site told."""
     return list(dict.fromkeys(name for one in survey.sites.values() for name in one.tallies))
+
+
+def _told(survey: Survey, name: str) -> bool:
+    """Whether any site shows a bin of a quantity."""
+    return any(any(one.tallies[name].patients) for one in survey.sites.values() if name in one.tallies)
+
+
+def _hidden(survey: Survey, name: str) -> str:
+    return f"{quantity_of(name).title}: no bin has {survey.floor} patients or more at any site, so that none is shown."
 
 
 def _caption(survey: Survey, name: str) -> str:

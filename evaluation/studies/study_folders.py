@@ -13,9 +13,10 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.records.results import read_run
-from fedmerit.training.data import SiteFolder, open_sites, require_as_prepared
+from fedmerit.training.data import SiteFolder, digests_of, open_sites, require_as_prepared
 
 DIGESTS = "site_digests"  # in a study's JSON file
+SITES = "sites"  # there the folder that they lie in
 
 
 @contextmanager
@@ -36,10 +37,12 @@ def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
 
     Args:
         record: the JSON file in the folder that says what they were asked for with, if it is there yet.
-        asked: what it would hold today; digests of sites are left to `require_same_images`.
+        asked: what it would hold today; digests of sites are left to `require_same_images`, and where there are any
+            it is no matter where the sites lie.
     """
     before = read_json(record) if record.exists() else asked
-    names = [name for name in {**before, **asked} if name != DIGESTS]
+    told_by_digests = (DIGESTS, SITES) if before.get(DIGESTS) else (DIGESTS,)
+    names = [name for name in {**before, **asked} if name not in told_by_digests]
     changed = [name for name in names if before.get(name) != asked.get(name)]
     if changed:
         told = "; ".join(_told(name.replace("_", " "), before.get(name)) for name in changed)
@@ -64,13 +67,18 @@ def require_same_images(record: Path, sites: Sequence[SiteFolder]) -> None:
 
 
 def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFolder]) -> None:
-    """`BadInput` where a run folder is not what `runs.create` would make of these options and sites today."""
+    """`BadInput` where a run folder is not what `runs.create` would make of these options and sites today.
+
+    The same images may lie elsewhere by now: a run that has not ended finds them there from now on.
+    """
     names = [site.name for site in sites]
+    runs.relocate(folder, asked)
+    recorded = read_run(folder)
+    there = {SITES: recorded["sites_folder"]} if recorded.get("site_digests") == digests_of(sites) else {}
     try:
-        runs.require_same(folder, asked)
+        runs.require_same(folder, {**asked, **there})
     except BadInput as error:
         raise BadInput(f"{error}, or choose another --out") from None
-    recorded = read_run(folder)
     config = recorded["plan"]
     network = {name: config["network"][name] for name in ("in_channels", "labels")}
     now = make_configuration(

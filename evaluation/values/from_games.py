@@ -1,7 +1,7 @@
 """Estimators made of what the sites said of models of coalitions: `fedmerit.values` says which models."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -64,7 +64,7 @@ class InRunValues(Estimator):
 
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) points of Dice gained, fractions."""
-        games = run.games(self.observes)[-self.last :]
+        games = _last(run, self.observes, self.last)
         parts = np.stack([heard(MATRICES[self.kind](game, run.sites), self.voice) for game in games])  # (T, n, D)
         weights = np.stack([game.counts for game in games]) * self._weights(games)  # (T, D)
         return np.asarray((parts * weights[:, None]).sum(axis=0))
@@ -111,7 +111,7 @@ class OthersLoseValues(Estimator):
 
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) fractions of Dice."""
-        games = run.games(self.observes)[-self.last :]
+        games = _last(run, self.observes, self.last)
         parts = [others_lose(leave_one_out_matrix(game, run.sites), run.num_samples) for game in games]
         return np.asarray(sum(part * game.counts for part, game in zip(parts, games, strict=True)))
 
@@ -155,6 +155,15 @@ def drift(run: ObservedRun) -> float:
     began = [float(game.on_average(frozenset())[0]) for game in games]
     ended = [float(game.on_average(frozenset(game.players))[0]) for game in games]
     return sum(after - before for after, before in zip(began[1:], ended[:-1], strict=True))
+
+
+def _last(run: ObservedRun, observer: str, number: int) -> list[RoundGame]:
+    """The last rounds observed, or of 0 all; where they are some of them, the draws are of these alone."""
+    games = run.games(observer)
+    chosen = games[-number:]
+    if len(chosen) == len(games):
+        return games
+    return [replace(game, counts=one) for game, one in zip(chosen, run.round_counts(len(chosen)), strict=True)]
 
 
 def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:

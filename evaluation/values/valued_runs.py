@@ -10,6 +10,7 @@ import pandas as pd
 from evaluation.display.table import Table, plain_name
 from evaluation.results.ranks import Ranking, flips, ranking
 from evaluation.results.run_folders import Run, labelled, without_meaning
+from evaluation.truth.reliability import POINTS
 from evaluation.truth.semivalues import FloatArray
 from evaluation.values.estimator import Estimator
 from evaluation.values.estimators import estimators, parse, parse_all
@@ -24,7 +25,6 @@ from fedmerit.federation.observing_rounds import UPDATES
 from fedmerit.records.results import read_run
 from fedmerit.values.observers import OBSERVERS
 
-POINTS = 100.0
 UNMEASURED = "counted, not measured: it has no interval, and how far worth differs with it is not known"
 SINGLE = "no interval, and no two sites told apart: by one validation patient a site, nothing is known of others"
 

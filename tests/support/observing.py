@@ -60,3 +60,6 @@ class Rounds:
 
     def games(self, observer):
         return self._games
+
+    def round_counts(self, number):
+        return np.ones((number, self.count))

@@ -161,14 +161,15 @@ class Recorder:
                     columns = {"split": "union", "case": f"{tester}/{overlap.case}", "label": overlap.label}
                     rows += [self._row(round, site, name, value, **columns) for name, value in overlap.scores.items()]
         self.results.append(rows)
-        write_json(self.matrix, self._cross_site(tests))
+        write_json(self.matrix, self._cross_site(tests, own_alone))
 
-    def _cross_site(self, tests: Sequence[Evaluated | None]) -> dict[str, dict[str, dict[str, float]]]:
+    def _cross_site(self, tests: Sequence[Evaluated | None], own_alone: bool) -> dict[str, dict[str, dict[str, float]]]:
         """Mean test Dice by whose images and whose model, as NVFlare's ``cross_val_results.json`` has it."""
         matrix = {}
         for site, test in zip(self.sites, tests, strict=True):
             if test:
-                owners = self.sites if len(test.overlaps) > 1 else ["SRV_global"]
+                alone = [site] if own_alone else ["SRV_global"]
+                owners = self.sites if len(test.overlaps) > 1 else alone
                 matrix[site] = {
                     owner: {"dice": mean_dice(overlaps)} for owner, overlaps in zip(owners, test.overlaps, strict=True)
                 }

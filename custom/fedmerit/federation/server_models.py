@@ -27,6 +27,7 @@ from fedmerit.records.ledger import digest, digest_of_state
 from fedmerit.training import neurons
 from fedmerit.training.networks import initial_network
 from fedmerit.training.saved_networks import save_network
+from fedmerit.vectors import share
 from fedmerit.wire.messages import Evaluation, PeerModel, Purpose, Reply, SparseUpdate
 
 
@@ -276,7 +277,8 @@ class ModelsInTheClear(Models):
         ]
         if there:
             known = [estimated[row] or {} for row in there]
-            self.statistics = flat.average_buffers(known, shares[there] / shares[there].sum())
+            shares = share(shares[there], torch.ones(len(there), dtype=torch.bool))  # equal where all were absent
+            self.statistics = flat.average_buffers(known, shares)
             self.buffers = [self.statistics if row in together else own for row, own in enumerate(self.buffers)]
 
     def _mean_statistics(self, replies: Replies, shares: Tensor, present: Tensor, held: Tensor | None) -> Buffers:

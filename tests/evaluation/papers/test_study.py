@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from paper_runs import Made_up
-from run_factory import SITES, make_sites
+from run_factory import SITES, make_sites, prepare_anew
 
 from data_prep.dealing import Scheme
 from evaluation.papers.needs import Compared
@@ -33,6 +33,18 @@ def test_a_folder_is_for_one_study(sites, tmp_path):
         Study(tmp_path / "out", sites, 4, [0]).claim()
     with pytest.raises(BadInput, match="settings"):
         Study(tmp_path / "out", sites, 3, [0], settings={"width": "4"}).claim()
+
+
+def test_a_folder_is_for_the_same_images_wherever_they_lie(tmp_path):
+    sites = make_sites(tmp_path / "sites", SITES, size=16)
+    Study(tmp_path / "out", sites, 3, [0]).claim()
+    Study(tmp_path / "out", sites.rename(tmp_path / "moved"), 3, [0]).claim()
+    prepare_anew(tmp_path / "moved" / "Birch")
+    with pytest.raises(BadInput, match=r"moved: Birch is not what .*out was started with"):
+        Study(tmp_path / "out", tmp_path / "moved", 3, [0]).require_same()
+    others = make_sites(tmp_path / "others", ["Elm", "Fir"], size=16)
+    with pytest.raises(BadInput, match=r"others: Alder, Birch, .*, Elm, Fir are not what"):
+        Study(tmp_path / "out", others, 3, [0]).require_same()
 
 
 def test_one_site_is_no_study(tmp_path):

@@ -14,6 +14,7 @@ from evaluation.report.all_sites import write_report
 from evaluation.report.one_site import write_site_report
 from evaluation.results.bootstrap import Resampling
 from evaluation.results.run_folders import open_runs, together
+from evaluation.results.views import Results
 from evaluation.truth import ground_truths
 from evaluation.truth.ground_truths import write_sampling
 from evaluation.truth.sampling import Sampling
@@ -168,3 +169,12 @@ def test_a_hospital_sees_its_own_value(tmp_path: Path) -> None:
     assert table["Rank among all sites"].tolist() == ["middle third"]
     assert not [column for column in table if "Others" in column]  # three values and their median tell too much
     assert b"Cedar" not in path.read_bytes()
+
+
+def test_a_site_that_never_answered_in_a_round_leaves_the_agreement_undefined(tmp_path: Path) -> None:
+    runs = open_runs(_runs(tmp_path))
+    rows = together(runs).rows
+    answered = Results(rows[(rows["site"] != SITES[-1]) | (rows["split"] == "testing")])
+    (found,), _ = agreements(runs, answered, _truth(tmp_path / "truth"), Resampling(50))
+    assert found.of_methods.frame["Pearson"].isna().all()
+    assert any("is undefined for fedce (mean contribution)" in caveat for caveat in found.caveats)

@@ -112,3 +112,21 @@ def test_of_the_marks_its_own_alone(tmp_path: Path) -> None:
     path = write_site_report([run], OWN)
     marks = pd.read_csv(path.parent / "report-files" / "tables" / "own-marks.csv")
     assert marks[["Site", "Rounds", "Reason"]].to_numpy().tolist() == [[OWN, 3, "update with NaN"]]
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("Among updates of A, that of A-1 is nearest to B.", "Among updates of another site, that of A-1 is nearest to "
+         "another site."),
+        ("Apart from 'A': 3 of A's cases", "Apart from 'another site': 3 of another site's cases"),
+        ("BAD A_B", "BAD A_B"),
+    ],
+)  # fmt: skip
+def test_a_reason_names_no_other_site_and_keeps_its_words(tmp_path: Path, reason: str, shown: str) -> None:
+    run = make_run(tmp_path / "run", sites=("A", "A-1", "B", "St. C"), rounds=4)
+    add_rows(run, [Row("run", "fedce", 0, 3, "A-1", "rejected", 1.0)])
+    write_ledger(run, [{"round": 3, "rejected": {"A-1": reason}}])
+    path = write_site_report([run], "A-1")
+    (marked,) = pd.read_csv(path.parent / "report-files" / "tables" / "own-marks.csv").to_dict("records")
+    assert marked["Reason"] == shown

@@ -90,3 +90,17 @@ def test_page_table_and_terminal_name_who_did_not_answer(survey: Survey, tmp_pat
     assert len(pd.read_csv(tmp_path / "survey.csv")) == len(long_table(survey))
     written = {file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.suffix in (".png", ".csv")}
     assert written == {"survey.csv", "tables/sites.csv", "tables/volume-cup.csv", "figures/intensity.png"}
+
+
+def test_a_quantity_all_below_the_floor_is_told_in_words(tmp_path: Path) -> None:
+    """A table of sites alone, and a line at 0, would say that there is nothing."""
+    bins = quantity_of("intensity").bins
+    nothing = {"volume cup": Tally(_filled(FEW)), "intensity": Tally(_filled(bins), _filled(bins))}
+    console = Console(file=io.StringIO(), width=200)
+    page = write_survey(Survey(5, {"Alder": Surveyed(6, 9, nothing)}, {}), tmp_path, console).read_text()
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    for what in ("Volume of cup", "Intensity, as prepared"):
+        for text in (printed, page):
+            assert f"{what}: no bin has 5 patients or more at any site, so that none is shown." in text
+    assert [path.name for path in (tmp_path / "tables").glob("*.csv")] == ["sites.csv"]
+    assert not list(tmp_path.glob("figures/*.png"))

@@ -109,3 +109,5 @@ def test_memory_is_near_what_a_run_takes(sites, tmp_path, settings):
 def test_images_of_a_run(sites, tmp_path):
     run = create(tmp_path / "run", sites, rounds=3, settings={"epochs": "2"}, only=["Alder", "Birch"])
     assert run_costs.images_of(run) == 2 * 15 * 3 * 2  # sites, images, rounds, epochs
+    run = create(tmp_path / "steps", sites, rounds=3, settings={"steps": "30", "batch_size": "2"})
+    assert run_costs.images_of(run) == 3 * 30 * 2 * 3  # sites, steps, images of a batch, rounds

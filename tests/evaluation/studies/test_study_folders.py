@@ -10,6 +10,7 @@ from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
+from fedmerit.records.results import read_run
 from fedmerit.training.data import digests_of, open_sites
 
 # Folders in the making
@@ -95,6 +96,17 @@ def test_sites_of_a_study_are_those_that_it_was_begun_with(tmp_path):
         require_same_images(record, open_sites(sites))
 
 
+def test_where_sites_lie_is_no_matter_once_their_digests_are_known(tmp_path):
+    record, asked = tmp_path / "asked.json", {"sites": "here", "rounds": 3}
+    write_json(record, asked)
+    with pytest.raises(BadInput, match=r"holds trainings with sites here\."):
+        require_unchanged(record, asked | {"sites": "there"})
+    write_json(record, asked | {DIGESTS: {"A": "0" * 64}})
+    require_unchanged(record, asked | {"sites": "there"})
+    with pytest.raises(BadInput, match=r"holds trainings with rounds 3\."):
+        require_unchanged(record, {"sites": "there", "rounds": 4})
+
+
 # Run folders
 
 
@@ -115,6 +127,16 @@ def test_a_run_folder_of_other_images_may_not(tmp_path, asked):
     prepare_anew(asked["sites"] / "B")
     with pytest.raises(BadInput, match=r"sites: B is not what .*run was started with; .* or choose another --out$"):
         require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
+
+
+def test_a_run_goes_on_with_the_same_images_elsewhere(tmp_path, asked):
+    moved = asked | {"sites": asked["sites"].rename(tmp_path / "moved")}
+    require_same(tmp_path / "run", moved, open_sites(moved["sites"]))
+    assert read_run(tmp_path / "run")["sites_folder"] == str(tmp_path / "moved")
+    prepare_anew(moved["sites"] / "B")
+    again = moved | {"sites": moved["sites"].rename(tmp_path / "again")}
+    with pytest.raises(BadInput, match=r"again: B is not what .*run was started with"):
+        require_same(tmp_path / "run", again, open_sites(again["sites"]))
 
 
 def test_how_images_were_prepared_is_no_default_of_a_run(tmp_path, asked):

@@ -258,6 +258,18 @@ def test_sites_prepared_anew_need_another_folder(prepare, tmp_path):
         prepare(tmp_path / "out", of=[GRAND], sites=own)
 
 
+def test_the_same_images_may_lie_elsewhere(own, sites, prepare, tmp_path):
+    """One training is still to do, which finds them; of the others nothing is written again."""
+    shutil.rmtree(own / "runs" / "Birch_seed0")
+    prepare(own)
+    moved = shutil.copytree(sites, tmp_path / "moved")
+    runs_before = {path: facts for path, facts in contents(own).items() if "Birch_seed0" not in path.parts}
+    left = [training for training in prepare(own, sites=moved) if not training.finished]
+    assert [read_run(training.folder)["sites_folder"] for training in left] == [str(moved)]
+    assert {path: facts for path, facts in contents(own).items() if path in runs_before} == runs_before
+    assert read_json(own / "study.json")["sites"] == str(moved)
+
+
 def test_a_study_of_an_earlier_version_goes_on(prepare, tmp_path):
     """It noted no digests."""
     trainings = prepare(tmp_path / "out", of=[GRAND])

@@ -42,6 +42,15 @@ def test_the_last_rounds_alone(rounds):
     np.testing.assert_allclose(InRunValues(last=9).values(run_of(*rounds)), InRunValues().values(run_of(*rounds)))
 
 
+@pytest.mark.parametrize("estimator", [InRunValues, OthersLoseValues])
+def test_rounds_are_drawn_from_those_that_count(rounds, estimator):
+    """Of the last round alone there is nothing to draw, however often it came among all three."""
+    counted = [RoundGame(one.round, one.utilities, np.array([1.0, 0.0, 3.0])) for one in rounds]
+    values = estimator(last=1).values(run_of(*counted))
+    np.testing.assert_allclose(values, np.repeat(estimator().values(run_of(rounds[-1])), values.shape[1], axis=1))
+    np.testing.assert_allclose(estimator(last=3).values(run_of(*counted))[:, 1], 0)
+
+
 def test_rounds_weighed_by_progress_or_level():
     """Two additive rounds: the first gains 4 from 0, the second nothing from 4."""
     first = round_of({one: np.full(4, float(len(one))) for one in random_game(SITES, 0)})

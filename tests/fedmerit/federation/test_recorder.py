@@ -122,6 +122,13 @@ def test_a_final_model_for_all_is_tested_by_everyone_and_stands_for_each_on_the_
     }
 
 
+def test_a_model_that_stays_at_its_site_is_no_global_one(recorder):
+    tests = [Evaluated(3, ((one,),), torch.zeros(1, 0)) for one in (HALF, WHOLE, HALF)]
+    recorder.final_test(2, tests, 64, own_alone=True)
+    matrix = json.loads((recorder.run / CROSS_SITE).read_text())
+    assert matrix == {site: {site: {"dice": dice}} for site, dice in zip(SITES, (0.5, 1.0, 0.5), strict=True)}
+
+
 def test_of_a_model_for_each_site_its_own_is_the_sites(recorder):
     test = Evaluated(3, ((HALF,), (WHOLE,), (HALF,)), torch.zeros(3, 0))
     recorder.final_test(2, [test, test, test], 64)

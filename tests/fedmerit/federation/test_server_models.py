@@ -230,6 +230,14 @@ def test_estimated_statistics_are_averaged_where_there_is_one_model_and_kept_whe
     assert means_of(models) == [4.0, 4.0, 1.0]
 
 
+def test_estimated_statistics_of_sites_that_had_no_part_in_the_round_count_alike():
+    """Who trained does not answer: those who do stand with no images in the round."""
+    models = clear()
+    advance(models, START)
+    models.take_estimated([None, statistics(8.0), statistics(16.0)], torch.tensor([10.0, 0.0, 0.0]))
+    assert means_of(models) == [12.0] * 3
+
+
 def test_peers_models_reach_a_site_unless_they_missed_the_round():
     models = clear("cycle")
     models.replace(torch.stack([START, START + 1, START + 2]))
