@@ -15,6 +15,7 @@ from fedmerit.errors import BadInput, RunFailed
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LOCK = ".lock"  # of a run folder
+UNFINISHED = ".tmp"  # ends the name of what is being written
 
 
 def is_full(error: BaseException) -> bool:
@@ -38,7 +39,7 @@ def room_for(path: Path) -> Iterator[None]:
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then rename it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{UNFINISHED}")
     try:
         with room_for(path), temporary.open("wb") as file:
             write(file)
@@ -47,6 +48,12 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed left half-written in ``folder`` and below; nobody may be writing there."""
+    for path in folder.rglob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from data_prep.csv_cells import no_formulas
 from evaluation.display.drawing import STYLE, legend, panels, site_style, titled
 from evaluation.display.pages import Drawing, pictures, write_page
 from evaluation.display.table import MINUS, Table, print_table, write_tables
@@ -35,7 +36,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
         console.print(f"{name}: no answer: {why}", soft_wrap=True, markup=False)
     write_tables(tables, out / "tables")
     write_json(out / "survey.json", survey.to_dict())
-    write_text(out / "survey.csv", long_table(survey).to_csv(index=False, lineterminator="\n"))
+    write_text(out / "survey.csv", no_formulas(long_table(survey)).to_csv(index=False, lineterminator="\n"))
     drawn = {
         f"intensity{number or ''}": Drawing(_caption(survey, name), intensities(survey, name), _seen(survey, name))
         for number, name in enumerate(filter(is_intensity, shown))

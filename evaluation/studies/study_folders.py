@@ -100,5 +100,5 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
             f"{folder}: was started with --server-sites {recorded['server_sites']}; "
             "give it the same, or choose another --out"
         )
-    own = open_sites(Path(recorded["server_sites"])) if recorded["server_sites"] else []
+    own = open_sites(Path(asked.get("server_sites") or recorded["server_sites"])) if recorded["server_sites"] else []
     runs.require_same_images(folder, recorded, sites, own)

@@ -199,7 +199,7 @@ def test_a_config_file_that_is_not_there(fedmerit, options, tmp_path, run):
         ((), {"only": "site1,site9"}, ["holds no site site9; there are site1, site2, site3"]),
         ((), {"only": "site1,,site2"}, ["--only site1,,site2: expected names of sites"]),
         ((), {"only": "site1,site1"}, ["each once"]),
-        ((), {"only": "site1"}, ["needs at least two"]),
+        ((), {"only": "site1"}, ["needs at least 2"]),
         ((), {"only": ""}, ["expected names of sites"]),
         ((), {"attack": "site9=zero"}, ["no site site9; there are site1, site2, site3"]),
         ((), {"attack": "site1=lazy"}, ["'lazy': unknown; expected one of repeat"]),

@@ -1,13 +1,14 @@
 """Files that are whole or absent, on a disk that may be full."""
 
 import errno
+import os
 from functools import partial
 
 import pytest
 import torch
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import held, read_json, write_atomically, write_text
+from fedmerit.files import drop_unfinished, held, read_json, write_atomically, write_text
 
 
 class Full:
@@ -39,6 +40,21 @@ def test_other_errors_stay_what_they_are(tmp_path):
 
     with pytest.raises(OSError, match="Input/output"):
         write_atomically(tmp_path / "file", fail)
+
+
+def test_what_a_killed_process_left_half_written_is_dropped(tmp_path):
+    def end(file):
+        file.write(b"half")
+        file.flush()
+        os._exit(9)
+
+    if (child := os.fork()) == 0:
+        write_atomically(tmp_path / "models" / "global.pt", end)
+    os.waitpid(child, 0)
+    write_text(tmp_path / "models" / "whole.tmp.json", "whole")
+    assert len(list((tmp_path / "models").iterdir())) == 2
+    drop_unfinished(tmp_path)
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["whole.tmp.json"]
 
 
 def test_folder_is_held_by_one(tmp_path):

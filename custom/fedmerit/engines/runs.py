@@ -27,7 +27,7 @@ from fedmerit.federation.requirements import (
     require_sites,
     require_sites_apart,
 )
-from fedmerit.files import LOCK, held, write_json
+from fedmerit.files import LOCK, drop_unfinished, held, write_json
 from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
@@ -305,6 +305,7 @@ def execute(
     device = info["device"] or spread(names, torch.cuda.device_count())
     attacks, of_server = info.get("behaviours"), info["server_sites"]
     with held(run) as lock:
+        drop_unfinished(run)
         if not complete_rounds(run):  # an earlier version knew fewer settings, and nothing was done by its plan yet
             write_json(run / "run.json", read_run(run) | planned(config))
         keys = _contexts(run, config) if HE in info["privacy"] else None

@@ -104,7 +104,9 @@ class Guarding:
 
     def enrol(self, enrolments: Mapping[str, Enrolment], faults: Mapping[str, str]) -> None:
         """Take sites' commitments; ``faults`` say why others made none that can be used."""
-        self.enrolments, self.not_enrolled, self.asked = self.enrolments | dict(enrolments), dict(faults), True
+        self.enrolments |= enrolments
+        self.not_enrolled |= faults
+        self.asked = True
         self.guard = self._guard()
 
     def takes(self, site: str) -> bool:

@@ -21,8 +21,8 @@ def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
     method = config.build_method()
     if len(sites) < method.needs.sites:
         raise BadInput(
-            f"sites {', '.join(sites) or '(none)'}: {config.method} needs at least two; "
-            "add a site, or train alone with --method standalone"
+            f"sites {', '.join(sites) or '(none)'}: {config.method} needs at least {method.needs.sites}; "
+            "add sites, or train alone with --method standalone"
         )
     if config.values and (joined := [name for name in sites if "+" in name]):
         raise BadInput(f"site {joined[0]}: --values names coalitions by their sites with a + between; rename the site")

@@ -114,7 +114,7 @@ class CFFL(Method, EvaluatesCandidates):
         else:
             images = share(reports.num_samples, remaining)
             earned = deserved(self.contributions, reputation, present) * remaining
-            quota = earned / earned.max() * images / images.max()
+            quota = (earned / earned.max() * images / images.max()).nan_to_num()  # 0 where nobody earns anything
             quantities["quota"] = quota.where(present, torch.nan)
             models, weights = self.rewarded(state.models, clipped, uploads, quota, remaining, reports)
         outcome = Outcome(

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, sha256, write_json
+from fedmerit.files import UNFINISHED, read_json, sha256, write_json
 from fedmerit.records.ledger import hash_of, signed_text
 from fedmerit.records.signing import Signer
 
@@ -55,7 +55,7 @@ def sealed_text(head: str, digest: str) -> str:
 def covered(run: Path) -> Iterable[Path]:
     """The files of a run folder that its closing record covers, in order."""
     here = [run / name for name in (*FILES, *TOLD) if (run / name).exists()]
-    models = (path for path in (run / MODELS).rglob("*") if path.is_file() and not path.name.endswith(".tmp"))
+    models = (path for path in (run / MODELS).rglob("*") if path.is_file() and not path.name.endswith(UNFINISHED))
     return [*here, *sorted(models)]
 
 

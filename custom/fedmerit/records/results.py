@@ -152,7 +152,12 @@ class ResultsFile:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def truncate(self, size: int) -> None:
-        """Cut the file back to ``size`` bytes, as a checkpoint remembered it."""
+        """Cut the file back to ``size`` bytes, as a checkpoint remembered it; `BadInput` where it is shorter."""
+        if self.size < size:
+            raise BadInput(
+                f"{self.path}: {self.size} bytes, the run's last complete round left {size}; bring the file back from "
+                "a copy, or begin a run anew"
+            )
         if self.size > size:
             content = self.path.read_bytes()[:size]
             write_atomically(self.path, lambda file: file.write(content))

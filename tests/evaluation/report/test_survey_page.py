@@ -92,6 +92,12 @@ def test_page_table_and_terminal_name_who_did_not_answer(survey: Survey, tmp_pat
     assert written == {"survey.csv", "tables/sites.csv", "tables/volume-cup.csv", "figures/intensity.png"}
 
 
+def test_the_long_table_holds_no_formula_of_a_sites_name(survey: Survey, tmp_path: Path) -> None:
+    named = Survey(5, {"=1+1": survey.sites["Alder"], "Birch": survey.sites["Birch"]}, {})
+    write_survey(named, tmp_path, Console(file=io.StringIO()))
+    assert set(pd.read_csv(tmp_path / "survey.csv")["site"]) == {"'=1+1", "Birch"}
+
+
 def test_a_quantity_all_below_the_floor_is_told_in_words(tmp_path: Path) -> None:
     """A table of sites alone, and a line at 0, would say that there is nothing."""
     bins = quantity_of("intensity").bins

@@ -13,7 +13,9 @@ from stepping import Stepped as Federation
 from fedmerit import flat
 from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.errors import BadInput
+from fedmerit.federation.guarding import Guarding
 from fedmerit.federation.recorder import Recorder
+from fedmerit.methods.registry import build_method
 from fedmerit.records.results import read_results
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
 from fedmerit.training.overlaps import Overlap
@@ -103,6 +105,14 @@ def test_a_site_that_has_not_enrolled_counts_for_nothing_until_it_has(tmp_path, 
     assert [sorted(record["guard"].get("enrolled", {})) for record in records] == [
         ["Alder", "Cedar"], [], ["Birch"], [],
     ]  # fmt: skip
+
+
+def test_why_a_site_has_not_enrolled_is_known_until_it_has():
+    guarding = Guarding(plan(), build_method("fedce", {}), SITES, in_the_clear=True)
+    guarding.enrol({"Alder": enrolment()}, {"Birch": "asleep", "Cedar": "away"})
+    guarding.enrol({"Birch": enrolment()}, {})  # late
+    assert guarding.fault_of_site("Birch") is None
+    assert "(away)" in (guarding.fault_of_site("Cedar") or "")
 
 
 def test_a_site_that_stays_away_is_not_waited_for_to_enrol(tmp_path):

@@ -21,7 +21,7 @@ GOOD = {"name": "A", "task": "prostate", "channels": 1, "labels": ("prostate",),
 
 @pytest.mark.parametrize("sites", [(), ("A",)])
 def test_sharing_needs_two_sites_and_training_alone_one(sites):
-    with pytest.raises(BadInput, match=r"fedavg needs at least two; .*--method standalone"):
+    with pytest.raises(BadInput, match=r"fedavg needs at least 2; .*--method standalone"):
         require_sites(tiny_plan("fedavg"), sites)
     require_sites(tiny_plan("fedavg"), ("A", "B"))
     if sites:

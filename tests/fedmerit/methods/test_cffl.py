@@ -56,6 +56,13 @@ def test_a_site_that_cffl_removed_trains_alone():
     assert outcome.quantities["quota"][2] == 0
 
 
+def test_nobody_earns_where_all_contribution_is_a_removed_sites():
+    method = CFFL(coef=0.5, contributions=(0.0, 0.0, 1.0))
+    _, outcome = with_dice(method, method.start(torch.zeros(4), 3, Layout.of(4)), [0.9, 0.8, 0.05], torch.ones(3, 4))
+    assert outcome.quantities["removed"].tolist() == [0, 0, 1]
+    assert outcome.quantities["quota"].tolist() == [0, 0, 0]
+
+
 def test_cffl_removes_nobody_where_nobody_would_remain():
     method = CFFL(coef=10.0)
     state = method.start(torch.zeros(4), 3, Layout.of(4))

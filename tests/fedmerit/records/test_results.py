@@ -96,14 +96,23 @@ def test_truncate_forgets_what_was_appended_after(results, tmp_path):
     assert read_results(tmp_path)["value"].tolist() == [1, 3]
 
 
-def test_truncate_to_no_less_than_there_is_changes_nothing(results):
+def test_truncate_to_what_there_is_changes_nothing(results):
     results.truncate(0)
     assert not results.path.exists()
     results.append([row()])
     before = results.path.read_bytes()
     results.truncate(len(before))
-    results.truncate(len(before) + 100)
     assert results.path.read_bytes() == before
+
+
+def test_rows_that_a_checkpoint_knew_of_and_are_gone_are_told(results):
+    results.append([row()])
+    size = results.size
+    with pytest.raises(BadInput, match=rf"results\.csv: {size} bytes, the run's last complete round left {size + 100}"):
+        results.truncate(size + 100)
+    results.path.unlink()
+    with pytest.raises(BadInput, match=r"results\.csv: 0 bytes"):
+        results.truncate(size)
 
 
 def test_after_truncating_all_the_header_comes_again(results, tmp_path):
