@@ -55,7 +55,7 @@ class Recorder:
         self.matrix, self.run = run / CROSS_SITE, run
         self.site_logs: dict[str, str] = {}  # by site, what stands for its log, as it said last
         if signer:
-            signer.publish(run)
+            signer.publish(run, begun=self.ledger.last is not None)
 
     def rewind(self, results_size: int, rounds: int, observed_size: int) -> None:
         """Forget what was written after a checkpoint: it belongs to an incomplete round."""

@@ -49,6 +49,7 @@ class SiteLog:
 
     def __init__(self, folder: Path, site: str, signer: Signer | None = None, plan: str = ""):
         self.site, self.plan, self._chain = site, plan, Ledger(folder / SITE_LOG, signer)
+        self._published = False
         self._asked: dict[int, list[Mapping[str, Any]]] = {}  # by round
         self._follow = self._chain.follower(self._note)
 
@@ -129,10 +130,10 @@ class SiteLog:
         self._append(GOT, task.round, task.ledger, peer=peer, model=model)
 
     def _append(self, work: str, round: int, head: str | None = None, **more: Any) -> None:
-        if not (folder := self._chain.path.parent).exists() or not self._chain.path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            if self._chain.signer:
-                self._chain.signer.publish(folder)
+        (folder := self._chain.path.parent).mkdir(parents=True, exist_ok=True)
+        if self._chain.signer and not self._published:
+            self._chain.signer.publish(folder, begun=self._chain.last is not None)
+            self._published = True
         told = {}
         if head is not None:
             ledger, signature = split_head(head)

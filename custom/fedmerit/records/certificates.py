@@ -5,14 +5,19 @@ NVFlare's provisioning writes names into a certificate's subject: CN is the part
 no two participants of one name, so that the server is known by its name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.x509 import BasicConstraints, Certificate, ExtensionNotFound, load_pem_x509_certificate
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.x509 import (
+    BasicConstraints,
+    Certificate,
+    ExtensionNotFound,
+    load_pem_x509_certificates,
+)
 from cryptography.x509.oid import NameOID
 
 from fedmerit.errors import BadInput
@@ -25,6 +30,9 @@ KITS: Mapping[str, tuple[str | int, ...]] = {  # where the files of a startup ki
 }
 
 
+Whose = Certificate | Sequence[Certificate]  # one participant's: where a key was renewed, all, the first one first
+
+
 @dataclass(frozen=True)
 class Trust:
     """Whose signatures count.
@@ -32,7 +40,7 @@ class Trust:
     Args:
         path: PEM file of the federation's authority, the rootCA.pem of any startup kit; or of its server's certificate.
         server: the server's name; None: as the startup kit has it in which ``path`` lies.
-        at: on which day certificates have to be valid; None: now.
+        at: when the day begins at some time of which certificates have to be valid; None: now.
     """
 
     path: Path
@@ -74,7 +82,7 @@ class Trust:
                     "expected the rootCA.pem of a startup kit of that federation, or the server's certificate"
                 ) from None
         for one in (certificate, anchor):
-            _require_valid(one, self.at or datetime.now(UTC), what)
+            _require_valid(one, self.at, what)
 
 
 def require_owner(certificate: Certificate, name: str, what: str) -> None:
@@ -94,13 +102,27 @@ def name_of(certificate: Certificate) -> str:
 
 
 def read_certificate(path: Path) -> Certificate:
-    """The certificate in a PEM file; `BadInput` naming the file where there is none."""
+    """The certificate in a PEM file, its first; `BadInput` naming the file where there is none."""
+    return read_certificates(path)[0]
+
+
+def read_certificates(path: Path) -> list[Certificate]:
+    """The certificates in a PEM file, at least one; `BadInput` naming the file where one is spoiled."""
     try:
-        return load_pem_x509_certificate(path.read_bytes())
+        found = load_pem_x509_certificates(path.read_bytes())
+        for one in found:
+            _take_apart(one)
+        return found
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found; expected a certificate in PEM form") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadInput(f"{path}: not readable as a certificate in PEM form ({error})") from None
+
+
+def _take_apart(certificate: Certificate) -> None:
+    """Read all that is looked at later: `cryptography` finds what is spoiled in a certificate no sooner."""
+    _ = certificate.subject, certificate.issuer, certificate.extensions, certificate.public_key()
+    _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.signature_hash_algorithm
 
 
 def subject(certificate: Certificate) -> str:
@@ -109,9 +131,11 @@ def subject(certificate: Certificate) -> str:
     return f"{certificate.subject.rfc4514_string()}, valid until {datetime.strftime(until, '%Y-%m-%d')}"
 
 
-def _require_valid(certificate: Certificate, at: datetime, what: str) -> None:
+def _require_valid(certificate: Certificate, day: datetime | None, what: str) -> None:
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if not first <= at <= last:
+    at = day or datetime.now(UTC)
+    until = at + timedelta(days=1) if day else at  # a kit and its first run may be of one day
+    if until < first or last < at:
         raise BadInput(
             f"{what}: signed under {certificate.subject.rfc4514_string()}, valid from {first:%Y-%m-%d %H:%M} to "
             f"{last:%Y-%m-%d %H:%M} UTC and not on {at:%Y-%m-%d %H:%M}; if you have had this run since a day on "

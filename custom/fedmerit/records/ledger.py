@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography.x509 import Certificate
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedmerit.errors import BadInput
 from fedmerit.files import room_for, write_atomically
+from fedmerit.records.certificates import Whose
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.signing import Signer, signed_by
+from fedmerit.records.signing import Signer, all_of, signed_by
 
 GENESIS = "0" * 64
 UNREADABLE = (ValueError, KeyError, AttributeError, TypeError, RecursionError)  # whatever reading a line ends with
@@ -191,9 +191,9 @@ class Sealed:
     def __str__(self) -> str:
         return f"{self.chain}:{self.signature}"
 
-    def is_by(self, certificate: Certificate, round: object, hash: str) -> bool:
-        """Whether the key of that certificate signed the record of a round with this hash."""
-        return signed_by(certificate, signed_text(self.chain, round, hash), self.signature)
+    def is_by(self, certificates: Whose, round: object, hash: str) -> bool:
+        """Whether the key of one of these certificates signed the record of a round with this hash."""
+        return signed_by(certificates, signed_text(self.chain, round, hash), self.signature)
 
 
 def signed_text(chain: str, round: object, hash: str) -> str:
@@ -231,15 +231,14 @@ def verify(path: Path) -> int:
     return len(verified_records(path))
 
 
-def verified_records(
-    path: Path, certificate: Certificate | None = None, owner: str = "the server"
-) -> list[dict[str, Any]]:
+def verified_records(path: Path, certificates: Whose | None = None, owner: str = "the server") -> list[dict[str, Any]]:
     """The records of an intact chain.
 
     Args:
         path: the chain's file.
-        certificate: where given, every record has to be signed with its key; if not, signatures are not looked at.
-        owner: of the certificate.
+        certificates: where given, every record has to be signed with the key of one, and none with one before that of
+            the record before; if not, signatures are not looked at.
+        owner: of the certificates.
 
     Raises:
         BadInput: the file is missing, or a record was changed, left out, reordered, is not signed or is not JSON; its
@@ -248,6 +247,7 @@ def verified_records(
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the ledger of a run")
     previous, records, chain = GENESIS, [], ""
+    keys = () if certificates is None else all_of(certificates)
     *lines, rest = _lines(path)
     if rest:
         raise BadInput(f"{path}, line {len(lines) + 1}: cut short; a record ends with a line break")
@@ -264,9 +264,11 @@ def verified_records(
             raise BadInput(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
         if not intact:
             raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
-        if certificate:
+        if certificates is not None:
             sealed = Sealed.of(closing.get("signature"))
-            if not sealed.is_by(certificate, record.get("round"), claimed):
+            while keys and not sealed.is_by(keys[0], record.get("round"), claimed):
+                keys = keys[1:]
+            if not keys:
                 how = f"its signature is not {owner}'s" if "signature" in closing else "it is not signed"
                 raise BadInput(f"{path}, line {count}: {how}; it was written or changed by somebody else")
             if chain and sealed.chain != chain:

@@ -1,5 +1,6 @@
 """Signatures of a chain's records with the key of a participant's certificate."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -11,7 +12,7 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit.records.certificates import read_certificate
+from fedmerit.records.certificates import Whose, read_certificate, read_certificates
 
 CERTIFICATE = "certificate.pem"  # beside the chain
 
@@ -43,14 +44,33 @@ class Signer:
         assert isinstance(self._key, RSAPrivateKey)
         return self._key.sign(text.encode(), PKCS1v15(), SHA256()).hex()
 
-    def publish(self, folder: Path) -> None:
-        """Write the certificate into ``folder``, so that whoever gets the folder can check the signatures."""
-        pem = self.certificate.public_bytes(Encoding.PEM)
-        write_atomically(folder / CERTIFICATE, lambda file: file.write(pem))
+    def publish(self, folder: Path, begun: bool = False) -> None:
+        """Write the certificate into ``folder``, so that whoever gets the folder can check the signatures.
+
+        Where the chain there was ``begun`` before, it comes after those of keys that it was signed with so far.
+        """
+        path, before = folder / CERTIFICATE, []
+        if begun and path.exists():
+            before = read_certificates(path)
+            if before[-1] == self.certificate:
+                return
+            if before[-1].public_key() == self.certificate.public_key():  # the same key for longer
+                before.pop()
+        pem = b"".join(one.public_bytes(Encoding.PEM) for one in (*before, self.certificate))
+        write_atomically(path, lambda file: file.write(pem))
 
 
-def signed_by(certificate: Certificate, text: str, signature: object) -> bool:
-    """Whether ``signature``, as `Signer.sign` gave it, is of ``text`` and of that certificate's key."""
+def all_of(certificates: Whose) -> Sequence[Certificate]:
+    """One participant's certificates, where there may be one alone."""
+    return (certificates,) if isinstance(certificates, Certificate) else certificates
+
+
+def signed_by(certificates: Whose, text: str, signature: object) -> bool:
+    """Whether ``signature``, as `Signer.sign` gave it, is of ``text`` and of the key of one of the certificates."""
+    return any(_signed_by(one, text, signature) for one in all_of(certificates))
+
+
+def _signed_by(certificate: Certificate, text: str, signature: object) -> bool:
     key = certificate.public_key()
     try:
         given = bytes.fromhex(str(signature))

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from cryptography.x509 import Certificate
-
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import CLOSED
 from fedmerit.files import sha256
+from fedmerit.records.certificates import Whose
 from fedmerit.records.closing import CLOSING, TOLD, Closing, covered, read_closing, sealed_text
 from fedmerit.records.signing import signed_by
 from fedmerit.verification.site_chains import Log, Record
 
 
-def require_left_behind(run: Path, head: str, server: Certificate | None) -> Closing | None:
+def require_left_behind(run: Path, head: str, server: Whose | None) -> Closing | None:
     """The closing record, None where there is none.
 
     Args:
@@ -47,7 +46,7 @@ def require_left_behind(run: Path, head: str, server: Certificate | None) -> Clo
     return closing
 
 
-def require_countersigned(run: Path, closing: Closing | None, logs: Sequence[Log], server: Certificate | None) -> None:
+def require_countersigned(run: Path, closing: Closing | None, logs: Sequence[Log], server: Whose | None) -> None:
     """`BadInput` where a site was told of another closing record than that of the run folder, None: it has none."""
     for log in logs:
         for line, entry in enumerate(log.entries, start=1):
@@ -65,12 +64,12 @@ def require_countersigned(run: Path, closing: Closing | None, logs: Sequence[Log
             )
 
 
-def countersigned(log: Log, server: Certificate | None) -> bool:
+def countersigned(log: Log, server: Whose | None) -> bool:
     """Whether a site was told how the run was closed, with the server's signature where it has a key."""
-    return any(entry["work"] == CLOSED and (server is None or _is_sealed(entry, server)) for entry in log.entries)
+    return any(entry["work"] == CLOSED and (not server or _is_sealed(entry, server)) for entry in log.entries)
 
 
-def _is_sealed(entry: Record, server: Certificate) -> bool:
+def _is_sealed(entry: Record, server: Whose) -> bool:
     return signed_by(server, sealed_text(str(entry.get("ledger")), entry["closing"]), entry.get("sealed"))
 
 

@@ -9,7 +9,7 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import CLOSED, GAVE, GOT
-from fedmerit.records.certificates import Trust, read_certificate, require_owner
+from fedmerit.records.certificates import Trust, read_certificates, require_owner
 from fedmerit.records.ledger import verified_records
 from fedmerit.records.signing import CERTIFICATE
 from fedmerit.verification.shapes import TEXT, WHOLE, Shape, list_of, or_nothing, require_shapes
@@ -37,7 +37,7 @@ class Log:
     path: Path
     site: str
     entries: Sequence[Record]
-    certificate: Certificate | None  # that its entries are signed with; None: they are not
+    certificates: Sequence[Certificate] = ()  # that its entries are signed with, in order; none: they are not
 
     def of(self, work: str, peer: str) -> list[tuple[int, Record]]:
         """The records of peers' models, ``work`` is `GAVE` or `GOT`, that name ``peer``; with their lines."""
@@ -63,12 +63,13 @@ def read_log(path: Path, trust: Trust | None = None) -> Log:
     names = {entry["site"] for entry in entries}
     if len(names) != 1:
         raise BadInput(f"{path}: holds the log of {len(names)} sites, expected that of one")
-    site, certificate = names.pop(), None
+    site, certificates = names.pop(), list[Certificate]()
     if (path.parent / CERTIFICATE).exists() or any("signature" in entry for entry in entries):
-        certificate = read_certificate(path.parent / CERTIFICATE)
-        if trust and trust.is_authority:
-            trust.require(certificate, site, str(path))
-        else:
-            require_owner(certificate, site, str(path))
-        verified_records(path, certificate, site)
-    return Log(path, site, entries, certificate)
+        certificates = read_certificates(path.parent / CERTIFICATE)
+        for one in certificates:
+            if trust and trust.is_authority:
+                trust.require(one, site, str(path))
+            else:
+                require_owner(one, site, str(path))
+        verified_records(path, certificates, site)
+    return Log(path, site, entries, tuple(certificates))

@@ -9,7 +9,7 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finished
-from fedmerit.records.certificates import Trust, name_of, read_certificate, require_owner, subject
+from fedmerit.records.certificates import Trust, name_of, read_certificates, require_owner, subject
 from fedmerit.records.closing import CLOSING, MODELS, Closing
 from fedmerit.records.ledger import GENESIS, verified_records
 from fedmerit.records.results import read_run
@@ -59,18 +59,18 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     """
     ledger = run / "ledger.jsonl"
     records = read_ledger(ledger)
-    certificate = _certificate(run, records, trust)
-    if certificate:
-        verified_records(ledger, certificate)
+    certificates = _certificates(run, records, trust)
+    if certificates:
+        verified_records(ledger, certificates)
     logs = _logs(site_logs, trust)
-    require_one_story(logs, certificate, records)
+    require_one_story(logs, certificates, records)
     _require_rounds(run, ledger, records)
     updates, answers = {}, {}
     for log in logs:
-        require_told(ledger, records, log, certificate)
+        require_told(ledger, records, log, certificates)
         updates[log.site] = compare_updates(ledger, records, log)
     head = records[-1]["hash"] if records else GENESIS
-    closing = require_left_behind(run, head, certificate)
+    closing = require_left_behind(run, head, certificates)
     there, silent = (run / "results.csv").exists(), []
     if closing and not there:
         raise BadInput(f"{run / 'results.csv'}: file not found; every run that came to its end has one")
@@ -89,20 +89,20 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     between = [peer_models_of(giver, receiver) for giver, receiver in permutations(logs, 2)]
     if closing:
         require_last_words(closing, logs)
-    require_countersigned(run, closing, logs, certificate)
+    require_countersigned(run, closing, logs, certificates)
     return Verified(
         records=len(records),
-        signer=subject(certificate) if certificate else None,
+        signer="; then by ".join(map(subject, certificates)) or None,
         updates=updates,
         answers=answers,
         peer_models=tuple(one for one in between if one.models or one.lost),
-        not_shown=(*_not_shown(records, certificate, trust, closing, logs, sites), *silent),
+        not_shown=(*_not_shown(records, certificates, trust, closing, logs, sites), *silent),
     )
 
 
 def _not_shown(
     records: Sequence[Record],
-    certificate: Certificate | None,
+    certificates: Sequence[Certificate],
     trust: Trust | None,
     closing: Closing | None,
     logs: Sequence[Log],
@@ -110,9 +110,9 @@ def _not_shown(
 ) -> Iterator[str]:
     """What this much evidence leaves open."""
     rounds = _rounds(records)
-    if certificate and not trust:
+    if certificates and not trust:
         yield "whose the certificate in the run folder is: --certificate takes the rootCA.pem of your startup kit"
-    if certificate and trust and not trust.is_authority:
+    if certificates and trust and not trust.is_authority:
         yield "whose the certificates beside the sites' logs are: --certificate takes the rootCA.pem of a startup kit"
     if records and "of" not in records[-1]:
         yield "that results and models are those of the run: an earlier version of FedMerit made it, unclosed"
@@ -125,23 +125,23 @@ def _not_shown(
             f"that the server told all sites the same, and took what they sent: the logs of {', '.join(lacking)} are "
             "missing (--site-log)"
         )
-    if certificate and (without := not_vouched(logs)):
+    if certificates and (without := not_vouched(logs)):
         yield f"that the server said what the logs of {', '.join(without)} have of it: its signature is not there"
     if closing and (unheard := [log.site for log in logs if log.site not in closing.site_logs]):
         yield f"that the logs of {', '.join(unheard)} are whole: {CLOSING} does not say how they ended"
-    if closing and (untold := [log.site for log in logs if not countersigned(log, certificate)]):
+    if closing and (untold := [log.site for log in logs if not countersigned(log, certificates)]):
         yield f"that the run was not closed anew: the logs of {', '.join(untold)} do not say how it was when it ended"
     if closing and any("rows" not in record for record in records):
         yield (
             "that reputations, and what else the ledger has no digest of, stand in results.csv as they were: an "
             "earlier version of FedMerit made the run"
         )
-    if unsigned := [log.site for log in logs if not log.certificate]:
+    if unsigned := [log.site for log in logs if not log.certificates]:
         yield f"that the logs of {', '.join(unsigned)} are theirs: they are not signed"
 
 
-def _certificate(run: Path, records: Sequence[Record], trust: Trust | None) -> Certificate | None:
-    """What the records have to be signed with; None where they are not signed and need not be."""
+def _certificates(run: Path, records: Sequence[Record], trust: Trust | None) -> Sequence[Certificate]:
+    """What the records have to be signed with; nothing where they are not signed and need not be."""
     ledger = run / "ledger.jsonl"
     if not any("signature" in record for record in records):
         if trust and records:
@@ -155,13 +155,14 @@ def _certificate(run: Path, records: Sequence[Record], trust: Trust | None) -> C
                 f"{ledger}, line 1: it is not signed, and {run / 'run.json'} says that the run's server had a "
                 "certificate to sign with"
             )
-        return None
-    certificate = read_certificate(run / CERTIFICATE)
-    if trust:
-        trust.require(certificate, trust.server_name, str(ledger))
-    else:
-        require_owner(certificate, name_of(certificate), str(ledger))
-    return certificate
+        return ()
+    certificates = read_certificates(run / CERTIFICATE)
+    for one in certificates:
+        if trust:
+            trust.require(one, trust.server_name, str(ledger))
+        else:
+            require_owner(one, name_of(certificates[0]), str(ledger))
+    return certificates
 
 
 def _engine(run: Path) -> str | None:

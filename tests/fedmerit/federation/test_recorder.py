@@ -11,8 +11,9 @@ from pretending import SITES, tiny_plan
 
 from fedmerit.core import Outcome
 from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Admitted, Recorder, observed_rows, or_none
+from fedmerit.records.certificates import read_certificates
 from fedmerit.records.closing import read_closing
-from fedmerit.records.ledger import Ledger, digest
+from fedmerit.records.ledger import Ledger, digest, verified_records
 from fedmerit.records.results import OF_A_ROUND, ResultsFile, digest_of_rows, read_results
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.overlaps import Overlap
@@ -230,3 +231,16 @@ def test_records_and_their_closing_are_signed_and_hold_the_last_word_of_every_si
     assert closing.ledger == record["hash"]
     assert record["signature"]
     assert closing.signature
+
+
+def test_a_server_whose_key_was_renewed_keeps_the_certificate_of_what_it_signed_before(tmp_path):
+    run, found = tmp_path / "run", []
+    for round in range(2):
+        issue(tmp_path, "server")
+        signer = Signer(tmp_path / "server.key", tmp_path / "server.crt")
+        recorder = Recorder(tiny_plan("fedce"), SITES, run, signer)
+        if round:
+            assert read_certificates(run / CERTIFICATE) == [*found, signer.certificate]
+        recorder.training_round(round, admitted(reply(1, "a0"), reply(2, "b0"), None), ["b"] * 3, "e", outcome())
+        found.append(signer.certificate)
+    assert len(verified_records(run / "ledger.jsonl", found)) == 2

@@ -7,9 +7,11 @@ import torch
 from certificates import issue
 
 from fedmerit.federation.site_log import ASKED, SITE_LOG, SiteLog, digest_of_overlaps, digest_of_peer
+from fedmerit.records.certificates import Trust
 from fedmerit.records.ledger import GENESIS, Ledger, digest
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.overlaps import Overlap
+from fedmerit.verification.site_chains import read_log
 from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, PeerModel, Task
 
 MODEL, UPDATE = torch.arange(3.0), torch.ones(3)
@@ -85,6 +87,18 @@ def test_a_site_with_a_key_signs_and_puts_its_certificate_beside(tmp_path):
     (entry,) = entries(tmp_path / "log")
     assert entry["signature"]
     assert (tmp_path / "log" / CERTIFICATE).read_bytes() == (tmp_path / "A.crt").read_bytes()
+
+
+def test_a_site_whose_key_was_renewed_keeps_the_certificate_of_what_it_signed_before(tmp_path):
+    issue(tmp_path, "root")
+    found = []
+    for round in range(2):
+        issue(tmp_path, "A", "root")
+        SiteLog(tmp_path / "log", "A", signer := Signer(tmp_path / "A.key", tmp_path / "A.crt")).gave_model(
+            round, "B", "m"
+        )
+        found.append(signer.certificate)
+    assert read_log(tmp_path / "log" / SITE_LOG, Trust(tmp_path / "root.crt", "server")).certificates == tuple(found)
 
 
 @pytest.mark.parametrize("changed", [{"case": "002"}, {"label": "cup"}, {"true_positives": 6}, {"false_negatives": 2}])

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from base64 import standard_b64encode
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from certificates import issue
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from nvflare.lighter.utils import Identity, generate_cert, serialize_cert
 
 from fedmerit.errors import BadInput
@@ -47,6 +48,21 @@ def test_what_is_no_certificate_is_named(tmp_path, content, words):
         read_certificate(tmp_path / "root.crt")
 
 
+@pytest.mark.parametrize(
+    ("whole", "spoiled"),
+    [(b"\x01\x01\xff\x04\x020\x00", b"\x01\x01\xff\x04\x021\x00"), (b"\x0c\x06server", b"\x0c\x06\xff\xffrver")],
+    ids=["extension", "name"],
+)
+def test_a_certificate_that_is_spoiled_within_is_named(certificate, tmp_path, whole, spoiled):
+    der = certificate.public_bytes(Encoding.DER)
+    assert whole in der
+    lines = standard_b64encode(der.replace(whole, spoiled)).decode()
+    path = tmp_path / "certificate.pem"
+    path.write_text(f"-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----\n")
+    with pytest.raises(BadInput, match=r"certificate\.pem: not readable as a certificate"):
+        read_certificate(path)
+
+
 def test_the_owner_is_a_participant_of_that_name(keys, certificate, admin):
     require_owner(certificate, "server", "ledger.jsonl")
     for other, name, words in (
@@ -78,7 +94,7 @@ def test_a_certificate_that_is_no_authority_vouches_for_no_other(keys, certifica
         Trust(keys / "server.crt").require(read_certificate(tmp_path / "site1.crt"), "site1", "site_log.jsonl")
 
 
-@pytest.mark.parametrize("days", [-2, 31])
+@pytest.mark.parametrize("days", [-3, 31])
 def test_certificates_count_on_days_on_which_they_are_valid(keys, certificate, days):
     day = datetime.now(UTC) + timedelta(days=days)
     with pytest.raises(BadInput, match=rf"not on {day:%Y-%m-%d %H:%M}; .*--at"):
@@ -105,3 +121,14 @@ def test_the_servers_name_stands_in_any_kit(keys, tmp_path, file, content):
 
 def test_the_servers_own_certificate_names_it(keys):
     assert Trust(keys / "server.crt").server_name == "server"
+
+
+def test_a_certificate_counts_on_the_day_on_which_it_was_made(keys, certificate):
+    for day, counts in ((0, True), (-1, False)):
+        midnight = certificate.not_valid_before_utc.replace(hour=0, minute=0, second=0) + timedelta(days=day)
+        trust = Trust(keys / "root.crt", "server", midnight)
+        if counts:
+            trust.require(certificate, "server", "ledger.jsonl")
+        else:
+            with pytest.raises(BadInput, match=r"ledger\.jsonl: signed under CN=.*, valid from .* and not on"):
+                trust.require(certificate, "server", "ledger.jsonl")

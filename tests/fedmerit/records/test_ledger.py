@@ -259,6 +259,20 @@ def test_a_chain_that_an_earlier_version_began_goes_on(signer, tmp_path):
     assert [bool(Sealed.of(record["signature"]).chain) for record in records] == [False, True, True]
 
 
+def test_a_chain_goes_on_with_a_renewed_key_and_never_back(keys, signer, tmp_path):
+    path, renewed = tmp_path / "ledger.jsonl", Signer(keys / "stranger.key", keys / "stranger.crt")
+    for round, by in enumerate([signer, signer, renewed]):
+        Ledger(path, by).append({"round": round})
+    old, new = signer.certificate, renewed.certificate
+    assert len(verified_records(path, (old, new))) == 3
+    for certificates, line in (((old,), 3), ((new,), 1), ((new, old), 3), ((), 1)):
+        with pytest.raises(BadInput, match=f"line {line}: its signature is not the server's"):
+            verified_records(path, certificates)
+    Ledger(path, signer).append({"round": 3})
+    with pytest.raises(BadInput, match="line 4: its signature is not the server's"):
+        verified_records(path, (old, new))
+
+
 @pytest.mark.parametrize("line", ["[" * 200_000, '{"a": ' + "[" * 900 + "]" * 900 + ', "hash": "0"}'])
 def test_json_that_is_too_deep_is_no_record(ledger, line):
     assert is_found(ledger, ledger.path.read_bytes() + line.encode() + b"\n")

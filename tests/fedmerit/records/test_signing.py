@@ -1,14 +1,16 @@
 """Signatures: made with the key of a certificate, and of nobody else's."""
 
 import hashlib
+import shutil
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from nvflare.lighter.utils import Identity, generate_cert, serialize_cert
 
 from fedmerit.errors import BadInput
-from fedmerit.records.certificates import read_certificate
+from fedmerit.records.certificates import read_certificate, read_certificates
 from fedmerit.records.ledger import Ledger, verified_records
 from fedmerit.records.signing import CERTIFICATE, Signer, signed_by
 
@@ -78,3 +80,27 @@ def test_certificate_is_put_beside_the_chain(keys, signer, tmp_path):
     signer.publish(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [CERTIFICATE]
     assert (tmp_path / CERTIFICATE).read_bytes() == (keys / "server.crt").read_bytes()
+
+
+def test_certificate_of_a_renewed_key_comes_after_that_of_the_chain_so_far(keys, signer, tmp_path):
+    stranger = Signer(keys / "stranger.key", keys / "stranger.crt")
+    signer.publish(tmp_path)
+    for _ in range(2):
+        stranger.publish(tmp_path, begun=True)
+        found = read_certificates(tmp_path / CERTIFICATE)
+        assert found == [signer.certificate, stranger.certificate]
+    for one in (signer, stranger):
+        assert signed_by(found, "head", one.sign("head"))
+    assert not signed_by((), "head", signer.sign("head"))
+    stranger.publish(tmp_path)
+    assert read_certificates(tmp_path / CERTIFICATE) == [stranger.certificate]
+
+
+def test_certificate_that_lengthens_a_key_takes_the_place_of_the_one_before(keys, signer, tmp_path):
+    shutil.copytree(keys, tmp_path / "keys")
+    state = load_pem_private_key((keys / "server.key").read_bytes(), None)
+    longer = generate_cert(Identity("server"), Identity("root"), state, state.public_key(), valid_days=700)
+    (tmp_path / "keys/server.crt").write_bytes(serialize_cert(longer))
+    signer.publish(tmp_path)
+    Signer(tmp_path / "keys/server.key", tmp_path / "keys/server.crt").publish(tmp_path, begun=True)
+    assert read_certificates(tmp_path / CERTIFICATE) == [longer]

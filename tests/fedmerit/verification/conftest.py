@@ -15,7 +15,7 @@ def own_log() -> Callable[..., Log]:
     """A log of a site with these records, as it would be read from a file of the site's name."""
 
     def made(site: str, *entries: dict[str, Any]) -> Log:
-        return Log(Path(f"{site}.jsonl"), site, entries, None)
+        return Log(Path(f"{site}.jsonl"), site, entries)
 
     return made
 

@@ -173,6 +173,20 @@ OF_ROUNDS = [
 ]
 
 
+def test_what_a_site_refused_is_not_asked_after_where_all_that_it_answered_is_there(written, own_log):
+    others = [row for split in ("validation_given", "testing_given") for row in measured(1, "B", split)]
+    refused = {"work": "refused", "round": 2, "reason": "asked to evaluate more models"}
+    run = written([*OF_ROUNDS, *others])
+    own = [
+        entry if "of another model" not in str(entry) else answered(2, "evaluate", digest(FINAL), split="validation")
+        for entry in OWN
+    ]
+    assert answers(run, own_log("A", *own, refused), [0, 1]) == (4, [])
+    further = answered(2, "evaluate", "of a model that it chose among", split="testing")
+    told = "why testing_given measurements of A in round 1 are not in results.csv: by its log it answered"
+    assert answers(run, own_log("A", *own, further), [0, 1]) == (4, [told])
+
+
 def test_a_sites_own_measurements_are_counted(written, own_log):
     run = written(OF_ROUNDS)
     assert answers(run, own_log("A", *OWN), [0, 1]) == (4, [])

@@ -46,7 +46,7 @@ def written(tmp_path):
 
 def test_a_log_is_read_with_its_lines(written):
     log = read_log(written(ENTRIES))
-    assert (log.site, log.certificate, len(log.entries)) == ("A", None, 5)
+    assert (log.site, log.certificates, len(log.entries)) == ("A", (), 5)
     assert [(line, entry["model"]) for line, entry in log.of("lend", "B")] == [(2, "m1"), (5, "m2")]
     assert [(line, entry["model"]) for line, entry in log.of("borrow", "B")] == [(3, None)]
     assert log.of("lend", "D") == []
@@ -102,7 +102,7 @@ def test_a_signed_log_is_the_sites_own(written, keys):
         read_log(path)
     shutil.copy(keys / "A.crt", path.parent / CERTIFICATE)
     for trust in (None, Trust(keys / "root.crt", "server"), Trust(keys / "B.crt")):  # B's says nothing of A's
-        assert read_log(path, trust).certificate == signer.certificate
+        assert read_log(path, trust).certificates == (signer.certificate,)
     shutil.copy(keys / "B.crt", path.parent / CERTIFICATE)
     with pytest.raises(BadInput, match="signed by 'B'; expected A"):
         read_log(path)
@@ -120,3 +120,20 @@ def test_a_log_signed_with_another_key_than_its_certificates_is_refused(written,
     shutil.copy(keys / "A.crt", path.parent / CERTIFICATE)
     with pytest.raises(BadInput, match="line 1: its signature is not A's"):
         read_log(path)
+
+
+def test_a_log_whose_site_renewed_its_key_is_its_own_as_far_as_every_certificate_is(written, keys, tmp_path):
+    path = written(ENTRIES, old := Signer(keys / "A.key", keys / "A.crt"))
+    old.publish(path.parent)
+    shutil.copytree(keys, tmp_path / "renewed")
+    issue(tmp_path / "renewed", "A", "root")
+    renewed = Signer(tmp_path / "renewed/A.key", tmp_path / "renewed/A.crt")
+    Ledger(path, renewed).append(ENTRIES[0])
+    with pytest.raises(BadInput, match=f"line {len(ENTRIES) + 1}: its signature is not A's"):
+        read_log(path)
+    renewed.publish(path.parent, begun=True)
+    trust = Trust(keys / "root.crt", "server")
+    assert read_log(path, trust).certificates == (old.certificate, renewed.certificate)
+    Signer(keys / "B.key", keys / "B.crt").publish(path.parent, begun=True)
+    with pytest.raises(BadInput, match="signed by 'B'; expected A"):
+        read_log(path, trust)

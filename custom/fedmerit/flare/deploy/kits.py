@@ -1,6 +1,7 @@
 """Startup kits as NVFlare provisioned them, made ready: what may run, where images lie, who may do what."""
 
 import json
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,7 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
 def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:
     """What of NVFlare's files in local/ decides who may do what here, with the classes of FedMerit's jobs alone."""
     local, kind = kit / "local", kind_of(kit)
+    kit.chmod(stat.S_IRWXU)  # what runs write below tells of images, or is trained on them; unpacking may open a kit
     config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
     validator = {"config": config, "manifest": str((local / MANIFEST).resolve())}
     ours = {

@@ -119,3 +119,14 @@ def test_the_gate_stands_at_sites_whatever_a_job_says():
     assert EgressFilter(**filter["args"]).decimals == 6
     policy = privacy_policy("client")
     assert policy["default_scope"] == policy["scopes"][0]["name"]
+
+
+@pytest.mark.parametrize("name", ["site1", "localhost"])
+def test_kit_that_was_unpacked_for_everybody_is_its_owners_alone(federation, sites, name):
+    kit = federation / "fedmerit/prod_00" / name
+    kit.chmod(0o755)
+    if name == "localhost":
+        prepare_server(kit)
+    else:
+        prepare_site(kit, sites / name)
+    assert kit.stat().st_mode & 0o777 == 0o700
