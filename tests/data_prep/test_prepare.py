@@ -149,7 +149,7 @@ def test_both_eyes_go_to_the_server(tmp_path):
 
 def test_a_site_with_one_training_patient_has_none_for_the_server(tmp_path):
     prostate_site(tmp_path / "raw" / "UCL", cases=3)
-    with pytest.raises(BadInput, match=r"site UCL: 1 training patient, .*prepare with a server share of 0"):
+    with pytest.raises(BadInput, match=r"site UCL: 1 training patient\(s\), .*prepare with a server share of 0"):
         prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", server_share=0.1, **FIELD)
     assert not (tmp_path / "sites").exists()
 

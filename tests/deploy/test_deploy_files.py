@@ -121,7 +121,7 @@ def test_commands_and_options_exist(file, words):
         command = command.commands[words[0]]
         words = words[1:]
     assert not hasattr(command, "commands"), words
-    known = {option for parameter in command.params for option in parameter.opts}
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
 
 

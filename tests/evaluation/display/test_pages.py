@@ -14,7 +14,7 @@ from evaluation.display.drawing import panels
 from evaluation.display.pages import Drawing, photograph, pictures, write_page
 from fedmerit.wire.survey import Survey
 
-SHOWN = {"survey": Survey(5, {}, {}), "tables": [], "pictures": {}, "names": ""}
+SHOWN = {"survey": Survey(5, {}, {}), "tables": [], "hidden": [], "pictures": {}, "names": ""}
 
 
 def _held(address: str, kind: str) -> bytes:
