@@ -83,7 +83,7 @@ def disturb(
 
     Raises:
         BadInput: the share is not above 0 and at most 1, or less than half of a slice; the rule is none of `RULES`, no
-            slice shows a label, or there is no other patient to ``swap`` with.
+            slice shows a label, or there is no other patient, or none whose mask differs, to ``swap`` with.
     """
     if not 0 < share <= 1:
         raise BadInput(f"label noise {site}={share:g}: expected a share above 0 and at most 1")
@@ -107,6 +107,11 @@ def disturb(
         row = (shown[other] for other in rng.permutation(len(shown)))
         others = (donor.label[there] for donor, there in row if donor.patient != case.patient)
         other = next((candidate for candidate in others if (candidate != mask).any()), mask)
+        if rule == "swap" and other is mask:
+            raise BadInput(
+                f"label noise {site}: no other training patient's mask differs from one of {case.case}; "
+                "choose another rule"
+            )
         before = changed.get(case.case, Disturbed(np.array(case.label), ()))
         before.label[position] = RULES[rule](mask, other, rng)
         changed[case.case] = Disturbed(before.label, (*before.positions, position))

@@ -39,7 +39,7 @@ def split_patients(
     if server and server >= training:
         raise BadInput(
             f"site {site}: {training} training patient(s), of which the server share {server_share:g} takes {server}, "
-            "but one has to be left to train; add patients, raise the training ratio or prepare with a server share of 0"
+            "but one has to be left; add patients, raise the training ratio or prepare with a server share of 0"
         )
     splits = np.repeat([SPLITS[0], SERVER_SPLIT, *SPLITS[1:]], [training - server, server, *others])
     return {name: str(split) for name, split in zip(names, splits, strict=True)}

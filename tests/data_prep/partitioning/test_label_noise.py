@@ -147,6 +147,10 @@ def test_swapping_with_an_equal_mask_would_be_no_mistake():
         ({"rule": "blur"}, "noise rule 'blur': expected one of shift, offset, resize, invert, swap"),
         ({"masks": [case("a", "a", empty=range(6))]}, "label noise HK: none of its training slices shows a label"),
         ({"masks": [case("a", "a")], "rule": "swap"}, "label noise HK: swapping needs 2 training patients"),
+        (
+            {"masks": [case(a, a, slices=1) for a in "ab"], "rule": "swap", "share": 1},
+            "no other training patient's mask differs",
+        ),
     ],
 )
 def test_bad_input(masks, change, message):

@@ -65,9 +65,11 @@ def certificate(kit: Path, kind: str) -> Iterator[Found]:
     yield from map(fail, flaws)
     yield from _open_to_others(startup / f"{base}.key")
     last = min(own.not_valid_after_utc, root.not_valid_after_utc)
+    if flaws:
+        return
     if last - datetime.now(UTC) < SOON:
         yield warn(f"ends on {last:%Y-%m-%d}; ask the coordinator for a new kit before that")
-    elif not flaws:
+    else:
         yield ok(f"of {name_of(kit)}, valid until {last:%Y-%m-%d}")
 
 
