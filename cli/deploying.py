@@ -78,6 +78,24 @@ def init(
     console.print(f"keep to yourself, it holds the keys that make certificates: {private}", soft_wrap=True)
 
 
+@deploy.command()
+def renew(
+    out: Annotated[Path, typer.Option(help="Folder that `deploy init` wrote.")],
+    names: Annotated[str, typer.Option(metavar="A,B", help="Sites, the server or admins, by the names of their kits.")],
+) -> None:
+    """Make new keys and certificates for some participants, before the old ones end; all others stay as they are."""
+    from fedmerit.flare.deploy.provision import renew as renewed
+
+    kits = renewed(out, [name.strip() for name in names.split(",")])
+    _print_kits(kits)
+    console.print(
+        "each puts the new kit's startup/ in the place of the old one, and starts again; local/, runs and logs stay",
+        soft_wrap=True,
+    )
+    if any(kit.kind == "server" for kit in kits):
+        console.print("once the server has a new key, every site has to start again, renewed or not", soft_wrap=True)
+
+
 def _stated(sites: str) -> dict[str, str]:
     """Organisation by site; "" of one that states none."""
     found: dict[str, str] = {}

@@ -118,6 +118,19 @@ def test_kits_hold_no_key_of_others(provisioned):
     assert not any(secret in path.read_text(errors="replace") for path in kits)
 
 
+def test_renewing_tells_who_does_what(federation, fedmerit):
+    result = fedmerit("deploy", "renew", "--out", federation, "--names", "site2, a@lead.org")
+    assert result.exit_code == 0, result.output
+    for text in (str(federation / "fedmerit/prod_01/site2"), "fedmerit/prod_01/a@lead.org", "startup/"):
+        assert text in result.output
+    assert "site1" not in result.output
+    assert "every site has to start again" not in result.output
+    assert (
+        "every site has to start again"
+        in fedmerit("deploy", "renew", "--out", federation, "--names", "localhost").output
+    )
+
+
 def test_added_site_leaves_the_others_as_they_are(federation, fedmerit):
     result = fedmerit("deploy", "init", "--add", "--sites", "site3:hospital3", "--out", federation)
     assert result.exit_code == 0, result.output

@@ -68,7 +68,7 @@ def certificate(kit: Path, kind: str) -> Iterator[Found]:
     if flaws:
         return
     if last - datetime.now(UTC) < SOON:
-        yield warn(f"ends on {last:%Y-%m-%d}; ask the coordinator for a new kit before that")
+        yield warn(f"ends on {last:%Y-%m-%d}; ask the coordinator before that to renew it (`fedmerit deploy renew`)")
     else:
         yield ok(f"of {name_of(kit)}, valid until {last:%Y-%m-%d}")
 

@@ -15,9 +15,11 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 
 PROJECT_FILE = "project.yml"
+CERTIFICATES_BUILDER = "nvflare.lighter.impl.cert.CertBuilder"
 VERSIONS_BUILDER = "fedmerit.flare.deploy.provision.VersionsBuilder"  # in the project.yml of every federation
 CONTEXT_BUILDER = "fedmerit.flare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
+AUTHORITY_DAYS = 3650  # that the authority lasts; NVFlare's certificates of participants last 360, and are renewed
 LONGEST_NAME = 63  # of a certificate's common name; NVFlare cuts longer ones
 DIGITS = 16  # hexadecimal, of a site's name, at the end of an organisation's that is not the same
 TOLD_APART = re.compile(rf"_[0-9a-f]{{{DIGITS}}}$")
@@ -88,7 +90,7 @@ def make_project(
                 "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
                 "args": {"config_folder": "config", "scheme": "grpc"},
             },
-            {"path": "nvflare.lighter.impl.cert.CertBuilder"},
+            {"path": CERTIFICATES_BUILDER, "args": {"root_valid_days": AUTHORITY_DAYS}},
             {"path": VERSIONS_BUILDER},
             *([{"path": CONTEXT_BUILDER, "args": dict(encryption)}] if encryption is not None else []),
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},

@@ -5,7 +5,7 @@
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +22,19 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import FULL, write_atomically, write_json
-from fedmerit.flare.deploy.project import PROJECT_FILE, organisations, read_project, with_sites, write_project
+from fedmerit.files import FULL, read_json, write_atomically, write_json
+from fedmerit.flare.deploy.project import (
+    CERTIFICATES_BUILDER,
+    PROJECT_FILE,
+    organisations,
+    read_project,
+    with_sites,
+    write_project,
+)
 
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
 STATE = "state"  # NVFlare's name for the folder of a project's keys
+KEYS = "cert.json"  # there, NVFlare's file of them, by participant
 PACKAGES = ("fedmerit", "nvflare", "torch", "monai")
 
 
@@ -65,6 +73,9 @@ def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
 
 def begin_again(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """Provision a project in ``out`` as `init` does, with the keys and certificates that were made there before."""
+    before = read_project(out)["builders"] if (out / PROJECT_FILE).exists() else []
+    authority = {one["path"]: one for one in before if one["path"] == CERTIFICATES_BUILDER}  # lasts as long as it did
+    project = {**project, "builders": [authority.get(one["path"], one) for one in project["builders"]]}
     with owner_alone(out), whole_or_nothing(out):
         kits = provision(out, project)
         write_project(out, project)
@@ -94,6 +105,27 @@ def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
         kits = provision(out, project)
         write_project(out, project)
     return [kit for kit in kits if kit.name in sites]
+
+
+def renew(out: Path, names: Collection[str]) -> list[Kit]:
+    """New keys and certificates for participants of the project in ``out``: their kits; all others stay as they are.
+
+    The authority stays the same, and no certificate lasts longer than its own. What was there before stays valid until
+    its own last day: NVFlare takes nothing back.
+
+    Raises:
+        BadInput: ``out`` holds no project, or nobody of such a name.
+        RunFailed: NVFlare's provisioning failed, as when the authority has expired.
+    """
+    project = read_project(out)
+    there = [one["name"] for one in project["participants"]]
+    if unknown := sorted(set(names) - set(there)):
+        raise BadInput(f"{out / PROJECT_FILE}: has no {', '.join(unknown)}; there are {', '.join(there)}")
+    keys = state_of(out, project) / KEYS
+    with owner_alone(out), whole_or_nothing(out):
+        write_json(keys, {name: one for name, one in read_json(keys).items() if name not in names})
+        kits = provision(out, project)
+    return [kit for kit in kits if kit.name in names]
 
 
 @contextmanager

@@ -4,10 +4,12 @@ import errno
 import json
 import os
 from contextlib import suppress
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.flare.deploy.project import PROJECT_FILE, make_project, read_project
@@ -20,6 +22,7 @@ from fedmerit.flare.deploy.provision import (
     init,
     owner_alone,
     provision,
+    renew,
     state_of,
 )
 
@@ -120,13 +123,61 @@ def test_a_full_disk_is_told_in_a_sentence_and_nothing_half_written_is_left(tmp_
 
 
 @pytest.mark.parametrize(
-    "again", [lambda out: add_sites(out, {"site3": ""}), lambda out: begin_again(out, read_project(out))]
+    "again",
+    [
+        lambda out: add_sites(out, {"site3": ""}),
+        lambda out: begin_again(out, read_project(out)),
+        lambda out: renew(out, ["site1"]),
+    ],
 )
 def test_a_full_disk_leaves_the_keys_and_kits_that_were_there(federation, full, again):
     before = files(federation)
     with pytest.raises(RunFailed, match="the disk is full"):
         again(federation)
     assert files(federation) == before
+
+
+def loaded(kit, name="client"):
+    return [
+        x509.load_pem_x509_certificate((kit / "startup" / one).read_bytes()) for one in (f"{name}.crt", "rootCA.pem")
+    ]
+
+
+def test_a_renewed_participant_has_another_key_of_the_same_authority(federation):
+    before = certificates(federation / "fedmerit/prod_00")
+    (kit,) = renew(federation, ["site2"])
+    assert kit == Kit("site2", "client", "lead", "", federation / "fedmerit/prod_01/site2")
+    after = certificates(kit.path.parent)
+    assert {name for name in before if before[name] != after[name]} == {"site2"}
+    (old, root), (new, same) = loaded(federation / "fedmerit/prod_00/site2"), loaded(kit.path)
+    assert same == root
+    new.verify_directly_issued_by(root)
+    assert new.public_key() != old.public_key()
+    assert new.subject == old.subject
+    assert root.not_valid_after_utc - new.not_valid_after_utc > timedelta(9 * 365)  # it can be renewed again
+    assert certificates(renew(federation, ["localhost"])[0].path.parent)["site2"] == after["site2"]
+
+
+def test_who_is_not_there_is_not_renewed(federation):
+    before = files(federation)
+    with pytest.raises(BadInput, match=r"project\.yml: has no site7; there are localhost, site1, site2, a@lead\.org"):
+        renew(federation, ["site2", "site7"])
+    assert files(federation) == before
+
+
+def test_the_authority_of_an_earlier_version_lasts_as_long_as_it_did(tmp_path):
+    """Such a project says nothing of its days, which NVFlare takes for 360."""
+    out, project = tmp_path / "out", make_project({"A": "x"}, "localhost", "x", {"a@b.org": "lead"})
+    builders = [
+        {name: one[name] for name in one if name != "args" or "Cert" not in one["path"]} for one in project["builders"]
+    ]
+    init(out, project | {"builders": builders})
+    before = certificates(out / "fedmerit/prod_00")
+    begin_again(out, project)
+    assert certificates(out / "fedmerit/prod_01") == before
+    (kit,) = renew(out, ["A"])
+    new, root = loaded(kit.path)
+    assert new.not_valid_after_utc == root.not_valid_after_utc
 
 
 def test_an_added_site_that_names_no_organisation_has_one_of_its_own(federation):

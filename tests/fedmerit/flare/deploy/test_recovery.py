@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,10 @@ from federation_factory import PATIENCE, Federation, federation
 
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy import session
+from fedmerit.flare.deploy.poc import HOST
+from fedmerit.flare.deploy.provision import renew
 from fedmerit.records.certificates import Trust
+from fedmerit.records.signing import CERTIFICATE
 from fedmerit.verification.verify import verify_run
 
 ROUNDS = 4
@@ -146,6 +150,27 @@ def test_site_that_stays_away_is_waited_for_and_rejoins(hospitals, job, tmp_path
     run.fetch(tmp_path / "run")
     assert run.records()[-1]["participants"] == hospitals.names
     assert all(weight > 0 for weight in run.records()[-1]["weights"].values())
+
+
+def test_run_goes_on_with_renewed_keys_of_the_server_and_a_site(hospitals, job, tmp_path):
+    hospitals.gate.close(2)
+    run = Run(hospitals, job(ROUNDS, "--min-sites", 3))
+    run.wait_for(lambda records: len(records) >= 2)
+    renewed = dict(zip(("server", "site2"), renew(hospitals.root, [HOST, "site2"]), strict=True))
+    for name in hospitals.kits:
+        hospitals.stop(name)  # all: NVFlare's server signed what lets them in with the key that it had
+    for name, kit in renewed.items():
+        shutil.rmtree(hospitals.kits[name] / "startup")
+        shutil.copytree(kit.path / "startup", hospitals.kits[name] / "startup")
+    hospitals.start()
+    hospitals.wait_for_sites()
+    hospitals.gate.open()
+    run.resume()
+    folder = run.fetch(tmp_path / "run")
+    assert [record["participants"] for record in run.records()] == [hospitals.names] * ROUNDS
+    told = {"server": folder, **{name: run.log_of(name).parent for name in hospitals.names}}
+    keys = {name: (place / CERTIFICATE).read_text().count("BEGIN CERTIFICATE") for name, place in told.items()}
+    assert keys == {"server": 2, "site1": 1, "site2": 2, "site3": 1}
 
 
 def test_job_that_nobody_knows_is_not_resumed(fedmerit, hospitals):
