@@ -28,7 +28,7 @@ BENCH = [
     "planted",
     "detection",
 ]
-DEPLOY = ["init", "site", "server", "approve", "check"]
+DEPLOY = ["init", "renew", "site", "server", "approve", "check"]
 
 
 def plain(text: str) -> str:
