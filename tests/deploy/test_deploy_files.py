@@ -108,9 +108,9 @@ PAGES = [ROOT / "docs/deployment.md", ROOT / "docs/privacy.md"]
 def spoken():
     """Every ``fedmerit ...`` in guide and compose file, as (file, words)."""
     for file in (*PAGES, DEPLOY / "compose.yaml"):
-        for text in re.findall(
-            r"\bfedmerit ((?:[a-z]+ )*[a-z]+(?: [^`\n#]*)?)(?=[`\n]| {2,}#)", re.sub(r"\\\n\s*", " ", file.read_text())
-        ):
+        joined = re.sub(r"\\\n\s*", " ", file.read_text())
+        joined = re.sub(r"(?<!`)`[^`]+`(?!`)", lambda code: " ".join(code.group().split()), joined)  # wrapped
+        for text in re.findall(r"\bfedmerit ((?:[a-z]+ )*[a-z]+(?: [^`\n#]*)?)(?=[`\n]| {2,}#)", joined):
             yield file.name, shlex.split(text.replace("...", ""))
 
 
