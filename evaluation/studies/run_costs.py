@@ -65,9 +65,9 @@ def images_of(folder: Path) -> int:
     """How many training images a run takes in all, over sites, rounds and steps: what its time goes by."""
     info = read_run(folder)
     config = plan_of(folder)
+    training = config.training
     sites = open_sites(Path(info["sites_folder"]), info["sites"])
-    per_round = 0
-    for site in sites:
-        samples, training = samples_of(site.cases("training"), config.network.patch), config.training
-        per_round += training.steps * training.batch_size or len(samples) * training.epochs
-    return int(per_round * config.rounds)
+    if training.steps:
+        return config.rounds * len(sites) * training.steps * training.batch_size
+    per_epoch = sum(len(samples_of(site.cases("training"), config.network.patch)) for site in sites)
+    return config.rounds * per_epoch * training.epochs

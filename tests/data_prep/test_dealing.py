@@ -1,3 +1,4 @@
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -47,7 +48,13 @@ def test_apportion_leaves_no_site_without_a_patient(shares, more):
     counts = apportion(len(shares) + more, np.array(shares))
     assert counts.sum() == len(shares) + more
     assert counts.min() >= 1
-    assert all(counts[a] <= counts[b] for a in range(len(shares)) for b in range(len(shares)) if shares[a] < shares[b])
+    less = 1e-9 * sum(shares)  # shares that differ by no more than rounding are equal, and the first goes before
+    pairs = itertools.permutations(range(len(shares)), 2)
+    assert all(counts[a] <= counts[b] for a, b in pairs if shares[b] - shares[a] > less)
+
+
+def test_shares_that_differ_by_rounding_alone_are_equal():
+    assert apportion(3, np.array([0.9999999999999999, 1.0])).tolist() == [2, 1]
 
 
 def test_a_small_site_gets_one_and_the_others_keep_their_proportion():

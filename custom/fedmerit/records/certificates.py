@@ -5,7 +5,7 @@ NVFlare's provisioning writes names into a certificate's subject: CN is the part
 no two participants of one name, so that the server is known by its name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,9 +28,6 @@ KITS: Mapping[str, tuple[str | int, ...]] = {  # where the files of a startup ki
     "fed_admin.json": ("admin", "server_identity"),
     "fed_server.json": ("servers", 0, "admin_server"),
 }
-
-
-Whose = Certificate | Sequence[Certificate]  # one participant's: where a key was renewed, all, the first one first
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,19 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.x509 import Certificate
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedmerit.errors import BadInput
 from fedmerit.files import room_for, write_atomically
-from fedmerit.records.certificates import Whose
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.signing import Signer, all_of, signed_by
+from fedmerit.records.signing import Signer, signed_by
 
 GENESIS = "0" * 64
 UNREADABLE = (ValueError, KeyError, AttributeError, TypeError, RecursionError)  # whatever reading a line ends with
@@ -191,7 +191,7 @@ class Sealed:
     def __str__(self) -> str:
         return f"{self.chain}:{self.signature}"
 
-    def is_by(self, certificates: Whose, round: object, hash: str) -> bool:
+    def is_by(self, certificates: Sequence[Certificate], round: object, hash: str) -> bool:
         """Whether the key of one of these certificates signed the record of a round with this hash."""
         return signed_by(certificates, signed_text(self.chain, round, hash), self.signature)
 
@@ -231,13 +231,15 @@ def verify(path: Path) -> int:
     return len(verified_records(path))
 
 
-def verified_records(path: Path, certificates: Whose | None = None, owner: str = "the server") -> list[dict[str, Any]]:
+def verified_records(
+    path: Path, certificates: Sequence[Certificate] | None = None, owner: str = "the server"
+) -> list[dict[str, Any]]:
     """The records of an intact chain.
 
     Args:
         path: the chain's file.
-        certificates: where given, every record has to be signed with the key of one, and none with one before that of
-            the record before; if not, signatures are not looked at.
+        certificates: of one participant, in the order in which its key was renewed: every record has to be signed with
+            the key of one, and none with one before that of the record before; None: signatures are not looked at.
         owner: of the certificates.
 
     Raises:
@@ -247,7 +249,7 @@ def verified_records(path: Path, certificates: Whose | None = None, owner: str =
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the ledger of a run")
     previous, records, chain = GENESIS, [], ""
-    keys = () if certificates is None else all_of(certificates)
+    keys = certificates or ()
     *lines, rest = _lines(path)
     if rest:
         raise BadInput(f"{path}, line {len(lines) + 1}: cut short; a record ends with a line break")
@@ -266,7 +268,7 @@ def verified_records(path: Path, certificates: Whose | None = None, owner: str =
             raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
         if certificates is not None:
             sealed = Sealed.of(closing.get("signature"))
-            while keys and not sealed.is_by(keys[0], record.get("round"), claimed):
+            while keys and not sealed.is_by(keys[:1], record.get("round"), claimed):
                 keys = keys[1:]
             if not keys:
                 how = f"its signature is not {owner}'s" if "signature" in closing else "it is not signed"

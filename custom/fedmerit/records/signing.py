@@ -12,7 +12,7 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit.records.certificates import Whose, read_certificate, read_certificates
+from fedmerit.records.certificates import read_certificate, read_certificates
 
 CERTIFICATE = "certificate.pem"  # beside the chain
 
@@ -60,14 +60,9 @@ class Signer:
         write_atomically(path, lambda file: file.write(pem))
 
 
-def all_of(certificates: Whose) -> Sequence[Certificate]:
-    """One participant's certificates, where there may be one alone."""
-    return (certificates,) if isinstance(certificates, Certificate) else certificates
-
-
-def signed_by(certificates: Whose, text: str, signature: object) -> bool:
+def signed_by(certificates: Sequence[Certificate], text: str, signature: object) -> bool:
     """Whether ``signature``, as `Signer.sign` gave it, is of ``text`` and of the key of one of the certificates."""
-    return any(_signed_by(one, text, signature) for one in all_of(certificates))
+    return any(_signed_by(one, text, signature) for one in certificates)
 
 
 def _signed_by(certificate: Certificate, text: str, signature: object) -> bool:

@@ -3,22 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from cryptography.x509 import Certificate
+
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import CLOSED
 from fedmerit.files import sha256
-from fedmerit.records.certificates import Whose
 from fedmerit.records.closing import CLOSING, TOLD, Closing, covered, read_closing, sealed_text
 from fedmerit.records.signing import signed_by
 from fedmerit.verification.site_chains import Log, Record
 
 
-def require_left_behind(run: Path, head: str, server: Whose | None) -> Closing | None:
+def require_left_behind(run: Path, head: str, server: Sequence[Certificate]) -> Closing | None:
     """The closing record, None where there is none.
 
     Args:
         run: the run folder.
         head: hash of its ledger's last record.
-        server: whose signature the ledger has; None: it is not signed.
+        server: certificates of whose signature the ledger has; none: it is not signed.
 
     Raises:
         BadInput: it is not the server's, or of another ledger or files than those that lie there.
@@ -46,7 +47,9 @@ def require_left_behind(run: Path, head: str, server: Whose | None) -> Closing |
     return closing
 
 
-def require_countersigned(run: Path, closing: Closing | None, logs: Sequence[Log], server: Whose | None) -> None:
+def require_countersigned(
+    run: Path, closing: Closing | None, logs: Sequence[Log], server: Sequence[Certificate]
+) -> None:
     """`BadInput` where a site was told of another closing record than that of the run folder, None: it has none."""
     for log in logs:
         for line, entry in enumerate(log.entries, start=1):
@@ -64,12 +67,12 @@ def require_countersigned(run: Path, closing: Closing | None, logs: Sequence[Log
             )
 
 
-def countersigned(log: Log, server: Whose | None) -> bool:
+def countersigned(log: Log, server: Sequence[Certificate]) -> bool:
     """Whether a site was told how the run was closed, with the server's signature where it has a key."""
     return any(entry["work"] == CLOSED and (not server or _is_sealed(entry, server)) for entry in log.entries)
 
 
-def _is_sealed(entry: Record, server: Whose) -> bool:
+def _is_sealed(entry: Record, server: Sequence[Certificate]) -> bool:
     return signed_by(server, sealed_text(str(entry.get("ledger")), entry["closing"]), entry.get("sealed"))
 
 

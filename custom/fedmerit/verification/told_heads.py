@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.x509 import Certificate
+
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import GAVE
-from fedmerit.records.certificates import Whose
 from fedmerit.records.ledger import GENESIS, Sealed
 from fedmerit.verification.site_chains import Log, Record
 
@@ -31,11 +32,11 @@ class _Told:
     def sealed(self) -> Sealed:
         return Sealed.of(self.entry.get("vouched"))
 
-    def is_signed(self, server: Whose | None) -> bool:
+    def is_signed(self, server: Sequence[Certificate]) -> bool:
         """Whether the server signed it; those of earlier versions signed no round."""
-        return server is not None and self.sealed.is_by(server, self.entry["round"] - 1, self.head)
+        return self.sealed.is_by(server, self.entry["round"] - 1, self.head)
 
-    def is_proved(self, server: Whose | None) -> bool:
+    def is_proved(self, server: Sequence[Certificate]) -> bool:
         """Whether it signed that a ledger ended with it as this round began."""
         return bool(self.sealed.chain) and self.is_signed(server)
 
@@ -47,7 +48,7 @@ class _Told:
         return f"; it is the ledger's record of round {of}, that {self.log.site}'s log has for another"
 
 
-def require_one_story(logs: Sequence[Log], server: Whose | None, records: Sequence[Record] = ()) -> None:
+def require_one_story(logs: Sequence[Log], server: Sequence[Certificate], records: Sequence[Record] = ()) -> None:
     """Every round began from one ledger, whomever the server told of it.
 
     Args:
@@ -70,7 +71,7 @@ def require_one_story(logs: Sequence[Log], server: Whose | None, records: Sequen
                 )
 
 
-def _whose(one: _Told, other: _Told, server: Whose | None, records: Sequence[Record]) -> str:
+def _whose(one: _Told, other: _Told, server: Sequence[Certificate], records: Sequence[Record]) -> str:
     """Whose fault it is that two heads of a round differ."""
     proved = [told.is_proved(server) for told in (one, other)]
     if all(proved):
@@ -96,7 +97,7 @@ def _whose(one: _Told, other: _Told, server: Whose | None, records: Sequence[Rec
     return "neither is signed by the server: it keeps two ledgers, or a log was changed"
 
 
-def require_told(ledger: Path, records: Sequence[Record], log: Log, server: Whose | None) -> None:
+def require_told(ledger: Path, records: Sequence[Record], log: Log, server: Sequence[Certificate]) -> None:
     """`BadInput` where the ledger is not the one that the server told the site of, or did not sign what it told."""
     complete = [GENESIS, *(record["hash"] for record in records)]
     for told in _told(log):
@@ -118,7 +119,7 @@ def require_told(ledger: Path, records: Sequence[Record], log: Log, server: Whos
             raise BadInput(f"{told.where}: what it has for the server's signature is none of the server's for that")
 
 
-def _by_whom(told: _Told, records: Sequence[Record], server: Whose | None) -> str:
+def _by_whom(told: _Told, records: Sequence[Record], server: Sequence[Certificate]) -> str:
     """Whose fault it is that a head is not the ledger's."""
     if not server or not told.entry["round"]:
         return ""

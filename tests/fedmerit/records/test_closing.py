@@ -43,7 +43,7 @@ def test_signature_is_of_all_the_rest(run, keys):
     close(run, "head", {}, signer)
     signed = read_closing(run)
     assert signed
-    assert signed_by(signer.certificate, sealed_text("head", signed.digest), signed.signature)
+    assert signed_by([signer.certificate], sealed_text("head", signed.digest), signed.signature)
     close(run, "head", {})
     plain = read_closing(run)
     assert plain

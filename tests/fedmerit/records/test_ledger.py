@@ -226,14 +226,14 @@ def test_a_signature_is_of_one_chain_and_one_round(signer, tmp_path):
     for path in paths:
         for round in (0, 1):
             Ledger(path, signer).append({"round": round})
-        assert len(verified_records(path, signer.certificate)) == 2
+        assert len(verified_records(path, [signer.certificate])) == 2
     one, other = ([Sealed.of(record["signature"]) for record in Ledger(path).records] for path in paths)
     assert one[0].chain == one[1].chain != other[0].chain
     head = Ledger(paths[0]).last["hash"]
-    assert one[1].is_by(signer.certificate, 1, head)
-    assert not one[1].is_by(signer.certificate, 2, head)
-    assert not Sealed(other[1].chain, one[1].signature).is_by(signer.certificate, 1, head)
-    assert not other[1].is_by(signer.certificate, 1, "0" * 64)
+    assert one[1].is_by([signer.certificate], 1, head)
+    assert not one[1].is_by([signer.certificate], 2, head)
+    assert not Sealed(other[1].chain, one[1].signature).is_by([signer.certificate], 1, head)
+    assert not other[1].is_by([signer.certificate], 1, "0" * 64)
 
 
 def test_a_chain_that_goes_on_as_another_is_found(signer, tmp_path):
@@ -245,7 +245,7 @@ def test_a_chain_that_goes_on_as_another_is_found(signer, tmp_path):
     strange = str(Sealed("another", signer.sign(signed_text("another", 1, record["hash"]))))
     other.write_text(other.read_text() + json.dumps(record | {"signature": strange}) + "\n")
     with pytest.raises(BadInput, match=r"other\.jsonl, line 2: is signed for another chain than the lines before"):
-        verified_records(other, signer.certificate)
+        verified_records(other, [signer.certificate])
 
 
 def test_a_chain_that_an_earlier_version_began_goes_on(signer, tmp_path):
@@ -255,7 +255,7 @@ def test_a_chain_that_an_earlier_version_began_goes_on(signer, tmp_path):
     path.write_text(json.dumps(first | {"signature": signer.sign(first["hash"])}) + "\n")
     for round in (1, 2):
         Ledger(path, signer).append({"round": round})
-    records = verified_records(path, signer.certificate)
+    records = verified_records(path, [signer.certificate])
     assert [bool(Sealed.of(record["signature"]).chain) for record in records] == [False, True, True]
 
 

@@ -33,7 +33,7 @@ def test_same_record_of_a_chain_gets_the_same_signature(keys, tmp_path):
     for name in ("one", "two"):
         Ledger(tmp_path / name, signer, chain="c").append({"round": 0})
     assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
-    assert len(verified_records(tmp_path / "one", read_certificate(keys / "server.crt"))) == 1
+    assert len(verified_records(tmp_path / "one", [read_certificate(keys / "server.crt")])) == 1
 
 
 def test_key_of_another_kind_is_refused(keys, tmp_path):
@@ -55,9 +55,9 @@ def test_signature_is_the_padded_digest_under_the_private_exponent(signer):
 
 def test_signature_is_of_one_text_and_one_key(keys, signer):
     signature = signer.sign("head")
-    assert signed_by(signer.certificate, "head", signature)
-    assert not signed_by(signer.certificate, "Head", signature)
-    assert not signed_by(read_certificate(keys / "stranger.crt"), "head", signature)
+    assert signed_by([signer.certificate], "head", signature)
+    assert not signed_by([signer.certificate], "Head", signature)
+    assert not signed_by([read_certificate(keys / "stranger.crt")], "head", signature)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_signature_is_of_one_text_and_one_key(keys, signer):
     ids=["capitals", "a space", "cut", "longer", "bytes", "nothing"],
 )
 def test_there_is_one_way_to_write_a_signature(signer, written):
-    assert not signed_by(signer.certificate, "head", written(signer.sign("head")))
+    assert not signed_by([signer.certificate], "head", written(signer.sign("head")))
 
 
 def test_certificate_is_put_beside_the_chain(keys, signer, tmp_path):

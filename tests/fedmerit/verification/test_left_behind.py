@@ -18,13 +18,13 @@ def run(tmp_path):
 
 
 def test_what_lies_there_is_what_was_left(run):
-    closing = require_left_behind(run, "head", None)
+    closing = require_left_behind(run, "head", ())
     assert closing
     assert set(closing.files) == {"results.csv", "run.json", "models/global.pt"}
     (run / "report.html").write_text("made later")  # covered by nothing
-    assert require_left_behind(run, "head", None) == closing
+    assert require_left_behind(run, "head", ()) == closing
     (run / CLOSING).unlink()
-    assert require_left_behind(run, "head", None) is None
+    assert require_left_behind(run, "head", ()) is None
 
 
 @pytest.mark.parametrize(
@@ -38,26 +38,26 @@ def test_what_lies_there_is_what_was_left(run):
 def test_what_was_changed_taken_or_added_is_named(run, spoil, words):
     spoil(run)
     with pytest.raises(BadInput) as found:
-        require_left_behind(run, "head", None)
+        require_left_behind(run, "head", ())
     assert str(found.value).startswith(f"{run}/" + words.format(run / CLOSING))
 
 
 def test_a_closing_record_is_of_this_ledger(run):
     with pytest.raises(BadInput, match=r"closing\.json: is of a ledger that ended with head, this one ends with other"):
-        require_left_behind(run, "other", None)
+        require_left_behind(run, "other", ())
 
 
 def test_a_closing_record_is_signed_as_the_ledger_is(run, server):
     with pytest.raises(BadInput, match=r"closing\.json: it is not signed; it was written or changed by somebody else"):
-        require_left_behind(run, "head", server.certificate)
+        require_left_behind(run, "head", [server.certificate])
     close(run, "head", {}, server)
-    assert require_left_behind(run, "head", server.certificate)
+    assert require_left_behind(run, "head", [server.certificate])
     with pytest.raises(BadInput, match=r"closing\.json: is signed, and the ledger is not; its signatures were removed"):
-        require_left_behind(run, "head", None)
+        require_left_behind(run, "head", ())
     text = (run / CLOSING).read_text()
     (run / CLOSING).write_text(text.replace('"head"', '"other"'))
     with pytest.raises(BadInput, match=r"closing\.json: its signature is not the server's"):
-        require_left_behind(run, "other", server.certificate)
+        require_left_behind(run, "other", [server.certificate])
 
 
 def test_a_log_has_what_its_site_said_last(own_log):

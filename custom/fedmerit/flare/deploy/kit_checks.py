@@ -95,7 +95,7 @@ def _flaws(own: x509.Certificate, root: x509.Certificate, key: PrivateKeyTypes, 
         if not first <= now <= last:
             yield (
                 f"{what}is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, but it is "
-                f"{now:%Y-%m-%d %H:%M}; set this machine's clock, or ask the coordinator for a new kit"
+                f"{now:%Y-%m-%d %H:%M}; set this machine's clock, or ask the coordinator to renew it"
             )
 
 
