@@ -161,7 +161,8 @@ def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
     """``total`` patients to sites in proportion to ``shares`` (sites,), at least one each: largest remainders.
 
     Sites whose proportional part is below one get one, and the others share what is left in proportion; equal
-    remainders (to nine digits, as sums of shares are rounded) go to the first. ``total`` is at least the number of sites.
+    remainders (to nine digits, as sums of shares are rounded) go to the first. ``total`` is at least the number of
+    sites.
     """
     quotas = np.ones(len(shares))
     small = np.zeros(len(shares), dtype=bool)
