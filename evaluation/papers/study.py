@@ -16,13 +16,13 @@ from evaluation.display.table import file_name
 from evaluation.results.views import Results
 from evaluation.studies.cluster import OnEnd, Workers
 from evaluation.studies.requests import Item, parse_methods
-from evaluation.studies.study_folders import DIGESTS, require_unchanged
+from evaluation.studies.study_folders import DIGESTS, SERVER_DIGESTS, digests_in_study, require_unchanged, servers_own
 from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.configuration.run import parameter_names
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.training.data import SERVER_SPLIT, digests_of, open_sites, require_as_prepared
+from fedmerit.training.data import SERVER_SPLIT, open_sites, require_as_prepared
 
 RECORD = "paper.json"  # what the folder's trainings were asked for with
 
@@ -122,6 +122,7 @@ class Study:
         self.folders = folders = open_sites(self.sites)
         given: dict[str, Any] = {"device": self.device, "server_sites": self.server_sites}
         self.given = {name: value for name, value in given.items() if value is not None}
+        self.own = servers_own(self.given)
         self.names = [folder.name for folder in folders]
         if len(folders) < 2:
             raise BadInput(f"{self.sites}: holds {self.names[0]} alone; a paper's study takes two sites or more")
@@ -153,12 +154,14 @@ class Study:
         """
         require_unchanged(self.out / RECORD, self._asked)
         if (self.out / RECORD).exists():
-            require_as_prepared(self.folders, read_json(self.out / RECORD).get(DIGESTS, {}), self.out)
+            before = read_json(self.out / RECORD)
+            require_as_prepared(self.folders, before.get(DIGESTS, {}), self.out)
+            require_as_prepared(self.own, before.get(SERVER_DIGESTS, {}), self.out)
 
     def claim(self) -> None:
         """Write down what the folder is for; `BadInput` where it is for something else."""
         self.require_same()
-        write_json(self.out / RECORD, self._asked | {DIGESTS: digests_of(self.folders)})
+        write_json(self.out / RECORD, self._asked | digests_in_study(self.folders, self.own))
 
     @property
     def _asked(self) -> dict[str, Any]:

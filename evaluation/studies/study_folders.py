@@ -15,8 +15,8 @@ from fedmerit.files import read_json
 from fedmerit.records.results import read_run
 from fedmerit.training.data import SiteFolder, digests_of, open_sites, require_as_prepared
 
-DIGESTS = "site_digests"  # in a study's JSON file
-SITES = "sites"  # there the folder that they lie in
+DIGESTS, SERVER_DIGESTS = "site_digests", "server_digests"  # in a study's JSON file, as in run.json
+PLACES = {"sites": DIGESTS, "server_sites": SERVER_DIGESTS}  # options that say where images lie, and what knows them
 
 
 @contextmanager
@@ -41,8 +41,8 @@ def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
             it is no matter where the sites lie.
     """
     before = read_json(record) if record.exists() else asked
-    told_by_digests = (DIGESTS, SITES) if before.get(DIGESTS) else (DIGESTS,)
-    names = [name for name in {**before, **asked} if name not in told_by_digests]
+    may_move = [place for place, digests in PLACES.items() if before.get(digests) and asked.get(place)]
+    names = [name for name in {**before, **asked} if name not in (*PLACES.values(), *may_move)]
     changed = [name for name in names if before.get(name) != asked.get(name)]
     if changed:
         told = "; ".join(_told(name.replace("_", " "), before.get(name)) for name in changed)
@@ -54,16 +54,30 @@ def _told(name: str, value: Any) -> str:
     return f"no {name}" if value is None else f"{name} {', '.join(value) if isinstance(value, list) else value}"
 
 
-def require_same_images(record: Path, sites: Sequence[SiteFolder]) -> None:
+def servers_own(options: Mapping[str, Any]) -> list[SiteFolder]:
+    """The site folders that ``server_sites`` of options or of a run.json names, if any."""
+    return open_sites(Path(options["server_sites"])) if options.get("server_sites") else []
+
+
+def digests_in_study(sites: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> dict[str, dict[str, str]]:
+    """What a study's JSON file says of its images, and of the server's ``own`` where it has any."""
+    return {DIGESTS: digests_of(sites)} | ({SERVER_DIGESTS: digests_of(own)} if own else {})
+
+
+def require_same_images(record: Path, sites: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()) -> None:
     """`BadInput` where sites were prepared anew since a study's folder was begun.
 
     Args:
         record: as of `require_unchanged`, with their digests; studies of earlier versions have none.
         sites: those of today; they need not be all the same.
+        own: the server's own, which do.
     """
-    digests: Mapping[str, str] = read_json(record).get(DIGESTS, {}) if record.exists() else {}
+    before: Mapping[str, Mapping[str, str]] = read_json(record) if record.exists() else {}
+    digests = before.get(DIGESTS, {})
     there = [site for site in sites if site.name in digests]
     require_as_prepared(there, {site.name: digests[site.name] for site in there}, record.parent)
+    if own:
+        require_as_prepared(own, before.get(SERVER_DIGESTS, {}), record.parent)
 
 
 def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFolder]) -> None:
@@ -71,12 +85,16 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
 
     The same images may lie elsewhere by now: a run that has not ended finds them there from now on.
     """
-    names = [site.name for site in sites]
+    names, own = [site.name for site in sites], servers_own(asked)
     runs.relocate(folder, asked)
     recorded = read_run(folder)
-    there = {SITES: recorded["sites_folder"]} if recorded.get("site_digests") == digests_of(sites) else {}
+    as_begun = {}  # of a run that has ended, whose run.json stays as it is
+    if recorded.get(DIGESTS) == digests_of(sites):
+        as_begun["sites"] = recorded["sites_folder"]
+    if own and recorded.get(SERVER_DIGESTS) == digests_of(own):
+        as_begun["server_sites"] = recorded["server_sites"]
     try:
-        runs.require_same(folder, {**asked, **there})
+        runs.require_same(folder, {**asked, **as_begun})
     except BadInput as error:
         raise BadInput(f"{error}, or choose another --out") from None
     config = recorded["plan"]
@@ -100,5 +118,4 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
             f"{folder}: was started with --server-sites {recorded['server_sites']}; "
             "give it the same, or choose another --out"
         )
-    own = open_sites(Path(asked.get("server_sites") or recorded["server_sites"])) if recorded["server_sites"] else []
     runs.require_same_images(folder, recorded, sites, own)

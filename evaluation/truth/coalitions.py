@@ -21,7 +21,14 @@ from evaluation.results.evaluate import evaluate
 from evaluation.results.views import Results
 from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
 from evaluation.studies.run_costs import images_of
-from evaluation.studies.study_folders import DIGESTS, require_same, require_same_images, require_unchanged, scratch
+from evaluation.studies.study_folders import (
+    digests_in_study,
+    require_same,
+    require_same_images,
+    require_unchanged,
+    scratch,
+    servers_own,
+)
 from evaluation.truth.semivalues import Coalition, text_of
 from fedmerit.configuration.description import plan_of
 from fedmerit.configuration.observation import gives_own_models
@@ -33,7 +40,7 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
-from fedmerit.training.data import digests_of, open_sites
+from fedmerit.training.data import open_sites
 from fedmerit.training.learning import steps_of, train
 from fedmerit.training.networks import build_network
 from fedmerit.training.patches import samples_of
@@ -92,7 +99,7 @@ def prepare(
     Raises:
         BadInput: a run cannot be created, or is there already with other options or sites.
     """
-    folders = open_sites(Path(options["sites"]))
+    folders, own = open_sites(Path(options["sites"])), servers_own(options)
     everyone = [site.name for site in folders]
     network = {"in_channels": folders[0].channels, "labels": list(folders[0].labels)}
     require_one_model(make_configuration(method, folders[0].task, options["rounds"], 0, network, settings))
@@ -102,7 +109,7 @@ def prepare(
     asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
     asked["site_names"] = everyone
     require_unchanged(out / STUDY, asked)
-    require_same_images(out / STUDY, folders)
+    require_same_images(out / STUDY, folders, own)
     trainings = []
     with scratch(out) as new:
         for coalition in sorted(coalitions, key=lambda members: (-len(members), text_of(members))):
@@ -119,7 +126,7 @@ def prepare(
         (out / "runs").mkdir(parents=True, exist_ok=True)
         for made in sorted(new.glob("*")):
             made.rename(out / "runs" / made.name)
-    write_json(out / STUDY, asked | {DIGESTS: digests_of(folders)})
+    write_json(out / STUDY, asked | digests_in_study(folders, own))
     return trainings
 
 

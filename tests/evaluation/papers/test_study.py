@@ -47,6 +47,18 @@ def test_a_folder_is_for_the_same_images_wherever_they_lie(tmp_path):
         Study(tmp_path / "out", others, 3, [0]).require_same()
 
 
+def test_the_servers_images_are_the_same_wherever_they_lie(sites, tmp_path):
+    own = make_sites(tmp_path / "own", ["Server"], size=16)
+    Study(tmp_path / "out", sites, 3, [0], server_sites=own).claim()
+    moved = own.rename(tmp_path / "moved")
+    Study(tmp_path / "out", sites, 3, [0], server_sites=moved).claim()
+    with pytest.raises(BadInput, match=r"holds trainings with server sites .*moved\."):
+        Study(tmp_path / "out", sites, 3, [0]).claim()
+    prepare_anew(moved / "Server")
+    with pytest.raises(BadInput, match=r"moved: Server is not what .*out was started with"):
+        Study(tmp_path / "out", sites, 3, [0], server_sites=moved).claim()
+
+
 def test_one_site_is_no_study(tmp_path):
     with pytest.raises(BadInput, match="holds Alder alone"):
         Study(tmp_path / "out", make_sites(tmp_path / "sites", ["Alder"], size=16), 1, [0])

@@ -5,7 +5,15 @@ import os
 import pytest
 from run_factory import make_sites, prepare_anew
 
-from evaluation.studies.study_folders import DIGESTS, require_same, require_same_images, require_unchanged, scratch
+from evaluation.studies.study_folders import (
+    DIGESTS,
+    digests_in_study,
+    require_same,
+    require_same_images,
+    require_unchanged,
+    scratch,
+    servers_own,
+)
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -107,6 +115,24 @@ def test_where_sites_lie_is_no_matter_once_their_digests_are_known(tmp_path):
         require_unchanged(record, {"sites": "there", "rounds": 4})
 
 
+def test_where_the_servers_own_lie_is_no_matter_either(tmp_path):
+    record, own = tmp_path / "asked.json", make_sites(tmp_path / "own", ("S",), size=32)
+    asked = {"sites": "here", "server_sites": str(own), "rounds": 3}
+    write_json(record, asked | digests_in_study([], open_sites(own)))
+    moved = asked | {"server_sites": str(own.rename(tmp_path / "moved"))}
+    require_unchanged(record, moved)
+    require_same_images(record, [], servers_own(moved))
+    with pytest.raises(BadInput, match=f"holds trainings with server sites {own}"):
+        require_unchanged(record, {"sites": "here", "rounds": 3})
+    write_json(record, {"sites": "here", "rounds": 3} | digests_in_study([], []))
+    with pytest.raises(BadInput, match="holds trainings with no server sites"):
+        require_unchanged(record, moved)
+    write_json(record, asked | digests_in_study([], servers_own(moved)))
+    prepare_anew(tmp_path / "moved" / "S")
+    with pytest.raises(BadInput, match=f"moved: S is not what {tmp_path} was started with"):
+        require_same_images(record, [], servers_own(moved))
+
+
 # Run folders
 
 
@@ -183,3 +209,19 @@ def test_a_servers_own_sites_may_not_be_forgotten(tmp_path, asked):
     require_same(folder, asked | {"server_sites": own}, open_sites(asked["sites"]))
     with pytest.raises(BadInput, match=f"with_server: was started with --server-sites {own}; give it the same"):
         require_same(folder, asked, open_sites(asked["sites"]))
+
+
+def test_a_run_that_has_ended_may_have_its_images_elsewhere_and_stays_as_it_is(tmp_path, asked, monkeypatch):
+    folder, own = tmp_path / "with_server", make_sites(tmp_path / "own", ("S",), size=32)
+    runs.create(folder, **asked, server_sites=own)
+    monkeypatch.setattr(runs, "is_finished", lambda run, rounds: True)
+    before = (folder / "run.json").read_bytes()
+    moved = asked | {
+        "sites": asked["sites"].rename(tmp_path / "moved"),
+        "server_sites": own.rename(tmp_path / "moved_own"),
+    }
+    require_same(folder, moved, open_sites(moved["sites"]))
+    assert (folder / "run.json").read_bytes() == before
+    prepare_anew(moved["server_sites"] / "S")
+    with pytest.raises(BadInput, match=f"was started with server_sites '{own}', not"):
+        require_same(folder, moved, open_sites(moved["sites"]))
