@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from evaluation.studies import far_away
-from evaluation.studies.execution import After, execute_one
+from evaluation.studies.execution import AS_RECORDED, After, Places, execute_one
 from evaluation.studies.run_costs import memory_of, workers_for
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
@@ -122,6 +122,7 @@ def execute_all(
     on_round: OnRound = lambda folder, record: None,
     after: After | None = None,
     threads: int | None = 1,
+    places: Places = AS_RECORDED,
 ) -> dict[Path, str]:
     """Execute runs from their last complete rounds; one that fails does not stop the others.
 
@@ -136,16 +137,16 @@ def execute_all(
         on_round: called with every run's ledger records; from the first again where a process was lost.
         after: called in the run's process when it has come to its end; a function of a module.
         threads: sites at work at a time in each run; None: as it was created with.
+        places: of the site folders of them all.
 
     Returns:
         The runs that failed, and why.
-
     """
     if not folders:
         return {}
     number = workers.number_for(folders[0], len(folders))
     if number == 1 and workers.cluster is None:
-        return execute_in_turn(folders, on_end, on_round, after, threads)
+        return execute_in_turn(folders, on_end, on_round, after, threads, places)
     client = workers.client(folders[0], len(folders))
     heard: SimpleQueue[tuple[Path, Any]] = SimpleQueue()
     names = {str(folder): folder for folder in folders}
@@ -161,8 +162,8 @@ def execute_all(
         while waiting or running:
             while waiting and len(running) < most:
                 folder = waiting.pop()
-                seen = far_away.seen_from_here(folder) if workers.cluster is not None else None
-                running[folder] = client.submit(_work, folder, after, threads, seen, pure=False)
+                found = places if workers.cluster is None else far_away.seen_from_here(folder, places)
+                running[folder] = client.submit(_work, folder, after, threads, found, pure=False)
                 running[folder].add_done_callback(partial(_ended, heard, folder))
             folder, told = heard.get()
             if told is not None:
@@ -183,19 +184,20 @@ def execute_in_turn(
     on_round: OnRound = lambda folder, record: None,
     after: After | None = None,
     threads: int | None = None,
+    places: Places = AS_RECORDED,
 ) -> dict[Path, str]:
     """As `execute_all`, one after the other in this process: also for runs that start processes of their own (sim)."""
     failed: dict[Path, str] = {}
     for folder in folders:
-        fault = execute_one(folder, partial(on_round, folder), after, threads)
+        fault = execute_one(folder, partial(on_round, folder), after, threads, places)
         if fault:
             failed[folder] = fault
         on_end(folder, fault)
     return failed
 
 
-def _work(folder: Path, after: After | None, threads: int | None, seen: far_away.Seen | None) -> str | None:
-    """Execute a run in a worker of the cluster; why it failed, or None."""
+def _work(folder: Path, after: After | None, threads: int | None, images: Places | far_away.Seen) -> str | None:
+    """Execute a run in a worker of the cluster, which may have to find the images first; why it failed, or None."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -207,10 +209,10 @@ def _work(folder: Path, after: After | None, threads: int | None, seen: far_away
         worker.log_event(ROUNDS, {"run": str(folder), "record": dict(record)})
 
     try:
-        sites, server_sites = (None, None) if seen is None else far_away.find(folder.resolve(), seen)
+        places = images if isinstance(images, Places) else far_away.find(folder.resolve(), images)
     except BadInput as error:
         return f"worker {worker.address}: {error}"
-    return execute_one(folder, tell, after, threads, sites, server_sites)
+    return execute_one(folder, tell, after, threads, places)
 
 
 def _ended(heard: "SimpleQueue[tuple[Path, Any]]", folder: Path, future: "Future") -> None:

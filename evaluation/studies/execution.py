@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
@@ -13,13 +13,22 @@ from fedmerit.records.results import read_run
 After = Callable[[Path, Path], None]  # of a run folder, and of the folder in which its sites lie here
 
 
+class Places(NamedTuple):
+    """Where site folders lie by now, or on this machine; None: where run.json says."""
+
+    sites: Path | None = None
+    server_sites: Path | None = None
+
+
+AS_RECORDED = Places()
+
+
 def execute_one(
     folder: Path,
     on_round: Callable[[Mapping[str, Any]], None],
     after: After | None = None,
     threads: int | None = None,
-    sites: Path | None = None,
-    server_sites: Path | None = None,
+    places: Places = AS_RECORDED,
 ) -> str | None:
     """Execute a run from its last complete round.
 
@@ -28,16 +37,15 @@ def execute_one(
         on_round: called with every round's ledger record.
         after: called when it has come to its end.
         threads: sites at work at a time; None: as it was created with.
-        sites: where the site folders lie, if not where run.json says.
-        server_sites: where the server's own lie, if not where run.json says.
+        places: of its site folders.
 
     Returns:
         Why it failed, or None. What is no `RunFailed` leaves its traceback in ``failed.log`` of the run folder.
     """
     try:
-        runs.execute(folder, on_round, threads, sites, server_sites)
+        runs.execute(folder, on_round, threads, *places)
         if after is not None:
-            after(folder, sites or Path(read_run(folder)["sites_folder"]))
+            after(folder, places.sites or Path(read_run(folder)["sites_folder"]))
     except (BadInput, RunFailed) as error:
         return str(error)
     except Exception as error:  # such as a GPU out of memory: it would end a night's work at the first run

@@ -1,7 +1,7 @@
 """Workers on other machines: they run what this machine runs, and read the same sites, wherever those lie there.
 
 Run folders have to be in a folder that all machines share. Site folders are read from a worker's own copy where its
-variable FEDMERIT_SITES (of the server's, FEDMERIT_SERVER_SITES) names one, else from the folder that run.json names;
+variable FEDMERIT_SITES (of the server's, FEDMERIT_SERVER_SITES) names one, else from the folder in which they lie here;
 in either case they must have the digests that they have here.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from evaluation.studies.execution import AS_RECORDED, Places
 from fedmerit.configuration.description import PACKAGES
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256
@@ -30,20 +31,24 @@ class Seen:
     """What a worker has to see of a run."""
 
     run: str  # SHA-256 of run.json
-    sites: Digests
-    server_sites: Digests | None
+    sites: tuple[Path, Digests]  # where they lie here, and what they are
+    server_sites: tuple[Path, Digests] | None
     software: Mapping[str, str]
 
 
-def seen_from_here(folder: Path) -> Seen:
-    """What there is of a run on this machine."""
+def seen_from_here(folder: Path, places: Places = AS_RECORDED) -> Seen:
+    """What there is of a run on this machine, where its sites lie in these places."""
     info = read_run(folder)
-    own = info["server_sites"]
-    digests = _digests(Path(info["sites_folder"])), own and _digests(Path(own))
-    return Seen(sha256(folder / "run.json"), *digests, _software())
+    sites, own = places.sites or info["sites_folder"], places.server_sites or info["server_sites"]
+    return Seen(sha256(folder / "run.json"), _seen(sites), _seen(own) if own else None, _software())
 
 
-def find(folder: Path, seen: Seen) -> tuple[Path, Path | None]:
+def _seen(place: Path | str) -> tuple[Path, Digests]:
+    place = Path(place).resolve()
+    return place, _digests(place)
+
+
+def find(folder: Path, seen: Seen) -> Places:
     """Where a run's sites lie on this machine, and the server's own where it has any.
 
     Raises:
@@ -57,12 +62,8 @@ def find(folder: Path, seen: Seen) -> tuple[Path, Path | None]:
         raise BadInput(f"{'; '.join(other)}: results would differ, so let all machines have the same")
     if not (folder / "run.json").is_file() or sha256(folder / "run.json") != seen.run:
         raise BadInput(f"{folder}: is not there as it is where it was made; choose an --out that all machines share")
-    info = read_run(folder)
-    own = info["server_sites"] and seen.server_sites
-    return (
-        _find(SITES, Path(info["sites_folder"]), seen.sites),
-        _find(SERVER_SITES, Path(info["server_sites"]), own) if own else None,
-    )
+    own = seen.server_sites and _find(SERVER_SITES, *seen.server_sites)
+    return Places(_find(SITES, *seen.sites), own)
 
 
 def _find(variable: str, stated: Path, digests: Digests) -> Path:

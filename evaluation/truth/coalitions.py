@@ -9,7 +9,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from evaluation.results.dice import SURFACES
 from evaluation.results.evaluate import evaluate
 from evaluation.results.views import Results
 from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
+from evaluation.studies.execution import AS_RECORDED, Places
 from evaluation.studies.run_costs import images_of
 from evaluation.studies.study_folders import (
     digests_in_study,
@@ -57,18 +58,24 @@ class Training:
     coalition: Coalition
     seed: int
     folder: Path
+    places: Places = field(default=AS_RECORDED, compare=False)  # run.json of a trained one stays as it is
+
+    @property
+    def trained(self) -> bool:
+        """Whether nothing but tests is left to do."""
+        return is_finished(self.folder, int(read_run(self.folder)["rounds"]))
 
     @property
     def finished(self) -> bool:
         """Whether it is trained, and tested on all sites."""
-        return _tests(self.folder).exists() and is_finished(self.folder, int(read_run(self.folder)["rounds"]))
+        return _tests(self.folder).exists() and self.trained
 
 
 @dataclass(frozen=True)
 class Cost:
     """What trainings will take."""
 
-    trainings: int
+    trainings: int  # those that are trained and not yet tested among them
     images: int  # images trained on, over sites, rounds and epochs
     hours: float  # of one process that trains them one after the other, estimated from a few batches
 
@@ -110,7 +117,7 @@ def prepare(
     asked["site_names"] = everyone
     require_unchanged(out / STUDY, asked)
     require_same_images(out / STUDY, folders, own)
-    trainings = []
+    trainings, places = [], Places(Path(options["sites"]), options.get("server_sites"))
     with scratch(out) as new:
         for coalition in sorted(coalitions, key=lambda members: (-len(members), text_of(members))):
             for seed in seeds:
@@ -122,7 +129,7 @@ def prepare(
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
                     runs.create(new / folder.name, **options_of_run, only=sorted(coalition))
-                trainings.append(Training(coalition, seed, folder))
+                trainings.append(Training(coalition, seed, folder, places))
         (out / "runs").mkdir(parents=True, exist_ok=True)
         for made in sorted(new.glob("*")):
             made.rename(out / "runs" / made.name)
@@ -169,8 +176,9 @@ def _name(coalition: Coalition) -> str:
 def cost(trainings: Sequence[Training]) -> Cost:
     """Of those that are not finished: from the number of images, and the time that a few batches take here."""
     left = [training for training in trainings if not training.finished]
-    images = sum(images_of(training.folder) for training in left)
-    return Cost(len(left), images, images * _seconds_per_image(left[0].folder) / 3600 if left else 0.0)
+    begun = [training.folder for training in left if not training.trained]
+    images = sum(map(images_of, begun))
+    return Cost(len(left), images, images * _seconds_per_image(begun[0]) / 3600 if begun else 0.0)
 
 
 def _seconds_per_image(folder: Path, batches: int = 4) -> float:
@@ -208,8 +216,10 @@ def work_off(
     on_round: OnRound = lambda folder, record: None,
 ) -> dict[Path, str]:
     """Train and test what is not finished, side by side; the runs that failed, and why."""
-    left = [training.folder for training in trainings if not training.finished]
-    return execute_all(left, workers, on_end, on_round, after=test_everywhere)
+    left = [training for training in trainings if not training.finished]
+    places = left[0].places if left else AS_RECORDED  # one for a whole study
+    folders = [training.folder for training in left]
+    return execute_all(folders, workers, on_end, on_round, after=test_everywhere, places=places)
 
 
 def test_everywhere(folder: Path, sites: Path) -> None:

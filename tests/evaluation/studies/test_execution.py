@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluation.studies.execution import execute_one
+from evaluation.studies.execution import Places, execute_one
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_json
@@ -25,8 +25,8 @@ def failing(monkeypatch, error):
 
 
 def test_a_run_gets_what_it_was_asked_with_and_ends_without_a_word(tmp_path, asked):
-    places = tmp_path / "sites", tmp_path / "server"
-    assert execute_one(tmp_path, print, None, 3, *places) is None
+    places = Places(tmp_path / "sites", tmp_path / "server")
+    assert execute_one(tmp_path, print, None, 3, places) is None
     assert asked == [(tmp_path, print, 3, *places)]
     assert not (tmp_path / "failed.log").exists()
 
@@ -34,7 +34,7 @@ def test_a_run_gets_what_it_was_asked_with_and_ends_without_a_word(tmp_path, ask
 def test_what_comes_after_knows_where_the_sites_lie(tmp_path, asked):
     heard = []
     assert execute_one(tmp_path, print, lambda *places: heard.append(places)) is None
-    execute_one(tmp_path, print, lambda *places: heard.append(places), sites=tmp_path / "here")
+    execute_one(tmp_path, print, lambda *places: heard.append(places), places=Places(tmp_path / "here"))
     assert heard == [(tmp_path, tmp_path / "own"), (tmp_path, tmp_path / "here")]
 
 

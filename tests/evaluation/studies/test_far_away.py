@@ -9,6 +9,7 @@ import pytest
 from run_factory import make_sites
 
 from evaluation.studies import far_away
+from evaluation.studies.execution import Places
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_json
@@ -50,6 +51,11 @@ def test_a_copy_of_the_workers_own_goes_first(run, sites, tmp_path, monkeypatch)
     heard = []
     runs.execute(run, heard.append, sites=copy)
     assert len(heard) == 1
+
+
+def test_sites_that_were_moved_are_found_where_they_lie_by_now(run, sites):
+    moved = sites.rename(sites.with_name("moved"))
+    assert far_away.find(run, far_away.seen_from_here(run, Places(moved))) == (moved, None)
 
 
 def test_other_sites_are_refused(run, sites, tmp_path, monkeypatch):

@@ -91,7 +91,6 @@ def assert_same_model(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_largest_come_first_each_in_a_folder_of_its_name(study):
     out, trainings = study
     names = [training.folder.name for training in trainings]
@@ -172,7 +171,6 @@ def test_what_is_done_is_not_done_again(own, prepare):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_what_is_missing_alone_is_done(own, prepare):
     """One coalition was never trained, one trained but not tested."""
     whole = coalitions.results_of(prepare(own)).rows.query("quantity == 'dice'")
@@ -184,7 +182,7 @@ def test_what_is_missing_alone_is_done(own, prepare):
     left = [training.coalition for training in trainings if not training.finished]
     assert left == [PAIR, ONE]
     cost = coalitions.cost(trainings)
-    assert (cost.trainings, cost.images) == (2, 2 * (2 + 1) * IMAGES)  # rounds x sites x images
+    assert (cost.trainings, cost.images) == (2, 2 * 2 * IMAGES)  # rounds x sites x images, of the pair
     assert 0 < cost.hours < 1
     heard = []
     assert coalitions.work_off(trainings, Workers(1), lambda folder, error: heard.append((folder.name, error))) == {}
@@ -268,6 +266,21 @@ def test_the_same_images_may_lie_elsewhere(own, sites, prepare, tmp_path):
     assert [read_run(training.folder)["sites_folder"] for training in left] == [str(moved)]
     assert {path: facts for path, facts in contents(own).items() if path in runs_before} == runs_before
     assert read_json(own / "study.json")["sites"] == str(moved)
+
+
+def test_a_trained_one_is_tested_on_the_images_that_lie_elsewhere(prepare, tmp_path):
+    own, server = make_sites(tmp_path / "sites", SITES, size=32), make_sites(tmp_path / "server", ["Server"], size=32)
+    (training,) = prepare(tmp_path / "out", of=[ONE], rounds=1, sites=own, server_sites=server)
+    runs.execute(training.folder, lambda record: None)
+    before = (training.folder / "run.json").read_bytes()
+    moved = {"sites": own.rename(tmp_path / "moved"), "server_sites": server.rename(tmp_path / "moved_server")}
+    (again,) = prepare(tmp_path / "out", of=[ONE], rounds=1, **moved)
+    assert again == training
+    assert (again.trained, again.finished) == (True, False)
+    assert coalitions.cost([again]) == coalitions.Cost(1, 0, 0.0)
+    assert coalitions.work_off([again], Workers(1), ignore) == {}
+    assert again.finished
+    assert (training.folder / "run.json").read_bytes() == before  # which closing.json covers
 
 
 def test_a_study_of_an_earlier_version_goes_on(prepare, tmp_path):
