@@ -9,7 +9,8 @@ import pandas as pd
 
 from evaluation.display.pages import write_page
 from evaluation.display.table import Table, write_tables
-from evaluation.dossier.facts import EVIDENCE, NEVER, open_file
+from evaluation.dossier.facts import EVIDENCE, NEVER
+from evaluation.dossier.file import open_file
 from evaluation.report.parts import trained
 from evaluation.results.run_folders import open_runs
 

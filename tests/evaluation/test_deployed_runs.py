@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from run_factory import SITES, make_run
 
+from evaluation.dossier.data_facts import preparation
 from evaluation.dossier.dossier import NOT_KNOWN, write_dossier
-from evaluation.dossier.facts import open_file, preparation
+from evaluation.dossier.file import open_file
 from evaluation.report.all_sites import write_report
 from evaluation.results.run_folders import open_runs
 from evaluation.values.valued_runs import default_estimators, value_runs, value_tables
