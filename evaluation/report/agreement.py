@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ MOST_EXACT = 7  # sites whose permutations are all tried
 SAMPLED = 9999  # permutations of more sites
 LOW_CEILING = 0.7  # below, less than half of the variance of the values is the sites' own
 FEW_SITES = 10  # fewer points make any correlation shaky
+UNKNOWN: Mapping[str, Any] = {"mean": math.nan, "low": math.nan, "high": math.nan, "note": ""}  # not measured
 
 
 @dataclass(frozen=True)
@@ -145,19 +147,15 @@ def _compared(
         own = frame.reindex(index=seeds, columns=sites)  # of a site that never answered there is nothing
         x, y = valued.loc[seeds].to_numpy(dtype=np.float64), own.to_numpy(dtype=np.float64)
         row: dict[str, object] = {"Method": method, "Contribution": estimate, "Sites": len(sites), "Seeds": len(seeds)}
-        low, high = dict.fromkeys(row, math.nan), dict.fromkeys(row, math.nan)
+        low, high = dict[str, float](), dict[str, float]()  # the other columns have no interval
         for name, group in (("pearson", truth.lower()), ("spearman", f"{truth.lower()}-ranks")):
-            key, heading = (group, label, estimate, name), name.title()
-            numbers = known.get(key)
-            scale = 0.01 if name == "pearson" else 1.0
-            row[heading] = math.nan if numbers is None else scale * float(numbers["mean"])
-            low[heading] = math.nan if numbers is None else scale * float(numbers["low"])
-            high[heading] = math.nan if numbers is None else scale * float(numbers["high"])
-            row[f"p, {heading}"] = permutation_p(x, y, name) if len(seeds) else math.nan
-            low[f"p, {heading}"] = high[f"p, {heading}"] = math.nan
+            heading, scale = name.title(), 0.01 if name == "pearson" else 1.0
+            numbers = known.get((group, label, estimate, name), UNKNOWN)
+            row[heading], low[heading], high[heading] = (scale * float(numbers[end]) for end in ("mean", "low", "high"))
+            row[f"p, {heading}"] = permutation_p(x, y, name) if seeds else math.nan
             if name == "pearson":
-                row["Ceiling"], low["Ceiling"], high["Ceiling"] = ceiling, math.nan, math.nan
-            if numbers is not None and numbers["note"] and math.isnan(float(numbers["mean"])):
+                row["Ceiling"] = ceiling
+            if numbers["note"] and math.isnan(float(numbers["mean"])):
                 told = undefined.setdefault(str(numbers["note"]), [])
                 told += [f"{method} ({estimate})"] if f"{method} ({estimate})" not in told else []
         rows.append(row)
@@ -169,19 +167,25 @@ def _compared(
         f"and seeds; the ceiling is what a perfect estimate would reach with values as uncertain{alone} as these; p by "
         "permuting the sites"
     )
-    frame, low_frame, high_frame = pd.DataFrame(rows), pd.DataFrame(lows), pd.DataFrame(highs)
+    frame = pd.DataFrame(rows)
+    low_frame, high_frame = (pd.DataFrame(ends, columns=frame.columns) for ends in (lows, highs))
     table = Table(f"agreement-{truth.lower()}", caption, frame, decimals=2, low=low_frame, high=high_frame)
-    caveats = [f"The correlation with {truth} values is undefined for {', '.join(who)}: {why}."
-               for why, who in undefined.items()]  # fmt: skip
+    told_why = [f"The correlation with {truth} values is undefined for {', '.join(who)}: {why}."
+                for why, who in undefined.items()]  # fmt: skip
+    return table, told_why + _limits(truth, len(sites), ceiling)
+
+
+def _limits(truth: str, sites: int, ceiling: float) -> list[str]:
+    """What such correlations cannot show."""
+    caveats = []
     if ceiling < LOW_CEILING:
         caveats.append(
             f"The {truth} values of these sites hardly stand out of their own uncertainty over test patients and "
             f"seeds: a perfect estimate would correlate with them by {ceiling:.2f}, so that no agreement can be judged."
         )
-    if len(sites) < FEW_SITES:
-        least = 1 / math.factorial(len(sites))
+    if sites < FEW_SITES:
         caveats.append(
-            f"Agreement with {truth} values rests on {len(sites)} sites, as many points in each correlation: one site "
-            f"can turn it, and no p can fall below {least:.2g}."
+            f"Agreement with {truth} values rests on {sites} sites, as many points in each correlation: one site "
+            f"can turn it, and no p can fall below {1 / math.factorial(sites):.2g}."
         )
-    return table, caveats
+    return caveats

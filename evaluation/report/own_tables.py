@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pandas as pd
 
@@ -26,26 +27,33 @@ SHARE = "Share of contribution [%]"
 
 def own_tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
     """Every table that the results can fill, its numbers rounded as they are shown."""
-    return (_rounded(table) for table in _tables(own, agreed))
+    tables = (_dice(own), _brought_home(own), _cases(own), _contributions(own), _values(own, agreed), _guard(own))
+    return (_rounded(table) for table in chain(*tables))
 
 
-def _tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
+def _dice(own: Own) -> Iterator[Table]:
+    """Test Dice, surfaces, gain over training alone."""
     (dice, all_dice), (gain, all_gains) = own.of("dice"), own.of("gain")
-    grounds = grounds_of(own.results)
+    hindrance = grounds_of(own.results).hindrance
     if not dice.empty:
         shown = {"Test Dice [%]": Beside(dice, all_dice, 100.0, rounded=True)}
-        yield _against("own-dice", own, shown, "Test Dice [%], with its 95 % interval", grounds.hindrance)
-    surfaces = _surfaces(own)
-    if surfaces:
+        yield _against("own-dice", own, shown, "Test Dice [%], with its 95 % interval", hindrance)
+    if surfaces := _surfaces(own):
         caption = "How far surfaces of prediction and reference lie apart"
-        yield _against("own-surfaces", own, surfaces, caption, grounds.hindrance)
+        yield _against("own-surfaces", own, surfaces, caption, hindrance)
     if not gain.empty:
         shown = {"Gain [points]": Beside(gain, all_gains, 100.0)}
         caption = "Gain in test Dice over training alone [points], with its 95 % interval"
-        yield _against("own-gains", own, shown, caption, grounds.hindrance)
+        yield _against("own-gains", own, shown, caption, hindrance)
+
+
+def _brought_home(own: Own) -> Iterator[Table]:
     rows = own.results.rows
     for table in taken_home(Results(rows[rows["site"] == own.name]), own.name):
         yield replace(table, name=f"own-{table.name.replace('_', '-')}", frame=table.frame.drop(columns="Site"))
+
+
+def _cases(own: Own) -> Iterator[Table]:
     cases = own.results.dice.sites
     if not cases.empty:
         mine = averaged(cases[cases.index.get_level_values("site") == own.name]).droplevel("site")
@@ -53,17 +61,27 @@ def _tables(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
                               "Lowest case [%]": 100 * mine["lowest"].to_numpy(),
                               "Both empty": mine["both_empty"].to_numpy()})  # fmt: skip
         yield Table("own-cases", f"Test cases of {own.name}", frame)
-    seeds = len({run.seed for run in own.runs})
-    hindrance = ONE_SEED if seeds < FEWEST_SEEDS else ""
+
+
+def _contributions(own: Own) -> Iterator[Table]:
     if merit := _merit(own):
+        few = len({run.seed for run in own.runs}) < FEWEST_SEEDS
         caption = "Weights and share of contribution, means over rounds and seeds, of the share with its 95 % interval"
-        yield _against("own-contributions", own, merit, caption, hindrance)
+        yield _against("own-contributions", own, merit, caption, ONE_SEED if few else "")
+
+
+def _values(own: Own, agreed: Sequence[Agreement]) -> Iterator[Table]:
+    """What the site is worth by every ground truth."""
     if agreed:
         shown = {f"Value, {one.truth} [points]": _valued(one.values, own.name) for one in agreed}
         caption = "What the site is worth: points of mean Dice, mean over seeds"
         caption += "".join(f"; {one.sampled}" for one in agreed if one.sampled)
-        alone = min(len(one.values) for one in agreed) < FEWEST_SEEDS
-        yield _against("own-values", own, shown, caption, ONE_SEED if alone else "")
+        few = min(len(one.values) for one in agreed) < FEWEST_SEEDS
+        yield _against("own-values", own, shown, caption, ONE_SEED if few else "")
+
+
+def _guard(own: Own) -> Iterator[Table]:
+    """Marks, bounds and suspicions of the site, without what would tell the others' numbers."""
     marked = marks.marked(own.runs)
     marked = marked[marked["Site"] == own.name]
     if not marked.empty:
