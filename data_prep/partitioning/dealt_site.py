@@ -11,7 +11,7 @@ import numpy as np
 
 from data_prep.folders import link_or_copy
 from data_prep.partitioning.label_noise import Disturbed
-from data_prep.partitioning.patient_pool import Patient
+from data_prep.partitioning.patient_pool import Patient, Pooled
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, SiteFolder, load_array
@@ -49,26 +49,13 @@ def write_site(
     for patient in sorted(patients, key=lambda patient: patient.name):
         counts[patient.split]["patients"] += 1
         for item in patient.cases:
-            entry = {**item.entry, "case": item.name, "origin": item.source.name}
-            stored = {"image": item.case.image_file, "label": item.case.label_file}
-            slices = {key: len(load_array(file)) for key, file in stored.items()}  # BadInput where one is not there
-            for key, file in stored.items():
-                name = entry[key] = f"cases/{item.name}_{key}.npy"
-                changed = None
-                if key == "label" and item.name in wrong:
-                    changed = wrong[item.name].label
-                elif key == "image" and item.source.name in inverted:
-                    changed = np.negative(load_array(file))  # 0 is the middle in every normalisation
-                if changed is None:
-                    link_or_copy(file, folder / name)
-                    checksums[name] = _stated(item.source, file)
-                else:
-                    write_atomically(folder / name, partial(np.save, arr=changed))
-                    checksums[name] = sha256(folder / name)
             used = item.case.slices
             counts[patient.split]["cases"] += 1
-            counts[patient.split]["slices"] += slices["image"] if used is None else len(used)
-            entries[patient.split].append(entry)
+            counts[patient.split]["slices"] += len(load_array(item.case.image_file)) if used is None else len(used)
+            stored = _write_case(folder, item, wrong.get(item.name), item.source.name in inverted)
+            checksums |= dict(stored.values())
+            files = {key: name for key, (name, _) in stored.items()}
+            entries[patient.split].append({**item.entry, "case": item.name, "origin": item.source.name, **files})
             stated = item.source.info.get("remarks", ())
             remarks += [{**remark, "case": item.name} for remark in stated if remark["case"] == item.case.name]
     sources = {patient.source.name: patient.source for patient in patients}
@@ -88,6 +75,27 @@ def write_site(
             "fedmerit_version": version("fedmerit"),
         },
     )
+
+
+def _write_case(folder: Path, item: Pooled, wrong: Disturbed | None, inverted: bool) -> dict[str, tuple[str, str]]:
+    """Image and label of a case into a site's folder; by key the file's name there, and its checksum."""
+    files = {"image": item.case.image_file, "label": item.case.label_file}
+    for file in files.values():
+        load_array(file)  # BadInput where it is not there, before anything is written
+    stored = {}
+    for key, file in files.items():
+        name, changed = f"cases/{item.name}_{key}.npy", None
+        if key == "label" and wrong is not None:
+            changed = wrong.label
+        elif key == "image" and inverted:
+            changed = np.negative(load_array(file))  # 0 is the middle in every normalisation
+        if changed is None:
+            link_or_copy(file, folder / name)
+            stored[key] = name, _stated(item.source, file)
+        else:
+            write_atomically(folder / name, partial(np.save, arr=changed))
+            stored[key] = name, sha256(folder / name)
+    return stored
 
 
 def _origin(patients: Sequence[Patient], sources: Mapping[str, SiteFolder]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -115,38 +116,45 @@ def prepare(
     for kind in kinds:
         if (first := _first(kind)) >= options["rounds"]:
             raise BadInput(f"--kinds {kind}: begins in round {first}, the last of {options['rounds']} rounds is before")
-    attacks = []
+    attacks = [
+        (item, _attack(out, item.label, kind, site, seed))
+        for kind, site in [(HONEST, ""), *product(kinds, riding)]
+        for item in items
+        for seed in seeds
+    ]
     with scratch(out) as new:
-        for kind in kinds:
-            for site in riding if kind in SYBILS else ():
-                if not (there := out / "sites" / f"{kind}_{site}").exists():
-                    SYBILS[kind](root, site, new / "sites" / there.name)
-        for made in sorted((new / "sites").glob("*")):
-            (out / "sites").mkdir(parents=True, exist_ok=True)
-            made.rename(out / "sites" / made.name)
-        for kind, site in [(HONEST, ""), *((kind, site) for kind in kinds for site in riding)]:
-            for item in items:
-                for seed in seeds:
-                    attack = _attack(out, item.label, kind, site, seed)
-                    asked = {
-                        **OPTIONS,
-                        **options,
-                        "method": item.method,
-                        "seed": seed,
-                        "settings": {**SETTINGS, **settings, **item.settings},
-                        "attacks": _specs(attack),
-                    }
-                    if kind in SYBILS:
-                        asked["sites"] = out / "sites" / f"{kind}_{site}"
-                    if (attack.folder / "run.json").exists():
-                        require_same(attack.folder, asked, open_sites(Path(asked["sites"])))
-                    else:
-                        runs.create(new / "runs" / attack.folder.name, **asked)
-                    attacks.append(attack)
-        (out / "runs").mkdir(parents=True, exist_ok=True)
-        for made in sorted((new / "runs").glob("*")):
-            made.rename(out / "runs" / made.name)
-    return attacks
+        for kind, site in product([kind for kind in kinds if kind in SYBILS], riding):
+            if not _changed_sites(out, kind, site).exists():
+                SYBILS[kind](root, site, _changed_sites(new, kind, site))
+        _take_over(new / "sites", out / "sites")
+        for item, attack in attacks:
+            asked = {
+                **OPTIONS,
+                **options,
+                "method": item.method,
+                "seed": attack.seed,
+                "settings": {**SETTINGS, **settings, **item.settings},
+                "attacks": _specs(attack),
+            }
+            if attack.kind in SYBILS:
+                asked["sites"] = _changed_sites(out, attack.kind, attack.site)
+            if (attack.folder / "run.json").exists():
+                require_same(attack.folder, asked, open_sites(Path(asked["sites"])))
+            else:
+                runs.create(new / "runs" / attack.folder.name, **asked)
+        _take_over(new / "runs", out / "runs")
+    return [attack for _, attack in attacks]
+
+
+def _changed_sites(out: Path, kind: str, site: str) -> Path:
+    """The folder of site folders in which a site stands twice or as two."""
+    return out / "sites" / f"{kind}_{site}"
+
+
+def _take_over(new: Path, folder: Path) -> None:
+    for made in sorted(new.glob("*")):
+        folder.mkdir(parents=True, exist_ok=True)
+        made.rename(folder / made.name)
 
 
 def _first(kind: str) -> int:

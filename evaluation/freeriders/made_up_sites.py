@@ -27,6 +27,7 @@ OUTLIER = 3
 STEP = 0.04  # of the way to the optimum that a round goes
 NOISE = 2.2  # of an update, in ways to the optimum at the start
 IMAGES = 100
+SPREAD = torch.linspace(0.5, 1.5, 20, dtype=torch.float64)  # of the losses of a site's images, around their mean
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,10 @@ def play(
     first: list[Tensor | None] = [None] * n
     wrong = alone = torch.zeros(n, dtype=torch.bool)
     own_optima = optima[[player.site for player in players]]
+    dice = [partial(_dice, optimum) for optimum in own_optima]
     trained = torch.zeros(n, SIZE)
     steps = torch.zeros(n, SIZE)
     rows: dict[str, list[Tensor]] = {name: [] for name in ("weights", "reputation", "reward", "verdicts")}
-
-    def dice(site: int, model: Tensor) -> float:
-        return float(1 / (1 + (model.double() - optima[site].double()).square().sum()))
-
     for number in range(rounds):
         held = models.expand(n, -1)
         noise = torch.randn(n, SIZE, generator=draw) * (NOISE / SIZE**0.5)
@@ -108,9 +106,8 @@ def play(
         for i, player in enumerate(players):
             part = None
             if before is not None and weights is not None and 0 < weights[i] < 1:
-                part = OwnPart(before[i], trained[i], float(weights[i]), partial(dice, player.site))
-            spread = torch.linspace(0.5, 1.5, 20, dtype=torch.float64)
-            losses = ((1 - dice(player.site, held[i])) * spread).clamp(0, 1)
+                part = OwnPart(before[i], trained[i], float(weights[i]), dice[i])
+            losses = ((1 - dice[i](held[i])) * SPREAD).clamp(0, 1)
             said = method.report(SiteView(held[i], partial(torch.clone, losses), part)) if method.asks else {}
             for name, value in player.claim(dict(said)).items():
                 values[name][i] = value
@@ -149,19 +146,19 @@ def play(
         before, weights, trained = held, outcome.weights, held + updates
         models = outcome.models
         steps = models.expand(n, -1) - held
-        quota = outcome.quantities.get("quota")
+        whole = (~alone).double()  # of the aggregate, where no method gives parts of it
+        flagged = outcome.quantities.get("flagged", torch.zeros(n)).nan_to_num(0.0)
+        wrong = flagged > 0
         rows["weights"].append(outcome.weights)
         rows["reputation"].append(outcome.reputation)
-        ones = torch.ones(n, dtype=torch.float64)
-        if quota is None:
-            quota = ones.masked_fill(ruling.withheld, 0.0) if ruling else ones
-        rows["reward"].append(quota)
-        found = history.verdicts.against.double()
-        flagged = outcome.quantities.get("flagged", torch.zeros(n)).nan_to_num(0.0)
-        rows["verdicts"].append(found if guard else flagged)
-        wrong = flagged > 0
-    final = torch.tensor([dice(p.site, models.expand(n, -1)[i]) for i, p in enumerate(players)])
+        rows["reward"].append(outcome.quantities.get("quota", whole))
+        rows["verdicts"].append(history.verdicts.against.double() if guard else flagged)
+    final = torch.tensor([of(model) for of, model in zip(dice, models.expand(n, -1), strict=True)])
     return Played(**{name: torch.stack(values) for name, values in rows.items()}, dice=final)
+
+
+def _dice(optimum: Tensor, model: Tensor) -> float:
+    return float(1 / (1 + (model.double() - optimum.double()).square().sum()))
 
 
 def _optima(draw: torch.Generator) -> Tensor:
@@ -217,6 +214,6 @@ def _rated(
     said = torch.stack([player.rate(row, members) for player, row in zip(players, dice, strict=True)])
     losses = torch.zeros(len(models), candidates.bins, dtype=torch.float64)
     if candidates.bins:
-        of_images = ((1 - dice[:, :, None]) * torch.linspace(0.5, 1.5, 20, dtype=torch.float64)).clamp(0, 1)
+        of_images = ((1 - dice[:, :, None]) * SPREAD).clamp(0, 1)
         losses += torch.stack([histogram(row.flatten(), candidates.bins) for row in of_images.transpose(0, 1)])
     return said.clamp(0, 1), losses
