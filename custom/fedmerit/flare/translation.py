@@ -94,72 +94,66 @@ def shareable_to_peer(reply: Shareable, network: nn.Module) -> PeerModel | None:
 
 def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
     """What the server sends one site."""
+    is_sparse = isinstance(task, Task) and isinstance(task.parameters, SparseUpdate)
+    params, meta = _content(task, network)
+    return FLModel(
+        params_type=ParamsType.DIFF if is_sparse else ParamsType.FULL,
+        params=params,
+        current_round=task.round,
+        total_rounds=rounds,
+        meta=meta,
+    )
+
+
+def _content(task: Work, network: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters and meta of a message to a site."""
     if isinstance(task, EnrolmentTask):
-        meta: dict[str, Any] = {"enrol": True, "ledger": task.ledger}
-        return FLModel(params_type=ParamsType.FULL, params={}, current_round=task.round, total_rounds=rounds, meta=meta)
+        return {}, {"enrol": True, "ledger": task.ledger}
     if isinstance(task, ClosingTask):
-        meta = {"closing": task.closing, "ledger": task.ledger}
-        return FLModel(params_type=ParamsType.FULL, params={}, current_round=task.round, total_rounds=rounds, meta=meta)
+        return {}, {"closing": task.closing, "ledger": task.ledger}
     if isinstance(task, ImportanceTask):
-        return FLModel(
-            params_type=ParamsType.FULL,
-            params=_arrays(flat.named(network, task.model)),
-            current_round=task.round,
-            total_rounds=rounds,
-            meta={
-                "split": task.split,
-                "buffers": _arrays(task.buffers),
-                "order": task.order,
-                "images": task.images,
-                "ledger": task.ledger,
-            },
-        )
+        return _arrays(flat.named(network, task.model)), {
+            "split": task.split,
+            "buffers": _arrays(task.buffers),
+            "order": task.order,
+            "images": task.images,
+            "ledger": task.ledger,
+        }
     if isinstance(task, Evaluation):
-        return FLModel(
-            params_type=ParamsType.FULL,
-            params={
-                f"{place}/{name}": array
-                for place, model in enumerate(task.models)
-                for name, array in _arrays(_named(network, model)).items()
-            },
-            current_round=task.round,
-            total_rounds=rounds,
-            meta={
-                "split": task.split,
-                "mixtures": task.mixtures.numpy(),
-                "shares": task.shares.numpy(),
-                "buffers": [_arrays(buffers) for buffers in task.buffers],
-                "bins": task.bins,
-                "purpose": str(task.purpose),
-                "ledger": task.ledger,
-                "ciphertexts": _pieces(task.ciphertexts),
-            },
-        )
-    is_sparse = isinstance(task.parameters, SparseUpdate)
+        models = {
+            f"{place}/{name}": array
+            for place, model in enumerate(task.models)
+            for name, array in _arrays(_named(network, model)).items()
+        }
+        return models, {
+            "split": task.split,
+            "mixtures": task.mixtures.numpy(),
+            "shares": task.shares.numpy(),
+            "buffers": [_arrays(buffers) for buffers in task.buffers],
+            "bins": task.bins,
+            "purpose": str(task.purpose),
+            "ledger": task.ledger,
+            "ciphertexts": _pieces(task.ciphertexts),
+        }
     params = vars(task.parameters) if isinstance(task.parameters, SparseUpdate) else _named(network, task.parameters)
     of_peers = {
         f"{peer}/{name}": array
         for peer, model in task.peers.items()
         for name, array in _arrays(flat.named(network, model.parameters)).items()
     }
-    peers = {peer: {"buffers": _arrays(model.buffers), "weight": model.weight} for peer, model in task.peers.items()}
-    return FLModel(
-        params_type=ParamsType.DIFF if is_sparse else ParamsType.FULL,
-        params=_arrays(params) | of_peers,
-        current_round=task.round,
-        total_rounds=rounds,
-        meta={
-            "buffers": _arrays(task.buffers),
-            "weight": task.weight,
-            "data_share": task.data_share,
-            "ledger": task.ledger,
-            "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
-            "peers": peers,
-            "others": dict(task.others),
-            "vectors": {name: _arrays(flat.named(network, vector)) for name, vector in task.vectors.items()},
-            "ciphertexts": _pieces(task.ciphertexts),
+    return _arrays(params) | of_peers, {
+        "buffers": _arrays(task.buffers),
+        "weight": task.weight,
+        "data_share": task.data_share,
+        "ledger": task.ledger,
+        "neurons": None if task.neurons is None else [np.packbits(task.neurons.numpy()), len(task.neurons)],
+        "peers": {
+            peer: {"buffers": _arrays(model.buffers), "weight": model.weight} for peer, model in task.peers.items()
         },
-    )
+        "others": dict(task.others),
+        "vectors": {name: _arrays(flat.named(network, vector)) for name, vector in task.vectors.items()},
+        "ciphertexts": _pieces(task.ciphertexts),
+    }
 
 
 def model_to_task(model: FLModel, network: nn.Module) -> Task:

@@ -47,7 +47,7 @@ class CFFL(Method, EvaluatesCandidates):
     clip: float | None = parameter(None, "bound on every entry of an update; None: none", above=0)
     alpha: float | None = parameter(None, "of the sinh; None: min(5, 0.7 N), N the sites present", above=0, high=100)
     alpha_growth: int = parameter(0, "T of the released alpha (1 + t/T), t up to T; 0: constant", low=0)
-    # as released for classes out of balance; with 1/3 honest hospitals went
+    # 1/6 is released for unbalanced classes; by the 1/3 of the others, honest hospitals were removed
     coef: float = parameter(1 / 6, "of the threshold below which a site is removed", low=0)
     reputation: str = parameter(
         "sinh_first", "c ∝ c/2 + sinh(a share)/2; released: sinh(a(.8c + .2 share))", choices=("sinh_first", "released")
