@@ -68,7 +68,9 @@ def test_each_rule_names_who_is_given_away_to_it_and_both_whom_both_name():
         {"free-rider value": 200 / 3, "cosine's fall": 0, "both": 0, "training loss": 0}
     )
     assert (table["Honest site named [%]"] == 0).all()
-    assert found.loc[(30, "free-rider value"), "AUROC"] == pytest.approx((1 + 1 + 0.5) / 3, abs=0.2)
+    assert found.loc[30, "AUROC"].to_dict() == pytest.approx(  # 1/2 in a run where the rule sees nothing
+        {"free-rider value": 1, "cosine's fall": (1 + 1 + 0.5) / 3, "both": (1 + 0.5 + 0.5) / 3, "training loss": 1}
+    )
 
 
 def test_an_honest_site_that_is_named_counts_in_runs_without_a_rider_too():
