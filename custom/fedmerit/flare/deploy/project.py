@@ -48,29 +48,10 @@ def make_project(
     Raises:
         BadInput: something of it cannot work; the message names it.
     """
-    if not sites:
-        raise BadInput("--sites: expected names such as A,B,C")
-    for site, its_org in sites.items():
-        _require(site, "client", f"site {site!r}", "letters, digits, - and _")
-        _require(its_org, "org", f"organisation {its_org!r} of site {site}", "letters, digits and _")
-    _require(server, "server", f"server {server!r}", "a host name such as fl.hospital.org, or an address")
-    _require(org, "org", f"organisation {org!r}", "letters, digits and _")
-    _require(name, "simple_name", f"project name {name!r}", "letters, digits and _")
-    if _looks_like_address(server) and not _is_address(server):
-        raise BadInput(f"server {server!r}: is no address; expected four numbers from 0 to 255, or a host name")
-    if clash := {site for site in sites if site == server}:
-        raise BadInput(f"site {clash.pop()!r}: is the server's name too; give one of them another")
-    if len({site.lower() for site in sites}) < len(sites):
-        raise BadInput("--sites: two names differ in case alone; not every disk keeps them apart")
+    _require_names(sites, server, org, admins, name)
     for port in ports:
         if not 1 <= port <= 65535:
             raise BadInput(f"port {port}: expected 1 to 65535")
-    for email, role in admins.items():
-        _require(email, "admin", f"admin {email!r}", "an e-mail address")
-        if role not in DEFINED_ROLES:
-            raise BadInput(f"admin {email}: role {role!r} is unknown; expected one of {', '.join(DEFINED_ROLES)}")
-    if not set(admins.values()) & set(SUBMITTERS):
-        raise BadInput(f"--admin: nobody could submit a job; give one the role {' or '.join(SUBMITTERS)}")
     head = {"name": server, "type": "server", "org": org, "fed_learn_port": ports[0], "admin_port": ports[1]}
     return {
         "api_version": 3,
@@ -96,6 +77,30 @@ def make_project(
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
         ],
     }
+
+
+def _require_names(sites: Mapping[str, str], server: str, org: str, admins: Mapping[str, str], name: str) -> None:
+    """`BadInput` where NVFlare could not use a name, two of them clash, or nobody may submit jobs."""
+    if not sites:
+        raise BadInput("--sites: expected names such as A,B,C")
+    for site, its_org in sites.items():
+        _require(site, "client", f"site {site!r}", "letters, digits, - and _")
+        _require(its_org, "org", f"organisation {its_org!r} of site {site}", "letters, digits and _")
+    _require(server, "server", f"server {server!r}", "a host name such as fl.hospital.org, or an address")
+    _require(org, "org", f"organisation {org!r}", "letters, digits and _")
+    _require(name, "simple_name", f"project name {name!r}", "letters, digits and _")
+    if _looks_like_address(server) and not _is_address(server):
+        raise BadInput(f"server {server!r}: is no address; expected four numbers from 0 to 255, or a host name")
+    if clash := {site for site in sites if site == server}:
+        raise BadInput(f"site {clash.pop()!r}: is the server's name too; give one of them another")
+    if len({site.lower() for site in sites}) < len(sites):
+        raise BadInput("--sites: two names differ in case alone; not every disk keeps them apart")
+    for email, role in admins.items():
+        _require(email, "admin", f"admin {email!r}", "an e-mail address")
+        if role not in DEFINED_ROLES:
+            raise BadInput(f"admin {email}: role {role!r} is unknown; expected one of {', '.join(DEFINED_ROLES)}")
+    if not set(admins.values()) & set(SUBMITTERS):
+        raise BadInput(f"--admin: nobody could submit a job; give one the role {' or '.join(SUBMITTERS)}")
 
 
 def organisations(stated: Mapping[str, str], before: Collection[str] = ()) -> dict[str, str]:
