@@ -300,6 +300,9 @@ def make_configuration(
         "keep_updates": keep_updates,
     }
     config: RunConfiguration = build(RunConfiguration, parts, "plan")
+    if config.guard.guard == "off" and config.guard != Guarding():
+        others = ", ".join(name for name in chosen["guard"] if name != "guard")
+        raise BadInput(f"{others}: does nothing with the guard off; leave it out")
     return config.checked()
 
 

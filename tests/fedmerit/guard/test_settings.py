@@ -31,6 +31,13 @@ def test_what_it_cannot_do_is_named_with_what_was_expected(name, value, expected
         config(**{name: str(value)})
 
 
+@pytest.mark.parametrize("settings", [{"on_verdict": "exclude"}, {"guard": "off", "rate_every": "2"}])
+def test_without_a_guard_nothing_is_to_be_set_of_it(settings):
+    with pytest.raises(BadInput, match=f"^{list(settings)[-1]}: does nothing with the guard off; leave it out$"):
+        config(**settings)
+    assert config(guard="off", on_verdict="withhold").guard == Guarding()
+
+
 def test_a_stored_guard_has_no_setting_of_another_name():
     plan = config().to_dict()
     with pytest.raises(BadInput, match=r"guard\.severity"):
