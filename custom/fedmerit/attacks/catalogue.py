@@ -54,13 +54,18 @@ def text_of(attack: Attack) -> str:
     return options.text_of(attack, KINDS, separator=":")  # commas part the sites where specs stand in a setting
 
 
-def require_possible(specs: Mapping[str, str], sites: Sequence[str]) -> dict[str, str]:
-    """The specs by site, complete; `BadInput` where a site is none of ``sites``, or a spec none that it can follow."""
+def require_possible(specs: Mapping[str, str], sites: Sequence[str], rounds: int) -> dict[str, str]:
+    """The specs by site, complete; `BadInput` where a site is none of ``sites``, or cannot follow it in ``rounds``."""
     complete = {}
     for site, spec in specs.items():
         attack = parse(str(spec))
         named = [site, *attack.others]
         if unknown := [name for name in named if name not in sites]:
             raise BadInput(f"attack {site}={spec}: no site {unknown[0]}; there are {', '.join(sites)}")
+        if attack.first >= rounds:
+            raise BadInput(
+                f"attack {site}={spec}: begins in round {attack.first}, counted from 0, and there are {rounds}; "
+                "train more rounds, or let it begin earlier"
+            )
         complete[site] = text_of(attack)
     return complete

@@ -108,7 +108,7 @@ def create(
     if engine == "local" and round_timeout:
         raise BadInput(f"--round-timeout {round_timeout:g}: only with NVFlare's engines; take --engine sim")
     require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
-    specs = require_possible(attacks or {}, names)
+    specs = require_possible(attacks or {}, names, rounds)
     filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
     require_consistent(config, filters)
     for folder in folders:
@@ -255,7 +255,7 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
         "server_sites": lambda folder: str(Path(folder).resolve()),
         "settings": lambda given: _guard_of(recorded["settings"]) | {name: str(value) for name, value in given.items()},
         "only": sorted,
-        "attacks": lambda specs: require_possible(specs, info["sites"]),
+        "attacks": lambda specs: require_possible(specs, info["sites"], info["rounds"]),
         "privacy": lambda specs: require_privacy(specs, info["method"], config.build_method()),
         "values": lambda specs: require_observers(specs, False, info["method"], config.build_method()),
     }

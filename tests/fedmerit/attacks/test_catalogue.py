@@ -56,19 +56,26 @@ def test_an_unusable_spec_is_told(spec, words):
 
 
 def test_specs_are_for_sites_that_there_are():
-    assert require_possible({"B": "zero"}, ["A", "B"]) == {"B": "zero:from=0"}
+    assert require_possible({"B": "zero"}, ["A", "B"], 1) == {"B": "zero:from=0"}
     with pytest.raises(BadInput, match="no site C; there are A, B"):
-        require_possible({"C": "zero"}, ["A", "B"])
+        require_possible({"C": "zero"}, ["A", "B"], 1)
     with pytest.raises(BadInput, match="no site C; there are A, B"):
-        require_possible({"A": "twin:of=C"}, ["A", "B"])
+        require_possible({"A": "twin:of=C"}, ["A", "B"], 9)
     with pytest.raises(BadInput, match="no site C; there are A, B"):
-        require_possible({"A": "rigged:friends=A+C"}, ["A", "B"])
+        require_possible({"A": "rigged:friends=A+C"}, ["A", "B"], 9)
+
+
+@pytest.mark.parametrize(("spec", "first"), [("zero:from=3", 3), ("delta", 1)])
+def test_an_attack_that_would_never_begin_is_refused(spec, first):
+    require_possible({"A": spec}, ["A", "B"], first + 1)
+    with pytest.raises(BadInput, match=f"attack A={spec}: begins in round {first}, counted from 0, and there are"):
+        require_possible({"A": spec}, ["A", "B"], first)
 
 
 def test_a_machine_tells_its_sites_by_its_environment(monkeypatch):
     monkeypatch.delenv("FEDMERIT_BEHAVIOURS", raising=False)
     assert attack_of("A") is None
-    specs = require_possible({"A": "noise:from=3,times=2", "B": "zero"}, ["A", "B", "C"])
+    specs = require_possible({"A": "noise:from=3,times=2", "B": "zero"}, ["A", "B", "C"], 9)
     monkeypatch.setenv("FEDMERIT_BEHAVIOURS", attack_setting(specs))
     assert [attack_of(site) for site in "ABC"] == ["noise:from=3:times=2.0", "zero:from=0", None]
     monkeypatch.setenv("FEDMERIT_BEHAVIOURS", "zero")
