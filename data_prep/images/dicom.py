@@ -70,6 +70,8 @@ def read_series(folder: Path) -> Volume:
 
 
 def _header(path: Path) -> pydicom.Dataset:
+    if path.is_dir():
+        raise BadInput(f"{path}: not a readable DICOM slice (it is a folder); name the folder of one series")
     with reading(path, "DICOM slice"):
         header = pydicom.dcmread(path)
         require_sane(path, (header.Columns, header.Rows, 1))

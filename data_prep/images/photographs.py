@@ -98,7 +98,7 @@ def load(path: Path, mode: str | None) -> NDArray[np.uint8]:
             if file.width * file.height > MOST_PIXELS:
                 raise ValueError(f"{file.width} x {file.height} pixels, more than any photograph has")
             if file.mode not in MODES:
-                raise ValueError(f"pixels of type {file.mode}; expected 8 bits per colour")
+                raise BadInput(f"{path}: pixels of type {file.mode}; expected 8 bits per colour: convert it")
             if file.format != "JPEG" and getattr(file, "n_frames", 1) != 1:
                 raise ValueError("holds several pictures; expected one")
             return np.array(file if mode is None else file.convert(mode))

@@ -298,7 +298,7 @@ def _channels_of(case: RawCase, channels: int) -> list[Volume]:
 def read_channels(path: Path, channels: int) -> list[Volume]:
     """A volume for each of the numbers of a voxel; `BadInput` where it has others."""
     if channels == 1:
-        there = _shape(path)
+        there = shape_of(path)
         if len(there) == 4 and there[3] > 1:
             raise BadInput(f"{path}: of shape {there}; pass --channels {there[3]} to read them all")
         return [_read(path)]
@@ -306,7 +306,7 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
         raise BadInput(
             f"{path}: {channels} channels are read from NIfTI files alone; pass --channels 1, or export it as such"
         )
-    first, shape = read_nifti(path, 0), _shape(path)
+    first, shape = read_nifti(path, 0), shape_of(path)
     if shape[3:] != (channels,):
         number = shape[3] if len(shape) == 4 else 1
         raise BadInput(
@@ -315,8 +315,8 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
     return [first, *(read_nifti(path, channel) for channel in range(1, channels))]
 
 
-def _shape(path: Path) -> tuple[int, ...]:
-    """Of a NIFTI file; empty where it is none, or cannot be read."""
+def shape_of(path: Path) -> tuple[int, ...]:
+    """Of a NIfTI file; empty where it is none, or cannot be read."""
     if name_and_suffix(path)[1] not in NIFTI or not path.is_file():
         return ()
     try:

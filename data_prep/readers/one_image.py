@@ -12,7 +12,7 @@ from data_prep.images.dicom import read_series
 from data_prep.images.geometry import as_stored, axial
 from data_prep.images.volumes import Volume, read_nifti
 from data_prep.raw import Decoded, RawCase
-from data_prep.readers.generic import ITK, NIFTI, PHOTOGRAPHS, name_and_suffix, read_channels, read_photograph
+from data_prep.readers.generic import ITK, NIFTI, PHOTOGRAPHS, name_and_suffix, read_channels, read_photograph, shape_of
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
 
@@ -87,10 +87,15 @@ def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
         if channels != 1:
             raise BadInput(f"{path}: a DICOM series has one channel, the model takes {channels}; give NIfTI files")
         return [read_series(path)]
+    shape = shape_of(path)
+    count = shape[3:]
     if channel is None:
+        if shape and channels != (count[0] if count else 1):
+            choose = "; name one by --channel, counted from 0" if channels == 1 else ""
+            raise BadInput(f"{path}: of shape {shape}; the model takes {channels} channel(s){choose}")
         return read_channels(path, channels)
-    count = nib.load(path).shape[3:] if name_and_suffix(path)[1] in NIFTI else ()
-    if channels != 1 or not count or not 0 <= channel < count[0]:
+    unread = name_and_suffix(path)[1] in NIFTI and not shape  # `read_nifti` says why
+    if not unread and (channels != 1 or not count or not 0 <= channel < count[0]):
         raise BadInput(
             f"{path}: --channel {channel}: has no such channel to give to a model of {channels}; leave it out"
         )

@@ -50,6 +50,11 @@ class Predictor:
                 "the model was trained on squares about the disc, and nothing says where that is; "
                 "give --box TOP,LEFT,HEIGHT,WIDTH in pixels, or --box whole for images that are such squares"
             )
+        if box is None and wanted.field_of_view is not None and image.spacing is None:
+            raise BadInput(
+                f"the model was trained on squares of {wanted.field_of_view:g} mm, and the image knows no millimetres; "
+                "give a volume that does, or --box TOP,LEFT,HEIGHT,WIDTH in pixels"
+            )
         box = box or central_box(image, wanted.field_of_view)
         height, width = image.image.shape[2:]
         if not (-box.height < box.top < height and -box.width < box.left < width):
@@ -153,6 +158,7 @@ def predict_files(
     names = Counter(image_name(path) for path in images)
     if twice := [name for name, count in names.items() if count > 1]:
         raise BadInput(f"{twice[0]}: the name of {names[twice[0]]} images; predict them into folders of their own")
+    model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
     written, told = [], []
     for path in images:
         image = read_image(path, predictor.description.in_channels, channel)
@@ -165,6 +171,5 @@ def predict_files(
         ]
         written += files
         told.append({"image": str(path), "masks": [file.name for file in files], "remarks": [*image.decoded.remarks]})
-    model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
-    write_json(out / SUMMARY, {"model": model, "preprocessing": predictor.preprocessing.to_dict(), "images": told})
+        write_json(out / SUMMARY, {"model": model, "preprocessing": predictor.preprocessing.to_dict(), "images": told})
     return written

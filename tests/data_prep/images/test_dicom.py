@@ -36,7 +36,7 @@ def edited(path, **changes):
         ("truncated", "not a readable DICOM"),
         ("empty", "1-02.dcm: not a readable DICOM slice"),
         ("text", "1-02.dcm: not a readable DICOM slice"),
-        ("folder", "1-02.dcm: not a readable DICOM slice"),
+        ("folder", r"1-02.dcm: not a readable DICOM slice \(it is a folder\); name the folder of one series"),
         ("huge", "more than any scan"),
         ("alone", r"a: 1 DICOM slice\(s\); expected the folder of a whole series"),
     ],

@@ -1,8 +1,10 @@
 import layouts_fundus as layouts
+import numpy as np
 import pytest
 from layouts_fundus import WRITE, only
 from PIL import Image
 
+from data_prep.images.photographs import load
 from data_prep.kinds import KINDS
 from fedmerit.errors import BadInput
 
@@ -25,6 +27,13 @@ def test_a_damaged_file_is_named(tmp_path, kind, part, how):
     named = paths[0] if how != "shape" or part != "image" else case.label
     with pytest.raises(BadInput, match=rf"{named.name}: {expected}"):
         KINDS[kind].decode(case)
+
+
+def test_deep_pixels_are_not_told_to_be_fetched_again(tmp_path):
+    path = tmp_path / "deep.png"
+    Image.fromarray(np.full((8, 8), 999, np.uint16)).save(path)
+    with pytest.raises(BadInput, match=r"deep\.png: pixels of type I;16; expected 8 bits per colour: convert it$"):
+        load(path, None)
 
 
 def test_a_header_that_promises_too_much_is_not_believed(tmp_path):

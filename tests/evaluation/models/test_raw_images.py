@@ -145,6 +145,21 @@ def test_what_is_no_image_is_named(predictor, tmp_path, name, message):
         predict_files(predictor, [tmp_path / name], tmp_path / "out")
 
 
+def test_a_photograph_knows_no_millimetres_of_a_model_that_does(predictor, tmp_path):
+    Image.new("L", (40, 40), 9).save(tmp_path / "eye.png")
+    with pytest.raises(BadInput, match=r"eye.png: the model was trained on squares of \d+ mm, .*--box"):
+        predict_files(predictor, [tmp_path / "eye.png"], tmp_path)
+    assert not (tmp_path / "prediction.json").exists()
+    assert predict_files(predictor, [tmp_path / "eye.png"], tmp_path, "whole") == [tmp_path / "eye_prostate.png"]
+
+
+def test_where_a_later_image_fails_the_record_has_those_before(predictor, scan, tmp_path):
+    with pytest.raises(BadInput, match=r"none\.nii: not a readable"):
+        predict_files(predictor, [scan[0], tmp_path / "none.nii"], tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    assert [one["image"] for one in told["images"]] == [str(scan[0])]
+
+
 def test_two_images_of_one_name_are_refused(predictor, tmp_path):
     with pytest.raises(BadInput, match="the name of 2 images"):
         predict_files(predictor, [tmp_path / "a" / "x.nii", tmp_path / "b" / "x.nii.gz"], tmp_path)
