@@ -94,7 +94,8 @@ def part_of(catalogue: Catalogue[T], name: str, what: str) -> T:
     try:
         return catalogue[name]
     except KeyError:
-        raise BadInput(f"{what} {name!r}: unknown; expected one of {', '.join(catalogue)}") from None
+        there = f"one of {', '.join(catalogue)}" if len(catalogue) else "module:name; no package here brings one"
+        raise BadInput(f"{what} {name!r}: unknown; expected {there}") from None
 
 
 def register(group: str, name: str) -> Callable[[T], T]:

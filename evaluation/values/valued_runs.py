@@ -68,10 +68,11 @@ def value_runs(
     runs = [_observed(path, chosen, draws, on_round) for path in paths]
     require_same_sites(runs)
     opened = labelled([Run(run.path, run.info, run.results, str(run.info["method"])) for run in runs])
-    labels, seeds = dict.fromkeys(run.label for run in opened), {run.seed for run in opened}
-    if len(labels) > 1 or len(seeds) < len(opened):
+    labels, seeds = dict.fromkeys(run.label for run in opened), [run.seed for run in opened]
+    if len(labels) > 1 or len(set(seeds)) < len(seeds):
+        what = " and ".join(labels) if len(labels) > 1 else f"of the seeds {', '.join(map(str, seeds))}"
         raise BadInput(
-            f"{', '.join(map(str, paths))}: are {' and '.join(labels)}; expected runs of one method that differ in "
+            f"{', '.join(map(str, paths))}: are {what}; expected runs of one method that differ in "
             "their seeds alone; value others apart"
         )
     return Valued(runs, {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()})

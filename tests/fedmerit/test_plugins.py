@@ -210,6 +210,11 @@ def test_what_is_not_there_is_named(own_parts, settings, message):
         build_network(make_configuration("fedavg", "t", 1, 0, {"in_channels": 1, "labels": ["a"]}, settings).network)
 
 
+def test_where_no_package_brings_a_part_its_own_name_is_asked_for():
+    with pytest.raises(BadInput, match=r"metric 'nope': unknown; expected module:name; no package here brings one$"):
+        plugins.part_of(plugins.Catalogue("metrics", {}, callable, "x"), "nope", "metric")
+
+
 def test_what_is_no_method_is_refused(own_parts):
     with pytest.raises(BadInput, match="expected a frozen dataclass"):
         METHODS["own_parts.parts:OneLayer"]

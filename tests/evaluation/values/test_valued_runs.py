@@ -154,6 +154,8 @@ def test_runs_valued_together_differ_in_their_seeds_alone(observed, own):
     write_json(own / "run.json", {**read_json(own / "run.json"), "seed": 2, "privacy": ["gaussian:sigma=0.1"]})
     with pytest.raises(BadInput, match=r"are fedavg \(privacy=none\) and fedavg \(privacy=gaussian:sigma=0\.1\); exp"):
         value_runs([observed[0], own], ["data_size"])
+    with pytest.raises(BadInput, match="are of the seeds 0, 0; expected runs"):
+        value_runs([observed[0], observed[0]], ["data_size"])
     with pytest.raises(BadInput, match="--estimators 'shap': unknown"):
         value_runs(observed, ["shap"])
     with pytest.raises(BadInput, match="name each once"):
