@@ -11,7 +11,7 @@ from fedmerit.errors import BadInput
 commands = typer.Typer()
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder of a finished run.")]
-Site = Annotated[str | None, typer.Option(help="Whose model, where each site has its own.")]
+Site = Annotated[str | None, typer.Option(help="Whose model, where each site has its own, or took one home.")]
 PreparedSites = Annotated[
     Path | None,
     typer.Option("--sites", help="Site folders that say how images were prepared, where the model does not."),

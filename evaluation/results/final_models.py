@@ -29,11 +29,14 @@ def model_folder(run: Path) -> Path:
 
 
 def final_model(run: Path, site: str | None = None) -> Path:
-    """The file of a final model: the global one or the only one, else that of ``site``.
+    """The file of a final model: the global one or the only one, else that of ``site``, or what that took home.
 
     Raises:
         BadInput: there is none, or one for each site and ``site`` is none of these.
     """
+    taken_home = Path(run) / "models" / "finished" / f"{site}.pt"  # by --finish own
+    if site is not None and taken_home.is_file():
+        return taken_home
     files = {path.stem: path for path in sorted(model_folder(run).glob("*.pt"))}
     shared = "global" if "global" in files else next(iter(files))
     if site is None and ("global" in files or len(files) == 1):
