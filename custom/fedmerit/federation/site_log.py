@@ -18,6 +18,7 @@ from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import Ledger, digest, digest_of_tensors, split_head
 from fedmerit.records.signing import Signer
 from fedmerit.training.overlaps import COUNTS, Overlap
+from fedmerit.wire.evaluation_budget import models_in
 from fedmerit.wire.messages import (
     EVALUATE,
     TRAIN,
@@ -95,7 +96,9 @@ class SiteLog:
         both stand in an earlier record.
         """
         said: dict[str, Any] = (
-            {} if overlaps is None else {"question": question, "overlaps": [digest_of_overlaps(overlaps)]}
+            {}
+            if overlaps is None
+            else {"models": models_in(task), "question": question, "overlaps": [digest_of_overlaps(overlaps)]}
         )
         said |= {"plan": self.plan} if self.plan else {}
         self._append(TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **said)

@@ -11,10 +11,12 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedmerit.capabilities.allocation import AllocatesNeurons
 from fedmerit.capabilities.candidates import EvaluatesCandidates
+from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.configuration.observation import parse
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import Refused
@@ -24,6 +26,7 @@ from fedmerit.training.data import SERVER_SPLIT
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
+    OTHER_NUMBERS,
     OVER_BUDGET,
     OVER_CAP,
     TRAIN,
@@ -51,7 +54,8 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
     if split == "validation":
         observed = 0 if over else sum(parse(spec).most_models(sites) for spec in config.values)
         own = 2 if over else 1  # the final model and the best round's, or what it begins a round with
-        return own + rated + observed + finish
+        peers = sites - 1 if isinstance(method, LearnsFromPeers) and not over else 0  # it learns from, and may score
+        return own + peers + rated + observed + finish
     if split == "testing":
         return 2 * sites + finish if over else 0  # the final models, and those of the best round
     return 0
@@ -84,7 +88,7 @@ def require_within(
         caps: by split, at most how many models in a round, whatever the run needs; others are not capped.
     """
     split = "validation" if isinstance(task, Task) else task.split
-    models = (task.count or 1) if isinstance(task, Evaluation) else 1  # statistics are of one
+    models = models_in(task)
     _require_kind(task, config)
     needed = _needed(task, split, config, sites)
     if not needed:
@@ -145,8 +149,20 @@ def _needed(task: WithModels, split: str, config: RunConfiguration, sites: int) 
     return allowance(config, split, task.round, sites) if isinstance(task, Task) else 1
 
 
+def models_in(task: WithModels) -> int:
+    """How many models a task has a site evaluate: of training, that which it begins with and those of its peers."""
+    if isinstance(task, Task):
+        return 1 + len(task.peers)
+    return (task.count or 1) if isinstance(task, Evaluation) else 1  # statistics are of one
+
+
 def question_of(task: WithModels, models: Tensor | Ciphertexts) -> str:
-    """SHA-256 of all that an answer depends on: ``models``, as the site's log has them, and what goes with them."""
+    """SHA-256 of all that an answer depends on: ``models``, as the site's log has them, and what goes with them.
+
+    `Refused` where they are not in float32: digests are of that, and of finer numbers many models would have one.
+    """
+    if isinstance(models, Tensor) and models.dtype != torch.float32:
+        raise Refused(OTHER_NUMBERS, f"{models.dtype} in round {task.round}")
     whole = hashlib.sha256(f"{digest(models)} {type(task).__name__}".encode())
     tensors: list[Tensor] = []
     if isinstance(task, Evaluation):

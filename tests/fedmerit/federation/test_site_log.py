@@ -41,7 +41,8 @@ def test_every_work_has_its_record(tmp_path):
         {k: v for k, v in one.items() if k != "hash"} for one in entries(tmp_path)
     )
     assert trained | {"previous": ""} == {
-        "site": "A", "round": 2, "work": "train", "question": "question", "overlaps": [digest_of_overlaps(OVERLAPS)],
+        "site": "A", "round": 2, "work": "train", "models": 1, "question": "question",
+        "overlaps": [digest_of_overlaps(OVERLAPS)],
         "received": digest(MODEL), "update": digest(UPDATE), "ledger": "head", "previous": "",
     }  # fmt: skip
     assert (evaluated["work"], evaluated["split"], evaluated["models"]) == ("evaluate", "testing", 1)

@@ -20,6 +20,7 @@ from fedmerit.wire.evaluation_budget import REPEATS, allowance, question_of, req
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
+    OTHER_NUMBERS,
     OVER_BUDGET,
     OVER_CAP,
     Evaluated,
@@ -52,6 +53,8 @@ ROUNDS = 2
         ("fedavg", "testing", ROUNDS, 6),
         ("fedavg", "testing", ROUNDS + 1, 0),
         ("fedavg", "validation", -1, 0),
+        ("cycle", "validation", 0, 3),  # its own, and those of its peers
+        ("cycle", "validation", ROUNDS, 2),
         *(("fedavg", "training", round, 0) for round in range(ROUNDS + 1)),
     ],
 )
@@ -271,6 +274,39 @@ def test_models_in_the_place_of_a_rounds_are_refused(site, config):
     assert site.answer(Task(0, task.models[REPEATS], task.buffers[0])) == Failure(OVER_BUDGET)
     assert isinstance(site.answer(Task(0, task.models[0], task.buffers[0])), Reply)
     assert site.answer(Task(ROUNDS, task.models[0], task.buffers[0])) == Failure(NOT_FOR_OTHERS)
+
+
+def test_models_of_one_digest_are_one_model(site, config):
+    """In float64 the difference of two, times 1e9, is whatever the server likes, and their digests stay as they are."""
+    begun(site)
+    want = models(config, 2).models.double()
+    mixture, one = torch.tensor([[1e9, -1e9]], dtype=torch.float64), models(config, 1)
+    asked = [replace(one, models=torch.stack([1 + 1e-9 * of, torch.ones_like(of)]), mixtures=mixture) for of in want]
+    for task in asked:
+        assert site.answer(task) == Failure(OTHER_NUMBERS)
+        assert f"torch.float64 in round {ROUNDS}" in log_of(site)[-1]["reason"]
+    assert cleared({}, {"failure": OTHER_NUMBERS})[1] == {"failure": OTHER_NUMBERS}
+    assert site.answer(Task(1, want[0], one.buffers[0])) == Failure(OTHER_NUMBERS)
+
+
+def test_models_in_the_place_of_peers_are_counted(sites, tmp_path):
+    """A site of CYCle says of every model of a peer how well it segments the site's validation images."""
+    plan = tiny_plan("cycle", ROUNDS, warmup_by="own", warmup=0, R=1)
+    site, task = Site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES), models(plan, 60)
+
+    def told(*places: int) -> Task:
+        peers = {f"peer{place}": PeerModel(task.models[place], task.buffers[0], float("nan")) for place in places}
+        return Task(0, task.models[0], task.buffers[0], peers=peers)
+
+    assert site.answer(told(*range(60))) == Failure(OVER_BUDGET)
+    for number in range(REPEATS):
+        assert isinstance(site.answer(told(2 * number, 2 * number + 1)), Reply)
+    assert site.answer(told(58, 59)) == Failure(OVER_BUDGET)
+    assert (
+        "3 models on the validation split in round 0, after 9; cycle with 3 sites needs 3"
+        in (log_of(site)[-1]["reason"])
+    )
+    assert isinstance(site.answer(told(0, 1)), Reply)  # it has that answer
 
 
 def test_statistics_tell_questions_apart(config):
