@@ -14,7 +14,7 @@ from fedmerit import flat
 from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import OwnPart, SiteView
-from fedmerit.errors import BadInput, MemoryLost, Refused
+from fedmerit.errors import BadInput, MemoryLost, Refused, printable
 from fedmerit.federation.enrolling import enrolment_of
 from fedmerit.federation.evaluating import Evaluations, evaluate_models, measure_importance
 from fedmerit.federation.finishing import Finisher, Model
@@ -164,7 +164,8 @@ class Site:
         after = self._validate(learned.trained, learned.buffers) if self.config.training.validate_trained else ()
         self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)
-        self.log.trained(task, self.models.seen(received), leaving.ciphertexts or leaving.update, question, overlaps)
+        leaves = leaving.ciphertexts or leaving.update
+        self.log.trained(task, self.models.seen(received), leaves, question, overlaps, self.num_samples)
         return Reply(
             round=task.round,
             update=leaving.update,
@@ -221,7 +222,9 @@ class Site:
     def give_model(self, receiver: str, round: int) -> PeerModel | None:
         """This site's model for a peer to learn from in a round, where it shares it: never for one of no part in it."""
         if receiver not in self.participants:
-            log.warning("round %d: %.80s asked for the model and is none of the run's sites", round, receiver)
+            log.warning(
+                "round %d: %.80s asked for the model and is none of the run's sites", round, printable(receiver)
+            )
             return None
         return self.models.give(receiver, round)
 

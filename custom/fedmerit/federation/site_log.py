@@ -88,19 +88,18 @@ class SiteLog:
         update: Tensor | Ciphertexts,
         question: str = "",
         overlaps: tuple[Overlap, ...] | None = None,
+        images: int = 0,
     ) -> None:
         """Write down a round's training: digests of the model (d,) it began with and of the update (d,) that leaves.
 
         Under encryption, of the ciphertexts: those of the model as they came, those of the update as they leave.
-        ``overlaps`` are what the site says of the model it began with, ``question`` tells that model from others; None:
-        both stand in an earlier record.
+        ``overlaps`` are what the site says of the model it began with, ``question`` tells that model from others,
+        ``images`` are how many it says that it trains on; None: they stand in an earlier record.
         """
-        said: dict[str, Any] = (
-            {}
-            if overlaps is None
-            else {"models": models_in(task), "question": question, "overlaps": [digest_of_overlaps(overlaps)]}
-        )
-        said |= {"plan": self.plan} if self.plan else {}
+        said: dict[str, Any] = {"plan": self.plan} if self.plan else {}
+        if overlaps is not None:
+            said |= {"models": models_in(task), "question": question}
+            said |= {"overlaps": [digest_of_overlaps(overlaps)], "images": images}
         self._append(TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **said)
 
     def evaluated(self, task: Evaluation, models: Tensor | Ciphertexts, question: str, answer: Evaluated) -> None:

@@ -176,13 +176,17 @@ def read_table(path: Path) -> pd.DataFrame:
     text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
     types = text | {"seed": int, "round": int, "value": float}
     try:
-        table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values={"value": [""]})
-    except (OSError, ValueError) as error:  # the latter of all that pandas makes of a file that is no such table
+        table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values={"value": [""]}, index_col=False)
+        with path.open(newline="") as file:
+            header = next(csv.reader(file))
+    except (OSError, ValueError, OverflowError, csv.Error) as error:  # those are all of a file that is no such table
         raise BadInput(
             f"{path}: not readable as results ({error}); let the command that wrote it write it anew"
         ) from error
     if lacking := [name for name in COLUMNS if name not in table]:
         raise BadInput(f"{path}: no table of results, it lacks {', '.join(lacking)}; expected what FedMerit wrote")
+    if twice := [name for name in COLUMNS if header.count(name) > 1]:  # whoever reads it would take either
+        raise BadInput(f"{path}: has the column {twice[0]} twice; {EXPECTED}")
     return table
 
 

@@ -3,7 +3,7 @@
 import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import FINISHED
 from fedmerit.federation.site_log import digest_of_counts
-from fedmerit.records.results import OF_A_ROUND, digest_of_rows, read_results
+from fedmerit.records.results import EXPECTED, OF_A_ROUND, digest_of_rows, read_results
 from fedmerit.training.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.site_chains import Log, Record
 from fedmerit.wire.messages import EVALUATE, TRAIN
@@ -183,12 +183,16 @@ def _compare_enrolled(
 def _compare_rows(path: Path, records: Sequence[Record]) -> None:
     """All rows of each round of which the ledger has a digest."""
     rows: dict[int, list[Mapping[str, str]]] = {record["round"]: [] for record in records if "rows" in record}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file) if rows else ():
-            if row["split"] in OF_A_ROUND and int(row["round"]) in rows:
-                rows[int(row["round"])].append(row)
-    for round, those in rows.items():
-        if digest_of_rows(those) != records[round]["rows"]:
+    try:
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file) if rows else ():
+                if row["split"] in OF_A_ROUND and int(row["round"]) in rows:
+                    rows[int(row["round"])].append(row)
+        digests = {round: digest_of_rows(those) for round, those in rows.items()}
+    except (ValueError, TypeError, csv.Error) as error:
+        raise BadInput(f"{path}: not readable as results ({error}); {EXPECTED}") from error
+    for round, digest in digests.items():
+        if digest != records[round]["rows"]:
             raise BadInput(
                 f"{path}: rows of round {round} are not those that the ledger has a digest of; some were changed, put "
                 "in or taken out: take the file from whom it was sent to when the run ended"
@@ -237,7 +241,7 @@ def overlaps_of(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
 def compare_answers(
     run: Path, rounds: int, log: Log, taken: Iterable[int], results: pd.DataFrame
 ) -> tuple[int, list[str]]:
-    """A site's own measurements in results.csv are what its log says that it answered.
+    """A site's own measurements, and its images, in results.csv are what its log says that it answered.
 
     Args:
         run: the run folder.
@@ -262,6 +266,7 @@ def compare_answers(
     if not answered:  # of an earlier version
         return 0, [f"that measurements of {log.site} are its own: its log has none"]
     rows = {(round, "validation"): (round, "validation") for round in taken}
+    _compare_images(path, log, {round for round, _ in rows}, results)
     needed = set(rows)
     rows[rounds, "validation"], rows[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
     for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among
@@ -287,6 +292,21 @@ def compare_answers(
                 raise BadInput(f"{path}: {what} are not what it answered, by {log.path}")
             compared += 1
     return compared, silent
+
+
+def _compare_images(path: Path, log: Log, taken: Collection[int], results: pd.DataFrame) -> None:
+    """How many images it trained on, by which it may be weighed; earlier versions do not say."""
+    told: dict[int, set[int]] = {}
+    for entry in log.entries:
+        if entry["work"] == TRAIN and "images" in entry:
+            told.setdefault(entry["round"], set()).add(entry["images"])
+    rows = results[(results["quantity"] == "num_samples") & (results["site"] == log.site)]
+    for round, value in zip(rows["round"], rows["value"], strict=True):
+        said = told.get(round, {value}) if round in taken else {value}
+        if value not in said:
+            raise BadInput(
+                f"{path}: num_samples of {log.site} in round {round} is {value:g}, {log.path} has {min(said)}"
+            )
 
 
 def _digest(counts: Sequence[Overlap]) -> str:

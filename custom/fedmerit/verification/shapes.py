@@ -17,8 +17,9 @@ class Shape:
 
 
 TEXT = Shape("a text", lambda value: isinstance(value, str))
-WHOLE = Shape("a whole number, 0 or more", lambda value: type(value) is int and value >= 0)
-NUMBER = Shape("a number", lambda value: type(value) in (int, float))
+LARGEST = 2**63  # JSON has numbers that no float holds
+WHOLE = Shape("a whole number, 0 or more", lambda value: type(value) is int and 0 <= value < LARGEST)
+NUMBER = Shape("a number", lambda value: type(value) is float or (type(value) is int and abs(value) < LARGEST))
 
 
 def or_nothing(shape: Shape) -> Shape:

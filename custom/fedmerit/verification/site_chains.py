@@ -21,6 +21,7 @@ POSSIBLE: Mapping[str, Shape] = {  # beside these, of whatever work
     **dict.fromkeys(("ledger", "vouched", "received", "update", "split", "peer", "plan", "closing", "sealed"), TEXT),
     "model": or_nothing(TEXT),
     "overlaps": list_of(TEXT),
+    "images": WHOLE,
 }
 PARTS: Mapping[str, Sequence[str]] = {  # needed, by its work
     TRAIN: ("received", "update"),

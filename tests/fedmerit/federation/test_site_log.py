@@ -27,7 +27,7 @@ def test_every_work_has_its_record(tmp_path):
     log = SiteLog(tmp_path, "A")
     assert log.last == GENESIS
     task = Task(2, MODEL, {}, ledger="head")
-    log.trained(task, MODEL, UPDATE, "question", OVERLAPS)
+    log.trained(task, MODEL, UPDATE, "question", OVERLAPS, images=9)
     log.evaluated(
         Evaluation(2, "testing", MODEL[None], ONE, ({},), ONE),
         MODEL[None],
@@ -42,7 +42,7 @@ def test_every_work_has_its_record(tmp_path):
     )
     assert trained | {"previous": ""} == {
         "site": "A", "round": 2, "work": "train", "models": 1, "question": "question",
-        "overlaps": [digest_of_overlaps(OVERLAPS)],
+        "overlaps": [digest_of_overlaps(OVERLAPS)], "images": 9,
         "received": digest(MODEL), "update": digest(UPDATE), "ledger": "head", "previous": "",
     }  # fmt: skip
     assert (evaluated["work"], evaluated["split"], evaluated["models"]) == ("evaluate", "testing", 1)

@@ -124,7 +124,13 @@ def test_after_truncating_all_the_header_comes_again(results, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "not readable as results"), (b"a,b\n1,2\n", "lacks run, method, seed"), (b"\xff\xfe", "not readable")],
+    [
+        (b"", "not readable as results"),
+        (b"a,b\n1,2\n", "lacks run, method, seed"),
+        (b"\xff\xfe", "not readable"),
+        (b"round\n" + b"9" * 400, "not readable as results"),
+        (",".join([*COLUMNS, "value"]).encode(), "has the column value twice"),
+    ],
 )
 def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
     (tmp_path / "results.csv").write_bytes(content)

@@ -229,6 +229,18 @@ def test_measurements_that_the_site_did_not_answer_are_found(written, own_log, p
         answers(written(OF_ROUNDS), own_log("A", *entries), [0, 1])
 
 
+def test_images_are_as_many_as_the_site_said(written, own_log):
+    """A server that has a hospital count for more, or for less, than it said."""
+    run = written(
+        [*OF_ROUNDS, row(0, "A", "num_samples", 9), row(1, "A", "num_samples", 90), row(1, "B", "num_samples", 5)]
+    )
+    told = [entry | {"images": 9} if entry["work"] == "train" else entry for entry in OWN]
+    with pytest.raises(BadInput, match=r"results\.csv: num_samples of A in round 1 is 90, A\.jsonl has 9"):
+        answers(run, own_log("A", *told), [0, 1])
+    assert answers(run, own_log("A", *told), [0])[0] == 3  # of a round in which it had no part nothing is said
+    assert answers(run, own_log("A", *OWN), [0, 1]) == (4, [])  # an earlier version's log has none
+
+
 # What else a record has
 
 GUARDED = {
@@ -321,6 +333,14 @@ def test_rows_of_a_round_are_those_that_the_ledger_has_a_digest_of(written):
         path.write_text(whole.replace(one, other))
         with pytest.raises(BadInput, match="rows of round 0 are not those that the ledger has a digest of"):
             compare(path.parent, records)
+
+
+def test_a_cell_that_is_too_long_is_named(written):
+    run = written(ROWS)
+    with (run / "results.csv").open("a") as file:
+        file.write(f"run,fedce,0,0,A,,,{'x' * 200_000},,reputation,0.5\n")
+    with pytest.raises(BadInput, match=r"results\.csv: not readable as results \(field larger than field limit"):
+        compare(run, [RECORDS[0] | {"rows": "of all"}, RECORDS[1]])
 
 
 def test_mean_dice_is_that_of_the_version_that_wrote_the_ledger(written):

@@ -13,8 +13,8 @@ from fedmerit.verification.shapes import NUMBER, TEXT, WHOLE, by_name, fields, l
     ("shape", "fit", "unfit"),
     [
         (TEXT, ["", "a"], [None, 1, ["a"]]),
-        (WHOLE, [0, 7], [-1, 1.0, True, "1", math.inf]),
-        (NUMBER, [0, -1.5, math.inf], [None, "1", True]),
+        (WHOLE, [0, 7], [-1, 1.0, True, "1", math.inf, 2**63]),
+        (NUMBER, [0, -1.5, math.inf], [None, "1", True, 10**400, -(10**400)]),
         (or_nothing(TEXT), ["a", None], [1]),
         (list_of(TEXT), [[], ["a"]], ["a", [1], {"a": "b"}]),
         (by_name(NUMBER), [{}, {"a": 1}], [[1], {"a": "1"}, None]),
