@@ -32,7 +32,19 @@ TASKS = ("prostate", "fundus", "fundus-disc")
 
 WHOLE = 1000  # characters, more than any line of help
 
-console = Console(markup=False, emoji=False)  # names of sites, jobs and paths may look like either
+
+class PlainConsole(Console):
+    """Prints names of sites, jobs and paths as they are, whoever chose them: they neither look like markup nor obey."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As rich's, control characters written out, in cells of tables too."""
+        return super().render_str(printable(text, "\n\t"), **options)
+
+
+console = PlainConsole()
 log = logging.getLogger("fedmerit.cli")  # silent, unless --log or --verbose asks for it
 log.addHandler(logging.NullHandler())
 

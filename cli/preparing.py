@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from cli.app import console, plain_table
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 
 if TYPE_CHECKING:
     from data_prep.checking.examination import Examination
@@ -169,7 +169,7 @@ def check(
 
     found = examine(sites, max_empty=max_empty)
     for finding in found.findings:
-        typer.echo(f"{finding.severity}: {finding if names else _without_names(finding)}", err=True)
+        typer.echo(printable(f"{finding.severity}: {finding if names else _without_names(finding)}"), err=True)
     console.print(_table(found))
     if out is not None:
         for path in write_shareable(found, out):

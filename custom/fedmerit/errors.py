@@ -1,5 +1,7 @@
 """What a user is told: input that cannot be used, and runs that did not come to their end."""
 
+LONGEST_WORDS = 300  # characters of what a server asked for
+
 
 def printable(text: str, allowed: str = "") -> str:
     """``text`` with all control characters but those ``allowed`` written out: others may have chosen it.
@@ -28,9 +30,9 @@ class Refused(BadInput):
 
     Args:
         reason: that the server is told.
-        what: it asked for; the site's own log has both.
+        what: it asked for; the site's own log has both. The server may have chosen some of its words.
     """
 
     def __init__(self, reason: str, what: str):
-        super().__init__(f"{reason}: {what}")
+        super().__init__(f"{reason}: {printable(what[:LONGEST_WORDS])}")
         self.reason = reason

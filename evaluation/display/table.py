@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from data_prep.csv_cells import no_formulas
+from fedmerit.errors import printable
 from fedmerit.files import write_text
 from fedmerit.training.overlaps import TOLERANCE
 
@@ -197,16 +198,20 @@ def latex_text(table: Table) -> str:
 def rich_table(table: Table, *, narrow: bool = False) -> RichTable:
     """The table for a terminal; ``narrow``: headings break between words, where they are longer than the cells."""
     result = RichTable(
-        box=box.SIMPLE_HEAD, title=Text(table.caption) if table.caption else None, title_justify="left", pad_edge=False
+        box=box.SIMPLE_HEAD,
+        title=Text(printable(table.caption)) if table.caption else None,
+        title_justify="left",
+        pad_edge=False,
     )
     rows, columns = table.shape
     for column, heading in enumerate(table.headings):
-        texts = [*heading.split(), *(table.cell(row, column) for row in range(rows))]
+        texts = [*heading.split(), *(printable(table.cell(row, column)) for row in range(rows))]
         width = max(map(cell_len, texts)) if narrow else None
-        result.add_column(Text(heading), justify="right" if table.is_number(column) else "left", width=width)
+        result.add_column(Text(printable(heading)), justify="right" if table.is_number(column) else "left", width=width)
     for row in range(rows):
         cells = (
-            Text(table.cell(row, column), "bold" if table.is_best(row, column) else "") for column in range(columns)
+            Text(printable(table.cell(row, column)), "bold" if table.is_best(row, column) else "")
+            for column in range(columns)
         )
         result.add_row(*cells)
     return result

@@ -97,3 +97,16 @@ def test_paths_are_shown_whole_and_as_they_are():
     first, *rows = shown.get().splitlines()
     assert first == path
     assert f"{path}:notthere" in "".join(rows).replace("site1", "").replace(" ", "")
+
+
+def test_names_that_others_chose_are_printed_as_they_are_and_command_no_terminal():
+    """Such as those of jobs in `fedmerit status`: whoever submits one names it."""
+    table = plain_table("job")
+    table.add_row("[red]\x1b]0;owned\x07")
+    with console.capture() as printed:
+        console.print(table)
+        console.print(":smile: [/b]\x1b[2J")
+    assert r"[red]\x1b]0;owned\x07" in printed.get()
+    assert r":smile: [/b]\x1b[2J" in printed.get()
+    assert "\x1b]" not in printed.get()
+    assert "\x1b[2J" not in printed.get()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedmerit.errors import printable
+from fedmerit.errors import LONGEST_WORDS, Refused, printable
 from fedmerit.federation.exchange import Exchange
 from fedmerit.wire.messages import Failure
 
@@ -32,3 +32,10 @@ def test_a_sites_reason_commands_no_terminal():
     told = "".join(name + reason for name, reason in exchange.faults().items())
     assert told.isprintable()
     assert r"\x1b[31mfailed\nround 1" in told
+
+
+def test_what_a_server_asks_for_commands_no_terminal_of_a_site():
+    """It names the split, which the site tells its operator and its own log."""
+    refused = str(Refused("not given", "the \x1b[2J split" + "x" * 10**6))
+    assert refused.startswith(r"not given: the \x1b[2J split")
+    assert len(refused) < LONGEST_WORDS + 50

@@ -12,6 +12,7 @@ from fedmerit.capabilities.local_training import Penalty, Trained, TrainingView,
 from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Method
+from fedmerit.errors import printable
 from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.peers import ModelExchange
 from fedmerit.flat import Buffers
@@ -78,7 +79,7 @@ class LocalRound:
         term = self._peer_term(method, exchange)
         loss = train(self.network, self.samples, self.config.training, self._rate, self._seed, extra_loss=term.loss)
         for peer, fault in exchange.faults.items():
-            log.warning("round %d: %s is not available: %s", self.task.round, peer, fault)
+            log.warning("round %d: %.80s is not available: %s", self.task.round, printable(peer), fault)
         available = {peer: float(peer not in exchange.faults) for peer in self.task.peers}
         pairs = {**term.values, "available": available}
         return replace(self._learned(received, loss), pairs=pairs, weights=term.weights)

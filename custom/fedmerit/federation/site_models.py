@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit import flat
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.errors import BadInput, MemoryLost
+from fedmerit.errors import BadInput, MemoryLost, printable
 from fedmerit.federation.memory import Learned, Memory, MemoryFolder
 from fedmerit.federation.peers import UNREACHABLE, AskPeer, gives
 from fedmerit.federation.site_log import SiteLog, digest_of_peer
@@ -221,7 +221,8 @@ class ModelsOfSites(_OwnStart):
                 return None
             digest = digest_of_peer(model)
         except Exception as error:  # whatever happens at a peer or on the way there; its text may name files
-            log.warning("round %d: %s cannot be asked for its model: %s", task.round, peer, type(error).__name__)
+            kind = type(error).__name__
+            log.warning("round %d: %.80s cannot be asked for its model: %s", task.round, printable(peer), kind)
             model = UNREACHABLE
         self.log.got_model(task, peer, digest)
         return model

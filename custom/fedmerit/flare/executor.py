@@ -25,6 +25,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from fedmerit.attacks.attacking_site import attacking
 from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.errors import printable
 from fedmerit.federation.site import Site
 from fedmerit.flare.translation import (
     answer_to_model,
@@ -164,7 +165,8 @@ class MeritExecutor(Executor):
 
 def tell(executor: Executor, error: Exception, what: str, fl_ctx: FLContext) -> None:
     """Say why where the site alone reads it, and in NVFlare's log that something went wrong."""
-    print(f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}", file=sys.stderr, flush=True)
+    told = f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}"
+    print(printable(told, "\n\t"), file=sys.stderr, flush=True)  # the server may have chosen some of the words
     folder = _own_folder(fl_ctx)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ERRORS).open("a") as log:

@@ -1,11 +1,13 @@
 """Tables as text, CSV, LaTeX and on a terminal."""
 
+import io
 import math
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
-from evaluation.display.table import Table, csv_text, headed, latex_text
+from evaluation.display.table import Table, csv_text, headed, latex_text, print_table
 
 
 def test_latex_escapes_and_sets_in_the_style_of_booktabs() -> None:
@@ -48,3 +50,13 @@ def test_headed_shows_dice_in_percent_and_bytes_in_megabytes() -> None:
     table = headed(view)
     assert list(table) == ["Method", "Seed", "Site", "Dice [%]", "Lowest case [%]", "Cases", "Both empty"]
     assert table["Dice [%]"].to_list() == pytest.approx([60, 90])
+
+
+@pytest.mark.parametrize("name", ["A\x1b]0;owned\x07", "[red]A[/red]", "[/A]", ":smile:"])
+def test_names_are_printed_as_they_are_and_command_no_terminal(name) -> None:
+    """Those of a run that came from somebody else."""
+    for table in (pd.DataFrame({"site": [name], "dice": [0.5]}), pd.DataFrame({name: ["A"]})):
+        file = io.StringIO()
+        print_table(Table("table", name, table), Console(file=file, width=20))
+        assert name.replace("\x1b", r"\x1b").replace("\x07", r"\x07") in file.getvalue()
+        assert not any(letter in file.getvalue() for letter in "\x1b\x07")
