@@ -10,10 +10,12 @@ from fedmerit.guard.rule import Rule, median_of_others
 RULE = Rule(
     "claims",
     "Of what a site says of itself, FedCE's error is replaced by what others measured, q-FedAvg's loss counts at most "
-    "the median of the others, and FedAVE's histogram of losses is not asked for.",
-    "a claimed error of 1 with the cosine left out, an invented loss or histogram",
+    "the median of the others, and FedAVE's histogram of losses is not asked for. SCAFFOLD's control variate counts as "
+    "far as it follows from the update, at most 3 times the median length.",
+    "a claimed error of 1 with the cosine left out, an invented loss or histogram, a control variate that ends the run",
     "FedCE's error is no longer that on the site's own images, so that `error=relative` is as `absolute`; q-FedAvg "
-    "lowers those below the median alone; FedAVE pays for Dice alone",
+    "lowers those below the median alone; FedAVE pays for Dice alone; SCAFFOLD's variates follow from updates as "
+    "privacy filters leave them",
 )
 
 

@@ -41,6 +41,48 @@ def test_scaffold_counts_absent_sites_in_the_control():
     assert outcome.models.tolist() == [3.0]
 
 
+HONEST = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]])  # Δ_i
+C = torch.tensor([0.5, -0.5])
+
+
+def changes(change, updates=HONEST):
+    """c_i⁺ - c_i = -2 Δ_i - c, as counted where ``change`` makes another of site 3's."""
+    sent = -2 * HONEST - C
+    sent[3] = change(sent[3])
+    reports = Reports(torch.ones(len(updates)).double(), torch.ones(len(updates)).bool(), vectors={"control": sent})
+    return sent, SCAFFOLD().without_claims.changes(C, updates, reports)
+
+
+def test_control_variates_that_follow_from_updates_count_as_they_were_sent():
+    sent, counted = changes(lambda sent: sent)
+    assert torch.equal(counted, sent)
+    assert changes(lambda sent: 1000 * sent)[0][3].tolist() == [-4500, 500]
+    assert SCAFFOLD().changes(C, HONEST, Reports(torch.ones(4), torch.ones(4).bool(), vectors={"control": 9 * sent}))[
+        0
+    ].tolist() == [-22.5, 4.5]  # without the guard they are believed
+
+
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [
+        # -4499.5 along Δ_3; the lengths are 2, 2, 2.83 and that: 3 times their median, 2.414, is 7.243
+        (lambda sent: 1000 * sent, [-7.2426 - 0.5, 0.5]),
+        (lambda sent: torch.tensor([0.0, 1e6]), [0 - 0.5, 0.5]),  # nothing of it lies along Δ_3 but 0.5 the other way
+        (lambda sent: sent + torch.tensor([0.0, 3.0]), [-4 - 0.5, 0.5]),  # what lies across falls away
+        (lambda sent: torch.tensor([4.0, 0.0]) - C, [-0.5, 0.5]),  # against what a gradient can be
+    ],
+)
+def test_of_other_control_variates_what_follows_counts_up_to_three_times_the_median(change, counted):
+    sent, found = changes(change)
+    assert found[3].tolist() == pytest.approx(counted, abs=1e-3)
+    assert torch.equal(found[:3], sent[:3])
+
+
+def test_nothing_follows_from_no_update():
+    _, found = changes(lambda sent: sent, torch.cat([HONEST[:3], torch.zeros(1, 2)]))
+    assert found[3].tolist() == (-C).tolist()
+
+
 def test_scaffold_takes_sgd_alone():
     with pytest.raises(BadInput, match=r"optimizer=adam: method scaffold needs sgd; add --set optimizer=sgd"):
         make_configuration("scaffold", "prostate", 3, 0, TASKS["prostate"], {})
