@@ -152,6 +152,17 @@ class Guarding:
             ]
         return Admission(ruling.updates, ruling.reports, counted, ruling, quantities)
 
+    def estimated(
+        self, admission: Admission, statistics: Sequence[Buffers | None], received: Sequence[Buffers]
+    ) -> tuple[Sequence[Buffers | None], Admission]:
+        """Statistics that sites estimated for what they ``received``, bounded, and the admission with by how much."""
+        if not self.on:
+            return statistics, admission
+        bounded, factors = bounded_statistics(statistics, received)
+        before = admission.quantities.get("statistics_bound", torch.ones_like(factors))
+        quantities = {**admission.quantities, "statistics_bound": before.minimum(factors)}
+        return bounded, replace(admission, quantities=quantities)
+
     def judged(
         self, admission: Admission, candidates: Candidates, evaluated: Mapping[str, Evaluated]
     ) -> CandidateResults:

@@ -1,7 +1,7 @@
 """The server's half of a run, whatever the engine: a round, read from top to bottom. It holds no formula."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,8 @@ class Federation:
             self._take_over(outcome, admitted.replies, admission)
             if estimates(self.config.training):
                 with clock.paused():
-                    yield from self._recalibrate(admission.parts)
+                    admission = yield from self._recalibrate(admission)
+                outcome = replace(outcome, quantities={**outcome.quantities, **admission.quantities})
             without = self.guarding.without_each(self.round, given, admission, received)
             if without is not None:
                 admitted = yield from self.evaluator.without_each(without, admitted, admission, given.weights, clock)
@@ -299,15 +300,19 @@ class Federation:
             return outcome
         return replace(outcome, models=self.models.parameters + updates, statistics="models")
 
-    def _recalibrate(self, reports: Reports) -> Iterator[Exchange]:
-        """BatchNorm statistics of the models as they are now, estimated where the training images are."""
+    def _recalibrate(self, admission: Admission) -> Generator[Exchange, None, Admission]:
+        """BatchNorm statistics of the models as they are now, estimated where the training images are, and bounded."""
         assert isinstance(self.models, ModelsInTheClear)
         if not self.models.statistics:
-            return
-        now, rows = self.now(), list(enumerate(self.sites))
+            return admission
+        now = self.now()
         asked = (now.round, "training", now.told, Purpose.ESTIMATE)
-        answers = yield from self.evaluator.by_sites({site: self.models.own_model(row, *asked) for row, site in rows})
-        self.models.take_estimated([answer.buffers if answer else None for answer in answers], reports.num_samples)
+        tasks = {site: self.models.own_model(row, *asked) for row, site in enumerate(self.sites)}
+        answers = yield from self.evaluator.by_sites(tasks)
+        estimated = [answer.buffers if answer else None for answer in answers]
+        bounded, admission = self.guarding.estimated(admission, estimated, [of.buffers[0] for of in tasks.values()])
+        self.models.take_estimated(bounded, admission.parts.num_samples)
+        return admission
 
     def _with_evidence(self, outcome: Outcome, admission: Admission, clock: Clock) -> Outcome:
         """The outcome with what the updates say whatever the method, where they can be seen, and the server's time."""

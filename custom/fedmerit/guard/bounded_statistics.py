@@ -13,8 +13,8 @@ Statistics = Mapping[str, Tensor]
 
 RULE = Rule(
     "statistics",
-    f"BatchNorm statistics that moved over {TIMES:g} times as far from those sent out as the median of the others are "
-    "brought back to that.",
+    f"BatchNorm statistics, trained or estimated, that moved over {TIMES:g} times as far from those sent out as the "
+    "median of the others are brought back to that.",
     "invented statistics (a variance of 1e11), which everybody gets",
     "images of very other intensities move statistics less than they would; the default network has none",
 )

@@ -1,5 +1,6 @@
 """The rules of BatchNorm statistics, for whatever method."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,6 +14,8 @@ from fedmerit.records.results import read_results, read_run
 from fedmerit.training.data import Slices, open_sites
 from fedmerit.training.networks import build_network
 from fedmerit.training.statistics import estimate_statistics
+from fedmerit.verification.verify import verify_run
+from fedmerit.wire.messages import Evaluated, Purpose
 
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
 
@@ -66,6 +69,27 @@ def test_recalibrated_statistics_are_the_mean_of_what_sites_estimate_for_the_las
     expected = flat.average_buffers(estimates, torch.tensor(samples) / sum(samples))
     for name, value in statistics_of(run).items():
         torch.testing.assert_close(value, expected[name])
+
+
+def test_invented_estimates_are_bounded_by_the_guard(sites, tmp_path, made):
+    """As trained ones: site3 says of the last model that every variance is 1e11."""
+
+    def lie(tasks, answers):
+        if isinstance(one := answers["site3"], Evaluated) and tasks["site3"].purpose is Purpose.ESTIMATE:
+            invented = {name: value + (10**11 if name.endswith("_var") else 0) for name, value in one.buffers.items()}
+            answers["site3"] = replace(one, buffers=invented)
+
+    honest, run = made(statistics="recalibrated", guard="on"), tmp_path / "run"
+    settings = SETTINGS | {"statistics": "recalibrated", "guard": "on"}
+    runs.create(run, "fedavg", sites, rounds=2, engine="local", settings=settings)
+    runs.execute(run, lambda record: None, on_exchange=lie)
+    expected = statistics_of(honest)
+    for name, value in statistics_of(run).items():
+        assert float(value.abs().max()) < 10 * float(expected[name].abs().max()) + 10
+    bounds = read_results(run).query("quantity == 'statistics_bound' and site == 'site3'")["value"]
+    assert (bounds < 1e-6).all()
+    assert same(expected, statistics_of(made(statistics="recalibrated")))  # where no bound applies, nothing changes
+    assert verify_run(run).records == 2
 
 
 def test_own_statistics_make_a_model_for_each_site(made):
