@@ -40,16 +40,15 @@ class Ending:
         """
         models, rounds = self.models, self.config.rounds
         validated = yield from ask(self._own_models(models, "validation", told))
-        task = models.final_test(rounds, told)
-        tested = yield from ask(dict.fromkeys(self.sites, task))
+        tests, alone = self._tests(models, told), _alone(models)
+        tested = yield from ask(tests)
         models.save(self.run / MODELS)
         best = self._best()
         if best and liked_better((yield from ask(self._own_models(best, "validation", told))), validated):
-            again = best.final_test(rounds, told)
-            self.recorder.best_test(self.best.round, (yield from ask(dict.fromkeys(self.sites, again))))
+            self.recorder.best_test(self.best.round, (yield from ask(self._tests(best, told))))
             best.save(self.run / BEST)
         self.recorder.final_validation(rounds, validated)
-        self.recorder.final_test(rounds - 1, tested, payload(task), models.own_alone)
+        self.recorder.final_test(rounds - 1, tested, list(map(payload, tests.values())), models.own_alone, alone)
         if self.config.training.finish == "own":
             yield from self._take_home(ask, told)
         return self.recorder.close()
@@ -70,9 +69,20 @@ class Ending:
             finished = yield from ask(self._own_models(self.models, split, told, Purpose.FINISH))
             self.recorder.finished(self.config.rounds - 1, split, finished)
 
+    def _tests(self, models: Models, told: str) -> dict[str, Evaluation]:
+        """All final models for every site to test; who goes on alone, as its reward is withheld, gets its own alone."""
+        task = models.final_test(self.config.rounds, told)
+        own = self._own_models(models, "testing", told) if _alone(models) else {}
+        return {site: own[site] if row in _alone(models) else task for row, site in enumerate(self.sites)}
+
     def _own_models(
         self, models: Models, split: str, told: str, purpose: Purpose = Purpose.FINAL
     ) -> dict[str, Evaluation]:
         """Each site's of them, to be evaluated there."""
         rounds = self.config.rounds
         return {site: models.own_model(row, rounds, split, told, purpose) for row, site in enumerate(self.sites)}
+
+
+def _alone(models: Models) -> Sequence[int]:
+    """The rows of sites that go on from their own model, whatever the others have."""
+    return models.alone if isinstance(models, ModelsInTheClear) else ()

@@ -57,7 +57,7 @@ class Evaluator:
         task_of = self._tasks(candidates, admission.replies, SERVER_SPLIT)
         if self.cases:
             return _pooled([self._here(task_of(None))]), admitted
-        usable, admitted = yield from self._by_those_that_replied(task_of, admitted, clock)
+        usable, admitted = yield from self._by_those_that_replied(task_of, admitted, admission.alone, clock)
         if self.guarding.on:
             return self.guarding.judged(admission, candidates, usable), admitted
         return _pooled(list(usable.values())), admitted
@@ -74,7 +74,7 @@ class Evaluator:
         if self.cases:
             self.guarding.measured(admission, {"server": self._here(task_of(None))}, by_server=True)
             return admitted
-        usable, admitted = yield from self._by_those_that_replied(task_of, admitted, clock)
+        usable, admitted = yield from self._by_those_that_replied(task_of, admitted, admission.alone, clock)
         self.guarding.measured(admission, usable, by_server=False)
         return admitted
 
@@ -90,7 +90,11 @@ class Evaluator:
 
     def by_sites(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
         """What the sites make of their tasks, in site order."""
-        exchange = self.now().exchange(tasks, self._fault_of(next(iter(tasks.values()))), "evaluation")
+
+        def fault_of(site: str, answer: object) -> str | None:
+            return self._fault_of(tasks[site])(site, answer)
+
+        exchange = self.now().exchange(tasks, fault_of, "evaluation")
         yield exchange
         usable = exchange.usable()
         return [usable.get(site) for site in self.sites]  # type: ignore[misc]
@@ -116,9 +120,11 @@ class Evaluator:
         return task_of
 
     def _by_those_that_replied(
-        self, task_of: Callable[[int | None], Evaluation], admitted: Admitted, clock: Clock
+        self, task_of: Callable[[int | None], Evaluation], admitted: Admitted, alone: Sequence[int], clock: Clock
     ) -> Generator[Exchange, None, tuple[dict[str, Evaluated], Admitted]]:
-        asked = {site: task_of(row) for row, site in enumerate(self.sites) if admitted.replies[row]}
+        """Not by those who go on ``alone``: they have no voice, and what they would rate is the others' models."""
+        rows = [row for row, reply in enumerate(admitted.replies) if reply and row not in alone]
+        asked = {self.sites[row]: task_of(row) for row in rows}
         exchange = self.now().exchange(asked, self._fault_of(task_of(None)), "evaluation", admitted.rejected)
         with clock.paused():
             yield exchange
@@ -128,7 +134,7 @@ class Evaluator:
             for site, reply in zip(self.sites, admitted.replies, strict=True)
         ]
         received = [
-            size + payload(asked.get(site) or task_of(row))
+            size + (0 if row in alone else payload(asked.get(site) or task_of(row)))
             for row, (site, size) in enumerate(zip(self.sites, admitted.received, strict=True))
         ]
         return usable, Admitted(replies, exchange.faults(), received)

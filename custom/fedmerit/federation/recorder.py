@@ -138,7 +138,14 @@ class Recorder:
                 rows += self._overlap_rows(round, site, "testing_best", _of_model(test, place))
         self.results.append(rows)
 
-    def final_test(self, round: int, tests: Sequence[Evaluated | None], received: int, own_alone: bool = False) -> None:
+    def final_test(
+        self,
+        round: int,
+        tests: Sequence[Evaluated | None],
+        received: Sequence[int],
+        own_alone: bool = False,
+        alone: Collection[int] = (),
+    ) -> None:
         """Write down test Dice, HD95 and NSD of the final models under the last ``round``.
 
         Args:
@@ -146,30 +153,33 @@ class Recorder:
             tests: what each site made of the final models, the global one or those of all sites; None: nothing.
             received: bytes sent to each site for it.
             own_alone: whether each site tested its own final model and no other; then there is no union.
+            alone: the rows of sites that did so where others tested all.
         """
         self._hear(tests)
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
                 rows += self._overlap_rows(round, site, "testing", _of_model(test, place))
-                rows.append(self._row(round, site, "bytes_received", received, split="testing"))
+                rows.append(self._row(round, site, "bytes_received", received[place], split="testing"))
             else:
                 rows.append(self._row(round, site, "rejected", 1.0, split="testing"))
         for place, site in enumerate([] if own_alone else self.sites):  # its final model, on the cases of every site
-            for tester, test in zip(self.sites, tests, strict=True):
-                for overlap in _of_model(test, place) if test else ():
+            for row, (tester, test) in enumerate(zip(self.sites, tests, strict=True)):
+                for overlap in _of_model(test, place) if test and (row == place or row not in alone) else ():
                     columns = {"split": "union", "case": f"{tester}/{overlap.case}", "label": overlap.label}
                     rows += [self._row(round, site, name, value, **columns) for name, value in overlap.scores.items()]
         self.results.append(rows)
-        write_json(self.matrix, self._cross_site(tests, own_alone))
+        write_json(self.matrix, self._cross_site(tests, own_alone, alone))
 
-    def _cross_site(self, tests: Sequence[Evaluated | None], own_alone: bool) -> dict[str, dict[str, dict[str, float]]]:
+    def _cross_site(
+        self, tests: Sequence[Evaluated | None], own_alone: bool, alone: Collection[int]
+    ) -> dict[str, dict[str, dict[str, float]]]:
         """Mean test Dice by whose images and whose model, as NVFlare's ``cross_val_results.json`` has it."""
         matrix = {}
-        for site, test in zip(self.sites, tests, strict=True):
+        for row, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
-                alone = [site] if own_alone else ["SRV_global"]
-                owners = self.sites if len(test.overlaps) > 1 else alone
+                one = [site] if own_alone or row in alone else ["SRV_global"]
+                owners = self.sites if len(test.overlaps) > 1 else one
                 matrix[site] = {
                     owner: {"dice": mean_dice(overlaps)} for owner, overlaps in zip(owners, test.overlaps, strict=True)
                 }

@@ -211,7 +211,8 @@ class Federation:
             if self.evaluator.cases:
                 importance = self.evaluator.importance(task)
             else:
-                asked = [site for site in self.sites if self.guarding.takes(site)]
+                rows = [row for row, site in enumerate(self.sites) if self.guarding.takes(site)]
+                asked = [self.sites[row] for row in rows if row not in models.alone]
                 importance = yield from self.submodels.ask(task, asked, now.when, now.least)
         alone = torch.zeros(len(self.sites), dtype=torch.bool)
         alone[list(models.alone)] = True

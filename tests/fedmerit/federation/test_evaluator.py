@@ -211,7 +211,7 @@ def run_through(steps, answers, calls=None):
 
 
 def admission_of(there):
-    return SimpleNamespace(replies=there.replies)
+    return SimpleNamespace(replies=there.replies, alone=())
 
 
 def test_what_sites_say_is_pooled_as_one_set_and_waiting_for_them_does_not_count(build, calls):

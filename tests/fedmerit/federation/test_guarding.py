@@ -261,6 +261,36 @@ def test_a_verdict_withholds_weight_and_model_and_is_recorded(tmp_path):
     assert not torch.equal(models[0], models[1])
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedce", "cffl"])
+def test_whose_reward_is_withheld_is_sent_no_model_of_the_others_to_rate_or_to_test(tmp_path, method):
+    run = tmp_path / "run"
+    federation = Federation(plan(method, 8), SITES, run)
+    rated, tested = [], {}
+    while federation.work:
+        tasks = federation.tasks()
+        if all(isinstance(task, Evaluation) for task in tasks.values()):
+            if federation.round == 8:
+                tested.setdefault(tasks["Alder"].split, tasks)  # of the final models first
+            elif federation.round > 3:
+                rated.append(sorted(tasks))
+        federation.take(answers(federation, change=idle))
+    models = federation.models.parameters
+    assert ledger(run)[-1]["guard"]["verdicts"] == ["Birch"]
+    assert all(asked == ["Alder", "Cedar"] for asked in rated)
+    assert bool(rated) == (method != "fedavg")
+    assert torch.equal(tested["testing"]["Birch"].models, models[1:2])
+    assert tested["testing"]["Alder"].count == 3
+    matrix = json.loads((run / "cross_site_val" / "cross_val_results.json").read_text())
+    assert {site: set(of) for site, of in matrix.items()} == {
+        "Alder": set(SITES),
+        "Birch": {"Birch"},
+        "Cedar": set(SITES),
+    }
+    rows = read_results(run).query("split == 'union' and quantity == 'dice'")
+    testers = {site: set(of["case"].str.partition("/")[0]) for site, of in rows.groupby("site")}
+    assert testers == {"Alder": {"Alder", "Cedar"}, "Birch": set(SITES), "Cedar": {"Alder", "Cedar"}}
+
+
 def test_a_verdict_leaves_the_others_one_model_with_the_mean_of_their_statistics(tmp_path):
     sent = {}
 

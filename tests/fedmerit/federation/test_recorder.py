@@ -70,7 +70,7 @@ def test_a_round_is_a_record_and_rows_of_those_who_took_part(recorder):
 
 def test_a_record_stands_for_the_rows_of_its_round(recorder):
     recorder.training_round(0, admitted(reply(1), None, reply(2)), ["b"] * 3, "e", outcome())
-    recorder.final_test(0, [None, None, None], 64)
+    recorder.final_test(0, [None, None, None], [64] * 3)
     with (recorder.run / "results.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] in OF_A_ROUND]
     assert digest_of_rows(rows) == Ledger(recorder.run / "ledger.jsonl").records[0]["rows"]
@@ -110,7 +110,7 @@ def test_what_was_written_after_a_checkpoint_is_forgotten(recorder):
 
 def test_a_final_model_for_all_is_tested_by_everyone_and_stands_for_each_on_the_union(recorder):
     alder, cedar = (Evaluated(3, ((one,),), torch.zeros(1, 0)) for one in (HALF, WHOLE))
-    recorder.final_test(2, [alder, None, cedar], 64)
+    recorder.final_test(2, [alder, None, cedar], [64] * 3)
     assert of(recorder, "dice", "testing") == {"Alder": 0.5, "Cedar": 1.0}
     assert of(recorder, "rejected", "testing") == {"Birch": 1.0}
     union = read_results(recorder.run).query("split == 'union' and quantity == 'dice'")
@@ -125,14 +125,14 @@ def test_a_final_model_for_all_is_tested_by_everyone_and_stands_for_each_on_the_
 
 def test_a_model_that_stays_at_its_site_is_no_global_one(recorder):
     tests = [Evaluated(3, ((one,),), torch.zeros(1, 0)) for one in (HALF, WHOLE, HALF)]
-    recorder.final_test(2, tests, 64, own_alone=True)
+    recorder.final_test(2, tests, [64] * 3, own_alone=True)
     matrix = json.loads((recorder.run / CROSS_SITE).read_text())
     assert matrix == {site: {site: {"dice": dice}} for site, dice in zip(SITES, (0.5, 1.0, 0.5), strict=True)}
 
 
 def test_of_a_model_for_each_site_its_own_is_the_sites(recorder):
     test = Evaluated(3, ((HALF,), (WHOLE,), (HALF,)), torch.zeros(3, 0))
-    recorder.final_test(2, [test, test, test], 64)
+    recorder.final_test(2, [test, test, test], [64] * 3)
     assert of(recorder, "dice", "testing") == {"Alder": 0.5, "Birch": 1.0, "Cedar": 0.5}
     assert json.loads((recorder.run / CROSS_SITE).read_text())["Alder"]["Birch"] == {"dice": 1.0}
     recorder.best_test(1, [test, None, test])
@@ -141,7 +141,7 @@ def test_of_a_model_for_each_site_its_own_is_the_sites(recorder):
 
 def test_who_tests_its_own_alone_has_no_union(recorder):
     test = Evaluated(3, ((HALF,),), torch.zeros(1, 0))
-    recorder.final_test(2, [test, test, test], 64, own_alone=True)
+    recorder.final_test(2, [test, test, test], [64] * 3, own_alone=True)
     assert read_results(recorder.run).query("split == 'union'").empty
 
 
@@ -203,7 +203,7 @@ def test_final_validation_stands_under_the_round_it_would_begin(recorder):
 
 def test_the_final_tests_bytes_are_those_of_who_did_it(recorder):
     test = Evaluated(3, ((HALF,),), torch.zeros(1, 0))
-    recorder.final_test(2, [test, None, test], 64)
+    recorder.final_test(2, [test, None, test], [64] * 3)
     assert of(recorder, "bytes_received", "testing") == {"Alder": 64.0, "Cedar": 64.0}
 
 
