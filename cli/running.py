@@ -157,7 +157,11 @@ def _read(config: Path | None) -> dict[str, Any]:
     """The options that a file holds, if there is one."""
     try:
         content = tomllib.loads(config.read_text("utf-8")) if config else {}
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BadInput(
+            f"--config {config}: not readable ({error.strerror}); expected a TOML file of options"
+        ) from error
+    except ValueError as error:
         raise BadInput(f"{config}: not readable as TOML ({error})") from error
     content = {RENAMED.get(name, name): value for name, value in content.items()}
     if unknown := set(content) - set(CONFIG):

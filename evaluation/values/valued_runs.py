@@ -1,5 +1,6 @@
 """What estimators say of runs that differ in their seeds: rankings, their flips, who gains by whose data."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,8 +132,14 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
     verdict = "" if one.tells_any else "; NO TWO SITES CAN BE TOLD APART by this"
     unknown = SINGLE if _is_dice(spec) else UNMEASURED
     caption = f"{spec}: values with 95 % intervals {told}{verdict}" if one.measured else f"{spec}: {unknown}"
-    return Table(f"values-{plain_name(spec)}", caption, shown.rename(columns=names),
-                 low=low.rename(columns=names), high=high.rename(columns=names), decimals=2)  # fmt: skip
+    shown, low, high = (part.rename(columns=names) for part in (shown, low, high))
+    return Table(f"values-{plain_name(spec)}", caption, shown, low=low, high=high, decimals=_decimals(frame["value"]))
+
+
+def _decimals(values: pd.Series) -> int:
+    """So many that the largest has three digits, of whatever unit, and not fewer than two."""
+    largest = float(values.abs().max())
+    return max(2, 2 - math.floor(math.log10(largest))) if largest > 0 else 2
 
 
 def flips_table(rankings: Mapping[str, Ranking], name: str, pairs: str) -> Table:

@@ -167,7 +167,9 @@ def read_results(run: Path) -> pd.DataFrame:
     """results.csv of a run folder as a table with the columns `COLUMNS`; `value` is float, the rest text or int."""
     path = Path(run) / "results.csv"
     if not path.exists():
-        raise BadInput(f"{run}: no results.csv in it; a run folder is what `fedmerit run --out` wrote")
+        begun = (Path(run) / "run.json").exists()
+        advice = "go on with `fedmerit run --resume`" if begun else "a run folder is what `fedmerit run --out` wrote"
+        raise BadInput(f"{run}: no results.csv in it{', no round is over' if begun else ''}; {advice}")
     return read_table(path)
 
 

@@ -53,9 +53,11 @@ def read_log(path: Path, trust: Trust | None = None) -> Log:
     """A site's log.
 
     Raises:
-        BadInput: its chain is not whole, it is of several sites, signed by another than the site, or a record is none
-            of a site's log.
+        BadInput: it is missing, its chain is not whole, it is of several sites, signed by another than the site, or a
+            record is none of a site's log.
     """
+    if not path.exists():
+        raise BadInput(f"{path}: file not found; expected the site_log.jsonl of a site's workspace")
     entries = verified_records(path)
     for line, entry in enumerate(entries, start=1):
         where = f"{path}, line {line}: not a record of a site's log"

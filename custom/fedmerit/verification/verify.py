@@ -146,7 +146,8 @@ def _certificates(run: Path, records: Sequence[Record], trust: Trust | None) -> 
     if not any("signature" in record for record in records):
         if trust and records:
             raise BadInput(
-                f"{ledger}, line 1: it is not signed; expected a signature of the server, as {trust.path} has it"
+                f"{ledger}, line 1: it is not signed; expected a signature of the server, as {trust.path} "
+                f"({subject(trust.anchor)}) has it"
             )
         if (run / CERTIFICATE).exists() and records:
             raise BadInput(f"{ledger}, line 1: it is not signed, and {run / CERTIFICATE} says that the server signs")

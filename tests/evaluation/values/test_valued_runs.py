@@ -192,6 +192,11 @@ def test_of_sites_that_train_alone_each_model_is_evaluated_by_all(sites, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("estimator", "decimals"), [("contribution", 3), ("data_size", 2)])
+def test_the_largest_value_has_three_digits(observed, estimator, decimals):
+    assert value_tables(value_runs(observed, [estimator]))[0].decimals == decimals
+
+
 def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
     result = fedmerit("value", *observed, "--out", tmp_path / "out", "--draws", 20)
     assert result.exit_code == 0, result.output

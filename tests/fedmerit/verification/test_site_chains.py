@@ -95,6 +95,11 @@ def test_what_is_no_log_of_one_site_is_refused(written, entries, words):
     assert str(found.value).startswith(f"{path}{words}")
 
 
+def test_a_log_that_is_not_there_is_told_as_a_sites(tmp_path):
+    with pytest.raises(BadInput, match=r"gone.jsonl: file not found; expected the site_log.jsonl"):
+        read_log(tmp_path / "gone.jsonl")
+
+
 def test_a_signed_log_is_the_sites_own(written, keys):
     signer = Signer(keys / "A.key", keys / "A.crt")
     path = written(ENTRIES, signer)

@@ -74,15 +74,16 @@ def test_command_says_who_signed_and_what_agrees(fedmerit, signed, keys):
         assert words in result.stdout
 
 
-def test_local_run_is_not_signed_and_its_sites_agree_all_the_same(fedmerit, trained):
+def test_local_run_is_not_signed_and_its_sites_agree_all_the_same(fedmerit, trained, keys):
     run = trained()
     for site in ("site1", "site2", "site3"):
         result = fedmerit("verify", run, "--site-log", log_of(run, site))
         assert result.exit_code == 0, result.output
         assert "not signed" in result.stdout
-    result = fedmerit("verify", run, "--certificate", run / "run.json")
-    assert result.exit_code == 2
-    assert "line 1: it is not signed" in result.stderr
+    for certificate, words in ((keys / "root.crt", "line 1: it is not signed"), (run / "gone.pem", "file not found")):
+        result = fedmerit("verify", run, "--certificate", certificate)
+        assert result.exit_code == 2
+        assert words in result.stderr
 
 
 UNSIGNED = "that the logs of site1, site2, site3 are theirs: they are not signed"
