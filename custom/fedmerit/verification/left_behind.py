@@ -63,7 +63,7 @@ def require_countersigned(
             what = "was closed anew since" if closing else "is missing"
             raise BadInput(
                 f"{run / CLOSING}: {what}; by {log.path}, line {line}, {log.site} was told another when the run "
-                f"ended{', and the server signed that' if server else ''}"
+                f"ended{', and the server signed that' if server else ', or that log is of another run'}"
             )
 
 
