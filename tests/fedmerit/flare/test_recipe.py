@@ -177,7 +177,7 @@ def test_job_on_nvflares_command_gives_what_the_local_engine_gives(simulate, tra
     assert_same_model(found[0], trained(rounds=1, guard="on") / "models/global.pt")
     assert verify(run / "ledger.jsonl") == 1
     told, expected = (Ledger(one / "ledger.jsonl").records for one in (run, trained(rounds=1, guard="on")))
-    salted = {"hash", "guard"}  # digests of images, by the run's plan: that of a job says nothing of preprocessing
+    salted = {"hash", "guard", "plan"}  # digests by the run's plan: that of a job says nothing of preprocessing
     assert [{name: one[name] for name in set(one) - salted} for one in told] == [
         {name: one[name] for name in set(one) - salted} for one in expected
     ]
