@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 
 from data_prep.images.preprocessing import Box, central_box, normalise_of, preprocess
 from data_prep.raw import Decoded
-from data_prep.readers.one_image import image_name, read_image
+from data_prep.readers.one_image import OneImage, image_name, read_image
 from evaluation.results.final_models import final_model
 from fedmerit.configuration.network_input import Preprocessing, common
 from fedmerit.configuration.run import Network
@@ -160,16 +160,26 @@ def predict_files(
         raise BadInput(f"{twice[0]}: the name of {names[twice[0]]} images; predict them into folders of their own")
     model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
     written, told = [], []
-    for path in images:
-        image = read_image(path, predictor.description.in_channels, channel)
-        try:
-            masks = predictor.masks(image.decoded, window(image.decoded))
-        except BadInput as error:
-            raise BadInput(f"{path}: {error}") from None
-        files = [
-            image.write_mask(out, label, masks[:, place]) for place, label in enumerate(predictor.description.labels)
-        ]
-        written += files
-        told.append({"image": str(path), "masks": [file.name for file in files], "remarks": [*image.decoded.remarks]})
-        write_json(out / SUMMARY, {"model": model, "preprocessing": predictor.preprocessing.to_dict(), "images": told})
+    try:
+        for path in images:
+            image, masks = _predicted(predictor, path, window, channel)
+            labels = enumerate(predictor.description.labels)
+            files = [image.write_mask(out, label, masks[:, place]) for place, label in labels]
+            written += files
+            masked = [file.name for file in files]
+            told.append({"image": str(path), "masks": masked, "remarks": [*image.decoded.remarks]})
+    finally:  # of those before one that cannot be used, too
+        if told:
+            summary = {"model": model, "preprocessing": predictor.preprocessing.to_dict(), "images": told}
+            write_json(out / SUMMARY, summary)
     return written
+
+
+def _predicted(
+    predictor: Predictor, path: Path, window: Callable[[Decoded], Box | None], channel: int | None
+) -> tuple[OneImage, NDArray[np.bool_]]:
+    image = read_image(path, predictor.description.in_channels, channel)
+    try:
+        return image, predictor.masks(image.decoded, window(image.decoded))
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
