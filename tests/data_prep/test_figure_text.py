@@ -1,4 +1,4 @@
-"""Names that hold dollar signs are drawn as they are written."""
+"""Names are drawn as they are written: no formulas, and no boxes instead of letters."""
 
 import io
 
@@ -30,3 +30,17 @@ def test_dollars_are_no_formulas_but_powers_of_ten_are():
     assert r"<!-- $\mathdefault{10^{2}}$ -->" in page  # of which the superscript is drawn
     assert all(label.get_parse_math() for label in panel.get_xticklabels())
     assert not any(label.get_parse_math() for label in panel.get_yticklabels())
+
+
+@pytest.mark.filterwarnings("error")  # a glyph that is missing warns
+def test_letters_that_the_font_lacks_are_written_out():
+    figure = Figure()
+    panel = figure.subplots()
+    panel.plot([0, 1], label="北京")
+    panel.set_yticks([0, 1], ["Köln", "दिल्ली"])
+    panel.set_title("two\nlines")
+    panel.legend()
+    draw_as_written(figure)
+    page = drawn(figure)
+    for text in (r"\u5317\u4eac", "Köln", "two", r"\u0926"):
+        assert f"<!-- {text}" in page
