@@ -22,7 +22,7 @@ def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
     if len(sites) < method.needs.sites:
         raise BadInput(
             f"sites {', '.join(sites) or '(none)'}: {config.method} needs at least {method.needs.sites}; "
-            "add sites, or train alone with --method standalone"
+            "add sites, or take another method, such as --method standalone, by which a site trains alone"
         )
     if config.values and (joined := [name for name in sites if "+" in name]):
         raise BadInput(f"site {joined[0]}: --values names coalitions by their sites with a + between; rename the site")

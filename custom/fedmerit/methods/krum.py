@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.methods.fedavg import FedAvgState
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, distances
@@ -29,6 +29,7 @@ class Krum(Method):
     f: int | None = parameter(None, "sites that may be malicious; n ≥ 2f + 3; None: as many as that allows", low=0)
     m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)
 
+    needs: ClassVar[Needs] = Needs(sites=3)  # of two, each is as near to the other
     about: ClassVar[About] = About(
         contribution="whether its update is among the chosen",
         weights="equal among the chosen, those nearest to their neighbours",

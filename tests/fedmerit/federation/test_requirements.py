@@ -28,6 +28,12 @@ def test_sharing_needs_two_sites_and_training_alone_one(sites):
         require_sites(tiny_plan("standalone"), sites)
 
 
+def test_krum_needs_three_sites():
+    with pytest.raises(BadInput, match="sites A, B: krum needs at least 3; add sites, or take another method"):
+        require_sites(tiny_plan("krum"), ("A", "B"))
+    require_sites(tiny_plan("krum"), ("A", "B", "C"))
+
+
 def test_names_that_would_be_taken_for_coalitions_cannot_be_observed():
     plain = tiny_plan("fedavg")
     require_sites(plain, ("A+B", "C"))
