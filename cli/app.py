@@ -268,7 +268,8 @@ def require_jobs(jobs: int | None) -> None:
         raise BadInput(f"--jobs {jobs}: expected 1 or more")
 
 
-def last_round(record: Mapping[str, Any]) -> str:
-    """A ledger record in at most 28 characters: mean validation Dice, lowest and highest weight."""
+def last_round(record: Mapping[str, Any], weighed: bool = True) -> str:
+    """A ledger record in at most 28 characters: mean validation Dice and, where ``weighed``, the range of weights."""
     dice, weights = (list(record[name].values()) for name in ("validation_dice", "weights"))
-    return f"Dice {sum(dice) / len(dice):.1%}, weights {100 * min(weights):.0f}-{max(weights):.0%}"
+    text = f"Dice {sum(dice) / len(dice):.1%}"
+    return f"{text}, weights {100 * min(weights):.0f}-{max(weights):.0%}" if weighed else text

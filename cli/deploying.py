@@ -269,6 +269,7 @@ def status(
     job: Annotated[str | None, typer.Argument(help="Id of one job; all where not given.")] = None,
 ) -> None:
     """Sites that are connected, and how jobs are."""
+    from evaluation.results.run_folders import without_meaning
     from fedmerit.flare.deploy import session
 
     with session.session(kit) as opened:
@@ -288,7 +289,8 @@ def status(
     for name, how_far in told.items():
         if how_far and how_far["record"]:
             record, rounds = how_far["record"], how_far["rounds"]
-            done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record)}"
+            weighed = "weight" not in without_meaning(how_far.get("method", ""))
+            done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record, weighed)}"
             console.print(done, soft_wrap=True)
     for text in session.why_refused(jobs[0]) if job else []:
         tell(text)

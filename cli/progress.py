@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from cli.app import console, last_round, log
+from evaluation.results.run_folders import without_meaning
 from evaluation.studies.cluster import OnEnd
 from fedmerit.engines import runs
 from fedmerit.errors import printable
@@ -66,19 +67,22 @@ class RunBars:
     def __init__(self, bars: Progress):
         self._bars = bars
         self._of: dict[Path, TaskID] = {}
+        self._weighed: dict[Path, bool] = {}
 
     def begin(self, folder: Path, name: str = "") -> None:
         """Show the bar of a run, called ``name``, else by its method."""
         info = read_run(folder)
         text = f"{name or info['method']} ({info['engine']})"
         self._of[folder] = self._bars.add_task(text, total=info["rounds"], last="")
+        self._weighed[folder] = "weight" not in without_meaning(info["method"])
 
     def on_round(self, folder: Path, record: Mapping[str, Any], name: str = "") -> None:
         """Show a round's ledger record; a run that nobody began, such as in another process, begins with it."""
         if folder not in self._of:
             self.begin(folder, name)
-        self._bars.update(self._of[folder], completed=record["round"] + 1, last=last_round(record))
-        log.info("%s, round %d: %s", name or folder.name, record["round"], last_round(record))
+        last = last_round(record, self._weighed[folder])
+        self._bars.update(self._of[folder], completed=record["round"] + 1, last=last)
+        log.info("%s, round %d: %s", name or folder.name, record["round"], last)
         head = f"{name}, round {record['round']}" if name else f"round {record['round']}"
         for site, reason in record["rejected"].items():
             log.warning("%s: %s rejected: %s", head, site, reason)

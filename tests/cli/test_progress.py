@@ -30,6 +30,13 @@ def test_every_round_is_logged(tmp_path):
     assert len(last_round(record(3))) <= 28
 
 
+def test_of_a_method_without_weights_none_are_shown(tmp_path):
+    folder = make_run(tmp_path / "run", method="standalone")
+    with TestCase().assertLogs("fedmerit", logging.INFO) as logged, progress() as bars:
+        RunBars(bars).on_round(folder, record(3))
+    assert logged.records[0].getMessage() == "run, round 3: Dice 55.0%"
+
+
 @pytest.mark.parametrize("rounds", [12, 400])
 def test_bars_with_the_time_left_fit_80_columns(tmp_path, rounds):
     folder = make_run(tmp_path / "run", rounds=rounds, done=1)

@@ -17,6 +17,7 @@ from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
 from fedmerit.files import held, write_json
 from fedmerit.flare.aggregator import MeritAggregator
@@ -34,9 +35,9 @@ SERVER_LOCK = ".server.lock"
 KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the startup kit of a provisioned server
 
 
-def progress(run: Path, rounds: int) -> dict[str, Any]:
-    """What an admin is told of a job at work: ``rounds`` to train, and the ``record`` of the last complete one."""
-    return {"rounds": rounds, "record": Ledger(run / "ledger.jsonl").last}
+def progress(run: Path, config: RunConfiguration) -> dict[str, Any]:
+    """What an admin is told of a job at work: ``method``, ``rounds`` to train, ``record`` of the last complete one."""
+    return {"method": config.method, "rounds": config.rounds, "record": Ledger(run / "ledger.jsonl").last}
 
 
 class MeritController(ModelController):
@@ -88,7 +89,7 @@ class MeritController(ModelController):
             description = describe(run.name, federation.config, federation.sites, "prod")
             encrypted = {"privacy": [HE]} if context else {}
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
-        self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config.rounds))
+        self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config))
         try:
             for exchange in federation.exchanges():
                 self._carry(exchange)
