@@ -35,6 +35,7 @@ _OWN: Mapping[str, type[Attack]] = {
     "rigged": Rigged,
     "near-twin": NearTwin,
 }
+OF_STUDIES = ("duplicate", "split")  # which make site folders anew for it: `evaluation.freeriders.sybils.SYBILS`
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
     _OWN,
@@ -58,6 +59,11 @@ def require_possible(specs: Mapping[str, str], sites: Sequence[str], rounds: int
     """The specs by site, complete; `BadInput` where a site is none of ``sites``, or cannot follow it in ``rounds``."""
     complete = {}
     for site, spec in specs.items():
+        if (kind := str(spec).partition(":")[0]) in OF_STUDIES:
+            raise BadInput(
+                f"attack {site}={spec}: changes the site folders, which a run takes as they are; use "
+                f"`fedmerit attack --kind {kind} --site {site}` or `fedmerit freeriders`"
+            )
         attack = parse(str(spec))
         named = [site, *attack.others]
         if unknown := [name for name in named if name not in sites]:

@@ -2,9 +2,14 @@
 
 import pytest
 
-from evaluation.freeriders.sybils import duplicate, split
+from evaluation.freeriders.sybils import SYBILS, duplicate, split
+from fedmerit.attacks.catalogue import OF_STUDIES
 from fedmerit.errors import BadInput
 from fedmerit.training.data import Slices, open_sites
+
+
+def test_a_run_knows_that_it_has_none_of_them():
+    assert tuple(SYBILS) == OF_STUDIES
 
 
 def arrays(folder) -> set[int]:

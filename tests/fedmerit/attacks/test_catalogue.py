@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedmerit.attacks.catalogue import KINDS, parse, require_possible, text_of
+from fedmerit.attacks.catalogue import KINDS, OF_STUDIES, parse, require_possible, text_of
 from fedmerit.errors import BadInput
 from fedmerit.parameters import rules
 from fedmerit.training.place import attack_of, attack_setting
@@ -63,6 +63,12 @@ def test_specs_are_for_sites_that_there_are():
         require_possible({"A": "twin:of=C"}, ["A", "B"], 9)
     with pytest.raises(BadInput, match="no site C; there are A, B"):
         require_possible({"A": "rigged:friends=A+C"}, ["A", "B"], 9)
+
+
+@pytest.mark.parametrize("kind", OF_STUDIES)
+def test_attacks_that_take_other_site_folders_are_sent_to_their_commands(kind):
+    with pytest.raises(BadInput, match=f"attack A={kind}: .*`fedmerit attack --kind {kind} --site A`.*freeriders"):
+        require_possible({"A": kind}, ["A", "B"], 9)
 
 
 @pytest.mark.parametrize(("spec", "first"), [("zero:from=3", 3), ("delta", 1)])
