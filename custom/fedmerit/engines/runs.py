@@ -107,7 +107,8 @@ def create(
     require_patience(min_sites, round_timeout, len(names))
     if engine == "local" and round_timeout:
         raise BadInput(f"--round-timeout {round_timeout:g}: only with NVFlare's engines; take --engine sim")
-    require_known(device, names if only is None else [folder.name for folder in open_sites(Path(sites))])
+    known = names if only is None else [folder.name for folder in open_sites(Path(sites))]
+    require_known(device, known, present=names)
     specs = require_possible(attacks or {}, names, rounds)
     filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
     require_consistent(config, filters)

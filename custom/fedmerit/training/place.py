@@ -158,11 +158,11 @@ def device_of(site: str, setting: str | None = None) -> str:
     return _by_site(setting).get(site, "auto")
 
 
-def require_known(setting: str, sites: Sequence[str]) -> None:
-    """`BadInput` where a device setting names a site that is none of ``sites``."""
+def require_known(setting: str, sites: Sequence[str], present: Sequence[str]) -> None:
+    """`BadInput` where a device setting names a site that is none of ``sites``; those ``present`` are told."""
     if "=" in setting and (unknown := set(_by_site(setting)) - set(sites)):
         names = ", ".join(sorted(unknown))
-        raise BadInput(f"device setting {setting!r}: no site {names}; there are {', '.join(sites)}")
+        raise BadInput(f"device setting {setting!r}: no site {names}; there are {', '.join(present)}")
 
 
 def _by_site(
