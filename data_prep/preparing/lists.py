@@ -13,6 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
 
+NAMED = 10  # unreadable cases to name at once
 LONGEST_NAME = 200  # bytes, of a site or a case: what is stored adds endings
 
 
@@ -39,7 +40,10 @@ def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparati
     """
     usable = [(work, outcome) for work, outcome in outcomes if isinstance(outcome, Finished)]
     unusable = [(work, outcome) for work, outcome in outcomes if isinstance(outcome, Unusable)]
-    entries, counts = _datalist(site, usable, asked)
+    try:
+        entries, counts = _datalist(site, usable, asked)
+    except BadInput as error:
+        raise BadInput(f"{error}{_told([outcome.reason for _, outcome in unusable], len(outcomes))}") from error
     folder = outcomes[0][0].array("")
     write_json(folder / "datalist.json", entries)
     left_out = [*site.left_out]
@@ -66,6 +70,14 @@ def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparati
             "fedmerit_version": version("fedmerit"),
         },
     )
+
+
+def _told(reasons: Sequence[str], cases: int) -> str:
+    """What to add to an error about a site where so many of its ``cases`` are left out."""
+    if not reasons:
+        return ""
+    more = [f"and {len(reasons) - NAMED} more"] if len(reasons) > NAMED else []
+    return "\n  ".join([f"\n{len(reasons)} of its {cases} cases are left out as unreadable:", *reasons[:NAMED], *more])
 
 
 def _datalist(

@@ -86,6 +86,17 @@ def test_unusable_cases_are_left_out_by_file_without_the_folder_of_the_source(tm
     assert sorted(entry["case"] for entries in lists.values() for entry in entries) == ["a", "b", "c"]
 
 
+def test_a_site_that_unreadable_cases_leave_too_small_names_them(tmp_path, asked):
+    cases = [raw_case(tmp_path, f"{number:02d}") for number in range(12)]
+    outcomes = [outcome(tmp_path, asked(), case, f"{case.image}: cut off") for case in cases]
+    told = (
+        r"(?s)^site UCL: 0 patient\(s\).* leave the site out .*\n12 of its 12 cases are left out as unreadable:\n"
+        r"  [^ ]*raw/00.nii: cut off\n.*/09.nii: cut off\n  and 2 more$"
+    )
+    with pytest.raises(BadInput, match=told):
+        write_lists(RawSite("UCL", tuple(cases)), outcomes, asked())
+
+
 def test_slices_of_the_organ_are_counted_in_training_alone(tmp_path, asked):
     cases = [raw_case(tmp_path, name) for name in "abc"]
     site, organ = RawSite("UCL", tuple(cases)), asked(slices="organ")
