@@ -32,16 +32,19 @@ class OneImage:
         """As `image_name` has it."""
         return image_name(self.path)
 
+    def mask_file(self, folder: Path, label: str) -> Path:
+        """Where `write_mask` writes."""
+        return folder / f"{self.name}_{label}{'.png' if self.volume is None else '.nii.gz'}"
+
     def write_mask(self, folder: Path, label: str, mask: NDArray[np.bool_]) -> Path:
         """A mask (slices, height, width) as a file ``NAME_LABEL`` in the geometry of the image.
 
         Of a volume a NIfTI file of 0 and 1, of a photograph a PNG file of 0 and 255.
         """
+        path = self.mask_file(folder, label)
         if self.volume is None:
-            path = folder / f"{self.name}_{label}.png"
             write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
             return path
-        path = folder / f"{self.name}_{label}.nii.gz"
         stored = nib.Nifti1Image(as_stored(self.volume, mask.astype(np.uint8)), self.volume.affine)
         partial = path.with_name(f".{path.name}")
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,10 @@
 """A finished run's model on raw images: masks in the images' own geometry, from what evaluation sees of them."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -150,19 +151,26 @@ def predict_files(
 ) -> list[Path]:
     """Write a mask of every label for every image below ``out``, and what they were made by to ``out``/prediction.json.
 
+    Masks that the same model made before are replaced, or stay beside the new ones.
+
     Raises:
-        BadInput: two images have one name, one is unreadable, or the model does not fit it; nothing of that one is
-            written.
+        BadInput: two images have one name, one is unreadable, the model does not fit it, or its mask would replace
+            another file; nothing of that one is written. Or ``out`` has masks of another model.
     """
     window = parse_box(box)
     names = Counter(image_name(path) for path in images)
     if twice := [name for name, count in names.items() if count > 1]:
         raise BadInput(f"{twice[0]}: the name of {names[twice[0]]} images; predict them into folders of their own")
     model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
+    summary = {"model": model, "preprocessing": predictor.preprocessing.to_dict()}
+    before = _told_before(out, summary)
+    replaceable = {mask for one in before for mask in one["masks"]}
     written, told = [], []
     try:
         for path in images:
-            image, masks = _predicted(predictor, path, window, channel)
+            image = read_image(path, predictor.description.in_channels, channel)
+            _require_free([image.mask_file(out, label) for label in predictor.description.labels], replaceable)
+            masks = _predicted(predictor, image, window)
             labels = enumerate(predictor.description.labels)
             files = [image.write_mask(out, label, masks[:, place]) for place, label in labels]
             written += files
@@ -170,16 +178,39 @@ def predict_files(
             told.append({"image": str(path), "masks": masked, "remarks": [*image.decoded.remarks]})
     finally:  # of those before one that cannot be used, too
         if told:
-            summary = {"model": model, "preprocessing": predictor.preprocessing.to_dict(), "images": told}
-            write_json(out / SUMMARY, summary)
+            new = {mask for one in told for mask in one["masks"]}
+            kept = [one for one in before if new.isdisjoint(one["masks"])]
+            write_json(out / SUMMARY, summary | {"images": kept + told})
     return written
 
 
-def _predicted(
-    predictor: Predictor, path: Path, window: Callable[[Decoded], Box | None], channel: int | None
-) -> tuple[OneImage, NDArray[np.bool_]]:
-    image = read_image(path, predictor.description.in_channels, channel)
+def _told_before(out: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The images in ``out``/prediction.json, if it is there; `BadInput` where another model's masks are."""
+    file = out / SUMMARY
+    if not file.exists():
+        return []
+    told = read_json(file)
     try:
-        return image, predictor.masks(image.decoded, window(image.decoded))
+        images = [{**one, "masks": [str(name) for name in one["masks"]]} for one in told["images"]]
+        by, fed = told["model"], told["preprocessing"]
+        same = (by["sha256"], fed) == (summary["model"]["sha256"], summary["preprocessing"])
+        if not same:
+            raise BadInput(f"{out}: holds masks of another model, {by['file']}, or fed otherwise; name another --out")
+    except (KeyError, TypeError):
+        raise BadInput(f"{file}: is not what `fedmerit predict` writes; name another --out") from None
+    return images
+
+
+def _require_free(files: Sequence[Path], replaceable: Collection[str]) -> None:
+    if there := [file for file in files if file.exists() and file.name not in replaceable]:
+        raise BadInput(
+            f"{there[0]}: is there already, and {SUMMARY} beside it does not say that this model made it; name "
+            "another --out, or move the file"
+        )
+
+
+def _predicted(predictor: Predictor, image: OneImage, window: Callable[[Decoded], Box | None]) -> NDArray[np.bool_]:
+    try:
+        return predictor.masks(image.decoded, window(image.decoded))
     except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
+        raise BadInput(f"{image.path}: {error}") from None

@@ -160,6 +160,35 @@ def test_where_a_later_image_fails_the_record_has_those_before(predictor, scan, 
     assert [one["image"] for one in told["images"]] == [str(scan[0])]
 
 
+def test_masks_of_another_model_are_not_replaced(predictor, scan, tmp_path):
+    raw, _ = scan
+    (mask,) = predict_files(predictor, [raw], tmp_path / "out")
+    before = mask.read_bytes()
+    other = replace(predictor, file=tmp_path / "other.pt")
+    other.file.write_bytes(b"another")
+    fed_otherwise = replace(predictor, preprocessing=replace(predictor.preprocessing, threshold=0.9))
+    for one in (other, fed_otherwise):
+        with pytest.raises(BadInput, match=rf"out: holds masks of another model, {predictor.file}.*another --out"):
+            predict_files(one, [raw], tmp_path / "out")
+    assert predict_files(predictor, [raw], tmp_path / "out") == [mask]
+    assert mask.read_bytes() == before
+    (tmp_path / "out" / "prediction.json").write_text("[]")
+    with pytest.raises(BadInput, match=r"prediction.json: is not what `fedmerit predict` writes"):
+        predict_files(predictor, [raw], tmp_path / "out")
+    (tmp_path / "out" / "prediction.json").unlink()
+    with pytest.raises(BadInput, match=f"{mask}: is there already, and prediction.json beside it does not say"):
+        predict_files(predictor, [raw], tmp_path / "out")
+
+
+def test_a_later_command_adds_to_the_record(predictor, scan, tmp_path):
+    raw, case = scan
+    (tmp_path / "other.nii.gz").write_bytes(raw.read_bytes())
+    for image in (raw, tmp_path / "other.nii.gz", raw):
+        predict_files(predictor, [image], tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    assert [one["masks"] for one in told["images"]] == [["other_prostate.nii.gz"], [f"{case.name}_prostate.nii.gz"]]
+
+
 def test_two_images_of_one_name_are_refused(predictor, tmp_path):
     with pytest.raises(BadInput, match="the name of 2 images"):
         predict_files(predictor, [tmp_path / "a" / "x.nii", tmp_path / "b" / "x.nii.gz"], tmp_path)
