@@ -16,6 +16,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -123,13 +124,24 @@ def register(group: str, name: str) -> Callable[[T], T]:
 
 def scripts() -> list[str]:
     """Those that child processes import, absolute."""
-    return [path for path in os.environ.get(SCRIPTS, "").split(os.pathsep) if path]
+    return [str(Path(path).resolve()) for path in os.environ.get(SCRIPTS, "").split(os.pathsep) if path]
 
 
 def use_scripts(paths: list[str]) -> None:
     """Have this process and its children import further scripts."""
-    absolute = [str(Path(path).resolve()) for path in (*scripts(), *paths)]
-    os.environ[SCRIPTS] = os.pathsep.join(dict.fromkeys(absolute))
+    absolute = [str(Path(path).resolve()) for path in paths]
+    os.environ[SCRIPTS] = os.pathsep.join(dict.fromkeys([*scripts(), *absolute]))
+
+
+def require_given(paths: list[str], record: Path) -> None:
+    """`BadInput` where a ``record``, which may be by others, names scripts that were not given to this process."""
+    given = scripts()
+    if others := [path for path in paths if str(Path(path).resolve()) not in given]:
+        wanted = os.pathsep.join(dict.fromkeys([*given, *others]))
+        raise BadInput(
+            f"{record}: names {others[0]} as a script of own parts, which is not imported unless you name it, too; "
+            f"look at it, then give the same command with {SCRIPTS}={shlex.quote(wanted)} before it"
+        )
 
 
 def names(group: str) -> list[str]:

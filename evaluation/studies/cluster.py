@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from evaluation.studies import far_away
 from evaluation.studies.execution import AS_RECORDED, After, Places, execute_one
 from evaluation.studies.run_costs import memory_of, workers_for
+from fedmerit import plugins
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
 from fedmerit.workers import begin_fork_server
@@ -163,7 +164,8 @@ def execute_all(
             while waiting and len(running) < most:
                 folder = waiting.pop()
                 found = places if workers.cluster is None else far_away.seen_from_here(folder, places)
-                running[folder] = client.submit(_work, folder, after, threads, found, pure=False)
+                parts = plugins.scripts()
+                running[folder] = client.submit(_work, folder, after, threads, found, parts, pure=False)
                 running[folder].add_done_callback(partial(_ended, heard, folder))
             folder, told = heard.get()
             if told is not None:
@@ -196,7 +198,9 @@ def execute_in_turn(
     return failed
 
 
-def _work(folder: Path, after: After | None, threads: int | None, images: Places | far_away.Seen) -> str | None:
+def _work(
+    folder: Path, after: After | None, threads: int | None, images: Places | far_away.Seen, parts: list[str]
+) -> str | None:
     """Execute a run in a worker of the cluster, which may have to find the images first; why it failed, or None."""
     from distributed import get_worker
 
@@ -208,6 +212,7 @@ def _work(folder: Path, after: After | None, threads: int | None, images: Places
             raise RunFailed("nobody waits for it any longer; the same command goes on from there")
         worker.log_event(ROUNDS, {"run": str(folder), "record": dict(record)})
 
+    plugins.use_scripts(parts)
     try:
         places = images if isinstance(images, Places) else far_away.find(folder.resolve(), images)
     except BadInput as error:

@@ -168,16 +168,23 @@ def test_a_script_registers_and_a_run_remembers_it(script, sites, tmp_path):
     assert is_finished(tmp_path / "run", 1)
 
 
-def test_a_run_is_resumed_with_the_script_that_it_remembers(script, sites, tmp_path, monkeypatch):
-    """In a process that was told nothing of it."""
+def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(script, sites, tmp_path, monkeypatch):
+    """A run folder may be another's."""
     settings = {"architecture": "unet", "width": "2", "depth": "2", "guard": "on"}
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     monkeypatch.setattr(plugins, "_registered", {})
     monkeypatch.setattr(plugins, "_imported", set())
     monkeypatch.setattr(METHODS, "_loaded", {})
     monkeypatch.delenv(plugins.SCRIPTS)
+    for go_on in (lambda: runs.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
+        with pytest.raises(BadInput, match=f"run.json: names {script} .* with FEDMERIT_PARTS={script} before it"):
+            go_on()
+    assert plugins.scripts() == []
+    assert plugins._imported == set()
+    monkeypatch.chdir(script.parent)
+    monkeypatch.setenv(plugins.SCRIPTS, script.name)
     runs.require_same(tmp_path / "run", {})
-    assert plugins.scripts() == [str(script)]
+    assert plugins._imported == {str(script)}
 
 
 def test_a_network_of_monai_by_name(own_parts):

@@ -244,9 +244,9 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
 
 
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
-    """`BadInput` where the options given with --resume are not those the run was created with."""
+    """`BadInput` where the options, or scripts of own parts, are not those that the run was created with."""
     info = _info(run)
-    plugins.use_scripts(info.get("parts", []))
+    plugins.require_given(info.get("parts", []), run / "run.json")
     config = plan_of(run)
     observed = {"values": config.values, "keep_updates": config.keep_updates}
     elsewhere = {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
@@ -290,12 +290,13 @@ def execute(
         on_exchange: of `run_local`; other engines do not call it.
 
     Raises:
-        BadInput: the sites are not those the run was created with, or another process is at work on it.
+        BadInput: the sites are not those the run was created with, a script that it names was not given to this
+            process, or another process is at work on it.
         RunFailed: the run did not come to its end; the message says where the log is.
     """
     here = {"sites_folder": sites, "server_sites": server_sites}
     info = {**OF_EARLIER_VERSIONS, **_info(run), **{name: str(place) for name, place in here.items() if place}}
-    plugins.use_scripts(info.get("parts", []))
+    plugins.require_given(info.get("parts", []), run / "run.json")
     config, folders = plan_of(run), _folders(run, info)
     own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
     require_same_images(run, info, folders, own)
