@@ -204,7 +204,8 @@ def test_a_network_of_monai_by_name(own_parts):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"architecture": "none-such"}, "expected one of dynunet, .*package.module:function"),
+        ({"architecture": "none-such"}, "expected one of dynunet, .*package.module:Class"),
+        ({"architecture": "subprocess:getoutput", "arguments": '{"cmd": "true"}'}, "is no class derived from torch.nn"),
         ({"architecture": "own_parts.parts:NoSuch"}, "cannot be loaded .AttributeError"),
         ({"architecture": "one-layer", "norm": "group"}, "has its own"),
         ({"architecture": "one-layer", "arguments": '{"depth": 3}'}, "OneLayer refuses"),

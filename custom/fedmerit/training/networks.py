@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.plugins import Catalogue
+from fedmerit.plugins import NAMED, Catalogue
 from fedmerit.seeds import random_seed
 
 SHORTEST = 4  # side of a patch's image at the lowest level
@@ -204,12 +204,18 @@ def _of_others(name: str) -> Callable[..., nn.Module]:
     if isinstance(found, type) and issubclass(found, nn.Module):
         return found
     try:
-        return NETWORKS[name]
+        kind = NETWORKS[name]
     except KeyError:
         raise BadInput(
             f"architecture {name!r}: unknown; expected one of {', '.join(NETWORKS)}, the class of another of MONAI's "
-            "networks such as FlexibleUNet, or package.module:function"
+            "networks such as FlexibleUNet, or package.module:Class"
         ) from None
+    if NAMED.fullmatch(name) and not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise BadInput(  # a model's description may be by others, and have any function called with any arguments
+            f"architecture {name!r}: is no class derived from torch.nn.Module; a function needs a name of its own, by "
+            "an entry point or a script (docs/extending.md)"
+        )
+    return kind
 
 
 def _norm(network: Network, architecture: Architecture) -> dict[str, Any]:
