@@ -83,6 +83,11 @@ class Outcome:
     # each site's, of one model too; "initial": those of the start
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,), or (n, d): sent beside the models
 
+    @classmethod
+    def by_weights(cls, weights: Tensor, reports: Reports, models: Tensor, **further: Any) -> "Outcome":
+        """Where weights are all that is said of sites: those present are credited with them, without a memory."""
+        return cls(weights.where(reports.present, torch.nan), weights, weights, models, **further)
+
 
 @dataclass(frozen=True)
 class OwnPart:

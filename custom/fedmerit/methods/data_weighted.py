@@ -49,5 +49,4 @@ class DataWeighted(Method):
         u_N = aggregate(torch.zeros_like(updates[0]), weights, updates)
         quota = weights / weights.max() if self.ratio == "max" else weights
         models = reward(state.models, u_N, quota)
-        contribution = weights.where(reports.present, torch.nan)
-        return DataWeightedState(models), Outcome(contribution, weights, weights, models, {"quota": quota})
+        return DataWeightedState(models), Outcome.by_weights(weights, reports, models, quantities={"quota": quota})

@@ -51,5 +51,4 @@ class FedAdam(Method):
         m = self.beta1 * state.m + (1 - self.beta1) * mean
         v = self.beta2 * state.v + (1 - self.beta2) * mean.double().square()
         model = state.model + (self.eta * m / (v.sqrt() + self.tau)).to(m.dtype)
-        contribution = weights.where(reports.present, torch.nan)
-        return FedAdamState(model, m, v), Outcome(contribution, weights, weights, model)
+        return FedAdamState(model, m, v), Outcome.by_weights(weights, reports, model)

@@ -40,5 +40,4 @@ class FedAvg(Method):
         """``updates`` (n, d): w ← w + Σ p_i Δ_i (Algorithm 1, McMahan et al. 2017)."""
         weights = reports.data_share
         model = aggregate(state.model, weights, updates)
-        contribution = weights.where(reports.present, weights.new_tensor(float("nan")))
-        return FedAvgState(model), Outcome(contribution, weights, weights, model)
+        return FedAvgState(model), Outcome.by_weights(weights, reports, model)

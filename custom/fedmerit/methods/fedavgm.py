@@ -47,5 +47,4 @@ class FedAvgM(Method):
         weights = reports.data_share
         momentum = aggregate(self.beta * state.momentum, weights, updates)
         model = state.model + self.eta * momentum
-        contribution = weights.where(reports.present, torch.nan)
-        return FedAvgMState(model, momentum), Outcome(contribution, weights, weights, model)
+        return FedAvgMState(model, momentum), Outcome.by_weights(weights, reports, model)

@@ -48,8 +48,7 @@ class FedBN(Method):
         weights = reports.data_share
         averaged = aggregate(state.models[0], weights, updates)  # of norms, nobody's
         models = torch.where(state.norms, state.models + updates, averaged)
-        contribution = weights.where(reports.present, torch.nan)
-        outcome = Outcome(contribution, weights, weights, models, statistics="own")
+        outcome = Outcome.by_weights(weights, reports, models, statistics="own")
         return FedBNState(models, state.norms), outcome
 
     def starting_from(self, state: FedBNState, models: Tensor) -> FedBNState:

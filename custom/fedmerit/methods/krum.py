@@ -50,7 +50,7 @@ class Krum(Method):
         chosen = self.chosen(updates[present])
         weights = torch.zeros(len(updates), dtype=torch.float64).masked_scatter(present, chosen)
         model = aggregate(state.model, weights, updates)
-        return FedAvgState(model), Outcome(weights.where(present, torch.nan), weights, weights, model)
+        return FedAvgState(model), Outcome.by_weights(weights, reports, model)
 
     def chosen(self, updates: Tensor) -> Tensor:
         """(k,) weights of ``updates`` (k, d), from s(i) = Σ ‖Δ_i - Δ_j‖² over its k - f - 2 nearest neighbours j."""

@@ -7,7 +7,6 @@ As long as more than half of the sites are honest, no other can move a parameter
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports
@@ -40,4 +39,4 @@ class Median(Method):
         present = reports.present
         model = state.model + trimmed_mean(updates[present], (int(present.sum()) - 1) // 2)
         weights = share(present, present)
-        return FedAvgState(model), Outcome(weights.where(present, torch.nan), weights, weights, model)
+        return FedAvgState(model), Outcome.by_weights(weights, reports, model)

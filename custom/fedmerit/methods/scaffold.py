@@ -64,8 +64,7 @@ class SCAFFOLD(Method, TrainsLocally):
         model = aggregate(state.model, self.eta_g * weights, updates)
         changes = self.changes(state.control, updates, reports)
         control = aggregate(state.control, present.double() / len(present), changes)
-        contribution = weights.where(present, torch.nan)
-        outcome = Outcome(contribution, weights, weights, model, vectors={"control": control})
+        outcome = Outcome.by_weights(weights, reports, model, vectors={"control": control})
         return SCAFFOLDState(model, control), outcome
 
     def changes(self, control: Tensor, updates: Tensor, reports: Reports) -> Tensor:

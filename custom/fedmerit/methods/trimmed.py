@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports
@@ -45,4 +44,4 @@ class Trimmed(Method):
         cut = math.floor(self.beta * int(present.sum()) + 1e-9)
         model = state.model + trimmed_mean(updates[present], cut)
         weights = share(present, present)
-        return FedAvgState(model), Outcome(weights.where(present, torch.nan), weights, weights, model)
+        return FedAvgState(model), Outcome.by_weights(weights, reports, model)
