@@ -4,6 +4,7 @@ Containers limit by control groups, of version 2 (``cpu.max``, ``memory.max``) o
 every group around that limits it too.
 """
 
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,12 @@ def free_memory() -> int:
             if (most := _numbers(group / limit)) and (taken := _numbers(group / used)):
                 free.append(most[0] - taken[0] + _entry(group / "memory.stat", cache))
     return max(0, min(free))
+
+
+def give_back_memory() -> None:
+    """Hand what this process has freed back to the system, where its C library keeps it (glibc)."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def _groups(controller: str) -> Iterator[Path]:

@@ -1,5 +1,6 @@
 """Cores and memory that a process may use: by its affinity, and by control groups of both versions."""
 
+import ctypes
 import os
 from types import SimpleNamespace
 
@@ -92,3 +93,15 @@ def test_version_1_without_limits(groups):
 def test_a_full_container_has_nothing_free(groups):
     groups("0::/\n", {"memory.max": "100", "memory.current": "200"})
     assert machine.free_memory() == 0
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this C library keeps nothing to give back")
+def test_what_is_free_between_what_is_in_use_goes_back_to_the_system():
+    def own_memory():
+        return psutil.Process().memory_full_info().uss
+
+    last = [bytes(64 * 1024) for _ in range(2000)].pop()  # keeps the system from having those before it
+    before = own_memory()
+    machine.give_back_memory()
+    assert len(last) == 64 * 1024
+    assert own_memory() < before - 60 * 1024**2

@@ -11,9 +11,10 @@ from fedmerit.attacks.attacking_site import attacking
 from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines.one_training import pooled
+from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
-from fedmerit.machine import cores
+from fedmerit.machine import cores, give_back_memory
 from fedmerit.records.ciphertexts import SiteKey
 from fedmerit.training.data import SiteFolder
 from fedmerit.training.place import SERVER
@@ -81,10 +82,15 @@ def run_local(
                 sites[name].sent(task, answer.update)
         return answer
 
+    def carry(exchange: Exchange) -> None:
+        """Have ``exchange`` answered; no answer is held here beyond it."""
+        given = pool.map(answer, exchange.tasks.keys(), exchange.tasks.values())
+        answers = dict(zip(exchange.tasks, given, strict=True))
+        on_exchange(exchange.tasks, answers)
+        for name, one in answers.items():
+            exchange.take(name, one)
+
     with ThreadPoolExecutor(threads) as pool:
         for exchange in federation.exchanges():
-            given = pool.map(answer, exchange.tasks.keys(), exchange.tasks.values())
-            answers = dict(zip(exchange.tasks, given, strict=True))
-            on_exchange(exchange.tasks, answers)
-            for name, one in answers.items():
-                exchange.take(name, one)
+            carry(exchange)
+            give_back_memory()

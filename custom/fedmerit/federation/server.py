@@ -142,41 +142,45 @@ class Federation:
             yield training
             if back := [site for site in self.sites if training.heard(site) and not self.guarding.takes(site)]:
                 yield from self._enrol(back, least=0)
-            clock = Clock()
-            admitted = self._admit(training)
-            if isinstance(self.models, ModelsInTheClear) and not self.models.own_alone:
-                self.best.consider(self.round, admitted.replies, self.models)
-            sent, reports = stacked(admitted.replies, self.sites, self.models.parameters.shape[-1], self.method)
-            admission = self.guarding.admit(sent, reports, admitted.replies, self.models.buffers, self.mean_update)
-            updates, reports = admission.updates, admission.reports
-            if isinstance(self.method, EvaluatesCandidates):
-                candidates = self.method.candidates(self.state, updates, reports)
-                if candidates is not None:
-                    results, admitted = yield from self.evaluator.candidates(candidates, admitted, admission, clock)
-                    reports = replace(reports, candidates=results)
-            began, received = self.models.began(), self.models.parameters
-            self.state, given = self.method.round(self.state, updates, reports)
-            self._require_finite(given)
-            with clock.paused():
-                yield from self._observe(updates, given, admission.replies, reports)
-            outcome = self._apart(self.guarding.settled(admission, given, received), given.models.ndim == 1, sent)
-            if outcome.models is not given.models:
-                self.state = self.method.starting_from(self.state, outcome.models)
-            self._take_over(outcome, admitted.replies, admission)
-            if estimates(self.config.training):
-                with clock.paused():
-                    admission = yield from self._recalibrate(admission)
-                outcome = replace(outcome, quantities={**outcome.quantities, **admission.quantities})
-            without = self.guarding.without_each(self.round, given, admission, received)
-            if without is not None:
-                admitted = yield from self.evaluator.without_each(without, admitted, admission, given.weights, clock)
-            outcome = self._with_evidence(outcome, admission, clock)
-            self._record(admitted, began, outcome, admission)
-            self.round += 1
+            yield from self._conclude(training)
             self._checkpoint()
             self.on_round(self.recorder.ledger.last or {})
         if not self.finished:
             yield from self._end()
+
+    def _conclude(self, training: Exchange) -> Iterator[Exchange]:
+        """A round from its replies on; what it held of them is given back before the next one's are trained."""
+        clock = Clock()
+        admitted = self._admit(training)
+        if isinstance(self.models, ModelsInTheClear) and not self.models.own_alone:
+            self.best.consider(self.round, admitted.replies, self.models)
+        sent, reports = stacked(admitted.replies, self.sites, self.models.parameters.shape[-1], self.method)
+        admission = self.guarding.admit(sent, reports, admitted.replies, self.models.buffers, self.mean_update)
+        updates, reports = admission.updates, admission.reports
+        if isinstance(self.method, EvaluatesCandidates):
+            candidates = self.method.candidates(self.state, updates, reports)
+            if candidates is not None:
+                results, admitted = yield from self.evaluator.candidates(candidates, admitted, admission, clock)
+                reports = replace(reports, candidates=results)
+        began, received = self.models.began(), self.models.parameters
+        self.state, given = self.method.round(self.state, updates, reports)
+        self._require_finite(given)
+        with clock.paused():
+            yield from self._observe(updates, given, admission.replies, reports)
+        outcome = self._apart(self.guarding.settled(admission, given, received), given.models.ndim == 1, sent)
+        if outcome.models is not given.models:
+            self.state = self.method.starting_from(self.state, outcome.models)
+        self._take_over(outcome, admitted.replies, admission)
+        if estimates(self.config.training):
+            with clock.paused():
+                admission = yield from self._recalibrate(admission)
+            outcome = replace(outcome, quantities={**outcome.quantities, **admission.quantities})
+        without = self.guarding.without_each(self.round, given, admission, received)
+        if without is not None:
+            admitted = yield from self.evaluator.without_each(without, admitted, admission, given.weights, clock)
+        outcome = self._with_evidence(outcome, admission, clock)
+        self._record(admitted, began, outcome, admission)
+        self.round += 1
 
     def _enrol(self, sites: Sequence[str], least: int) -> Iterator[Exchange]:
         """What ``sites`` commit to: all of them before round 0, later who answered without; ``least`` have to."""

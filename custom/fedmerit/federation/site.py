@@ -30,7 +30,7 @@ from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import SERVER_SPLIT, Case, Samples, SiteFolder
-from fedmerit.training.networks import build_network
+from fedmerit.training.networks import working_network
 from fedmerit.training.overlaps import Overlap, mean_dice
 from fedmerit.training.patches import samples_of
 from fedmerit.training.place import pick_device
@@ -114,10 +114,10 @@ class Site:
             return ModelsOfSites(self.memory, self.config, self.name, self.method, ask_peer, self.log)
         return ModelsFromServer(self.memory)
 
-    @cached_property
+    @property
     def network(self) -> torch.nn.Module:
-        """The one that it works with."""
-        return build_network(self.config.network, self.device)
+        """The one that it works with; whatever it does, it loads its model first."""
+        return working_network(self.config.network, self.device)
 
     @cached_property
     def samples(self) -> Samples:

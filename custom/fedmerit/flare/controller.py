@@ -23,6 +23,7 @@ from fedmerit.files import held, write_json
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.scalars import track
 from fedmerit.flare.translation import PROGRESS
+from fedmerit.machine import give_back_memory
 from fedmerit.records.certificates import read_certificate
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.signing import Signer
@@ -93,6 +94,7 @@ class MeritController(ModelController):
         try:
             for exchange in federation.exchanges():
                 self._carry(exchange)
+                give_back_memory()
         finally:
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)

@@ -36,6 +36,7 @@ from fedmerit.flare.translation import (
     shareable_to_peer,
 )
 from fedmerit.flare.turns import turn
+from fedmerit.machine import give_back_memory
 from fedmerit.records.ciphertexts import SiteKey
 from fedmerit.records.signing import Signer
 from fedmerit.training.networks import build_network
@@ -155,6 +156,7 @@ class MeritExecutor(Executor):
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
             with turn():
                 answer = self._open(fl_ctx).answer(task)
+                give_back_memory()  # the site now waits for the others
             if isinstance(task, Task) and isinstance(answer, Reply):
                 self._trained = task, answer
             return FLModelUtils.to_shareable(answer_to_model(answer, self._network))

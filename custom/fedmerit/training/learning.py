@@ -120,6 +120,7 @@ def train(
         scaler.step(optimizer)
         scaler.update()
         total += loss.detach()
+    optimizer.zero_grad(set_to_none=True)  # a network may wait for its next round with many others
     return float(total) / steps_of(samples, training)
 
 

@@ -1,5 +1,6 @@
 """Networks: MONAI's, by their description; what they cost."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -16,6 +17,8 @@ from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.plugins import NAMED, Catalogue
 from fedmerit.seeds import random_seed
+
+_thread = threading.local()
 
 SHORTEST = 4  # side of a patch's image at the lowest level
 
@@ -143,6 +146,18 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
     layout = torch.contiguous_format if instances else torch.channels_last
     placed: nn.Module = built.to(device, memory_format=layout)  # type: ignore[call-overload]
     return placed
+
+
+def working_network(network: Network, device: torch.device) -> nn.Module:
+    """One to load models into, as `build_network` builds it: the thread's own, for whatever sites it works for in turn.
+
+    What it holds is of no account, and stays until the thread asks for one of another description.
+    """
+    wanted = network, device
+    if getattr(_thread, "wanted", None) != wanted:
+        _thread.network, _thread.wanted = build_network(network, device), wanted
+    built: nn.Module = _thread.network
+    return built
 
 
 def levels_of(outputs: Any, axes: int) -> list[Tensor]:

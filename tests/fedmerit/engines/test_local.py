@@ -1,6 +1,7 @@
 """One result from every engine, and all of it in the run folder."""
 
 import json
+import weakref
 from importlib.metadata import version
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.engines import runs
 from fedmerit.records.ledger import digest, verify
 from fedmerit.records.results import QUANTITIES, read_results, read_run
 from fedmerit.seeds import random_seed
@@ -15,6 +17,7 @@ from fedmerit.training.data import SiteFolder, Slices, open_sites
 from fedmerit.training.learning import learning_rate, train
 from fedmerit.training.networks import initial_network
 from fedmerit.training.saved_networks import load_network
+from fedmerit.wire.messages import Reply
 
 NAMES = ["site1", "site2", "site3"]
 PAIR = ["site1", "site2"]
@@ -29,6 +32,22 @@ def simulated(trained):
 def test_simulator_gives_what_the_local_engine_gives(simulated, trained, assert_same_run, processes_of):
     assert_same_run(trained(only=",".join(PAIR)), simulated)
     assert processes_of(simulated) == []
+
+
+def test_no_update_outlives_its_round(sites, tmp_path):
+    """The server lets go of what a round's sites sent before the next one's have trained."""
+    sent, alive = [], []
+
+    def note(tasks, answers):
+        if replies := [one for one in answers.values() if isinstance(one, Reply)]:
+            alive.append(sum(update() is not None for update in sent))
+            sent.extend(weakref.ref(reply.update) for reply in replies)
+
+    settings = {"architecture": "unet", "width": "4", "depth": "3"}
+    runs.create(tmp_path / "run", "fedce", sites, rounds=3, engine="local", settings=settings)
+    runs.execute(tmp_path / "run", lambda record: None, on_exchange=note)
+    assert len(sent) == 9
+    assert alive == [0, 0, 0]
 
 
 @pytest.mark.slow

@@ -211,6 +211,12 @@ def test_training_reduces_the_loss(slices):
     assert losses[-1] < losses[0]
 
 
+def test_no_gradient_outlives_the_round(slices):
+    network = initial_network(NETWORK, 0)
+    train(network, slices, TRAINING, 1e-3, 0)
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
 def test_the_loss_is_the_mean_over_batches(slices):
     """Ten slices in batches of 10: with learning rate 0 that batch's loss is the loss of the start."""
     network = initial_network(NETWORK, 0)

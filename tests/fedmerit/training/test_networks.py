@@ -1,4 +1,5 @@
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import pytest
@@ -8,7 +9,15 @@ from fedmerit import flat
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.training import neurons
-from fedmerit.training.networks import ARCHITECTURES, build_network, cost_of, initial_network, levels_of, output_modules
+from fedmerit.training.networks import (
+    ARCHITECTURES,
+    build_network,
+    cost_of,
+    initial_network,
+    levels_of,
+    output_modules,
+    working_network,
+)
 from fedmerit.training.saved_networks import load_network, save_network
 
 WIDTHS = {"segresnet": 8, "swinunetr": 12}
@@ -129,3 +138,12 @@ def test_levels_are_taken_apart():
     stacked = levels_of(torch.stack([logits, -logits], dim=1), 4)
     assert torch.equal(stacked[0], logits)
     assert torch.equal(stacked[1], -logits)
+
+
+def test_a_thread_has_one_network_to_work_with():
+    cpu, small = torch.device("cpu"), Network(1, ("prostate",), architecture="unet", width=4, depth=3)
+    own = working_network(small, cpu)
+    assert working_network(replace(small), cpu) is own
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(working_network, small, cpu).result() is not own
+    assert working_network(replace(small, width=8), cpu) is not own
