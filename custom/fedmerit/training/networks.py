@@ -151,13 +151,12 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
 def working_network(network: Network, device: torch.device) -> nn.Module:
     """One to load models into, as `build_network` builds it: the thread's own, for whatever sites it works for in turn.
 
-    What it holds is of no account, and stays until the thread asks for one of another description.
+    What it holds is of no account, and stays until the thread asks for one of another description on that device.
     """
-    wanted = network, device
-    if getattr(_thread, "wanted", None) != wanted:
-        _thread.network, _thread.wanted = build_network(network, device), wanted
-    built: nn.Module = _thread.network
-    return built
+    held: dict[torch.device, tuple[Network, nn.Module]] = vars(_thread).setdefault("networks", {})
+    if device not in held or held[device][0] != network:
+        held[device] = network, build_network(network, device)
+    return held[device][1]
 
 
 def levels_of(outputs: Any, axes: int) -> list[Tensor]:
