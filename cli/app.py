@@ -123,7 +123,7 @@ Method = typer.Option(
 Methods = Annotated[
     str,
     typer.Option(
-        help="Names, each with parameters where wanted: fedavg,fedce:combine=plus; or all (but scaffold: it needs sgd)."
+        help="Names, with parameters where wanted: fedavg,fedce:combine=plus; or all that work (scaffold needs sgd)."
     ),
 ]
 Sites = typer.Option(help="Folder of site folders.")

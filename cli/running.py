@@ -212,14 +212,14 @@ def compare(
     from evaluation.display.table import print_table
     from evaluation.studies.comparison import prepare, work_off, write_tables
     from evaluation.studies.requests import parse_methods, parse_seeds
+    from fedmerit.training.data import open_sites
 
     workers = workers_of(jobs, cluster)
     options = given(
         sites=sites, rounds=rounds, engine=engine.value, threads=threads, device=device, server_sites=server_sites
     )
-    planned = prepare(
-        out, parse_methods(methods), parse_seeds(seeds), settings_of(settings, recipe, finish, preset), options
-    )
+    items = parse_methods(methods, [site.name for site in open_sites(sites)])
+    planned = prepare(out, items, parse_seeds(seeds), settings_of(settings, recipe, finish, preset), options)
     names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
     with workers, resumable(), progress() as bars:
         bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")

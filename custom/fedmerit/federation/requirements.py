@@ -10,7 +10,7 @@ from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.observation import gives_own_models, require_observable
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import Layout
+from fedmerit.core import Layout, Method
 from fedmerit.errors import BadInput
 from fedmerit.training.data import SiteFolder
 from fedmerit.training.network_fit import check_image_size
@@ -18,18 +18,24 @@ from fedmerit.training.network_fit import check_image_size
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
     """`BadInput` where a method cannot work with so many sites, or has fewer than two to share models."""
-    method = config.build_method()
-    if len(sites) < method.needs.sites:
-        raise BadInput(
-            f"sites {', '.join(sites) or '(none)'}: {config.method} needs at least {method.needs.sites}; "
-            "add sites, or take another method, such as --method standalone, by which a site trains alone"
-        )
+    if fault := fault_of_sites(config.method, config.build_method(), sites):
+        raise BadInput(fault)
     if config.values and (joined := [name for name in sites if "+" in name]):
         raise BadInput(f"site {joined[0]}: --values names coalitions by their sites with a + between; rename the site")
+
+
+def fault_of_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
+    """Why ``method`` of this ``name`` cannot work with so many ``sites``, or None."""
+    if len(sites) < method.needs.sites:
+        return (
+            f"sites {', '.join(sites) or '(none)'}: {name} needs at least {method.needs.sites}; "
+            "add sites, or take another method, such as --method standalone, by which a site trains alone"
+        )
     try:
         method.start(torch.zeros(1), len(sites), Layout.of(1))
     except ValueError as error:
-        raise BadInput(f"method {config.method}: {error}") from error
+        return f"method {name}: {error}"
+    return None
 
 
 def require_patience(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:

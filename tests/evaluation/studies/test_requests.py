@@ -17,6 +17,9 @@ def test_methods_with_and_without_parameters():
 
 def test_all_is_every_method_that_takes_the_default_optimizer():
     assert [item.label for item in parse_methods("all")] == [name for name in METHODS if name != "scaffold"]
+    left_out = set(METHODS) - {item.label for item in parse_methods("all", ["A", "B"])}
+    assert left_out == {"scaffold", "krum"}
+    assert {"fedci", "krum"} & {item.label for item in parse_methods("all", list("ABCDEFGHIJKLM"))} == {"krum"}
     assert parse_methods("all,fedce:combine=plus")[-1].settings == {"combine": "plus"}
 
 
