@@ -19,9 +19,17 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from importlib.metadata import Distribution, distribution, entry_points, packages_distributions
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    distribution,
+    entry_points,
+    packages_distributions,
+    requires,
+)
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -196,6 +204,24 @@ def reference_of(group: str, name: str) -> Reference | None:
     if len(found) > 1:
         raise BadInput(f"{group}: {name!r} is the name of {' and of '.join(sorted(found))}; remove one of the packages")
     return next((_reference(value, entry.dist) for value, entry in found.items()), None)
+
+
+def is_at_hand(part: Any) -> bool:
+    """Whether ``part`` is of Python, or of what is installed with FedMerit: there wherever FedMerit is."""
+    top = str(getattr(part, "__module__", "")).partition(".")[0]
+    needed, waiting = set[str](), {"fedmerit"}
+    while waiting:
+        name = waiting.pop()
+        needed.add(name)
+        with suppress(PackageNotFoundError):
+            waiting |= {_canonical(re.split(r"[^\w.-]", one)[0]) for one in requires(name) or ()} - needed
+    holders = packages_distributions().get(top, [])
+    return top in sys.stdlib_module_names or any(_canonical(holder) in needed for holder in holders)
+
+
+def _canonical(distribution: str) -> str:
+    """A name as PyPI compares it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def refusal(reference: Reference, approved: Mapping[str, str]) -> str:

@@ -187,6 +187,17 @@ def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(scri
     assert plugins._imported == {str(script)}
 
 
+def test_a_function_of_ones_own_builds_a_network(tmp_path, monkeypatch):
+    (tmp_path / "at_home.py").write_text(
+        "from torch import nn\n\n\ndef build(in_channels, out_channels):\n"
+        "    return nn.Conv2d(in_channels, out_channels, 1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    network = {"in_channels": 1, "labels": ["prostate"]}
+    config = make_configuration("fedavg", "prostate", 1, 0, network, {"architecture": "at_home:build"})
+    assert type(build_network(config.network)).__name__ == "Conv2d"
+
+
 def test_a_network_of_monai_by_name(own_parts):
     config = make_configuration(
         "fedavg",
@@ -204,8 +215,9 @@ def test_a_network_of_monai_by_name(own_parts):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"architecture": "none-such"}, "expected one of dynunet, .*package.module:Class"),
+        ({"architecture": "none-such"}, "expected one of dynunet, .*package.module:NAME"),
         ({"architecture": "subprocess:getoutput", "arguments": '{"cmd": "true"}'}, "is no class derived from torch.nn"),
+        ({"architecture": "torch.hub:load", "arguments": '{"repo_or_dir": "."}'}, "is no class derived from torch.nn"),
         ({"architecture": "own_parts.parts:NoSuch"}, "cannot be loaded .AttributeError"),
         ({"architecture": "one-layer", "norm": "group"}, "has its own"),
         ({"architecture": "one-layer", "arguments": '{"depth": 3}'}, "OneLayer refuses"),

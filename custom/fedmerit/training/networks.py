@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.plugins import NAMED, Catalogue
+from fedmerit.plugins import NAMED, Catalogue, is_at_hand
 from fedmerit.seeds import random_seed
 
 _thread = threading.local()
@@ -222,12 +222,12 @@ def _of_others(name: str) -> Callable[..., nn.Module]:
     except KeyError:
         raise BadInput(
             f"architecture {name!r}: unknown; expected one of {', '.join(NETWORKS)}, the class of another of MONAI's "
-            "networks such as FlexibleUNet, or package.module:Class"
+            "networks such as FlexibleUNet, or package.module:NAME"
         ) from None
-    if NAMED.fullmatch(name) and not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)) and NAMED.fullmatch(name) and is_at_hand(kind):
         raise BadInput(  # a model's description may be by others, and have any function called with any arguments
-            f"architecture {name!r}: is no class derived from torch.nn.Module; a function needs a name of its own, by "
-            "an entry point or a script (docs/extending.md)"
+            f"architecture {name!r}: is no class derived from torch.nn.Module, and a function of Python, or of a "
+            "package that comes with FedMerit, is not called by its name; name one of your own package"
         )
     return kind
 
