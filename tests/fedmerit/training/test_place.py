@@ -121,3 +121,9 @@ def test_caps_on_evaluations(monkeypatch):
 def test_caps_that_are_none(setting):
     with pytest.raises(BadInput, match="expected SPLIT=NUMBER,SPLIT=NUMBER, each of validation, testing"):
         place.evaluation_caps(setting)
+
+
+def test_of_an_unknown_site_those_present_are_told():
+    with pytest.raises(BadInput, match=r"no site site9; there are site1, site2$"):
+        place.require_known("site9=cpu", ["site1", "site2", "site3"], present=["site1", "site2"])
+    place.require_known("site3=cpu", ["site1", "site2", "site3"], present=["site1", "site2"])
