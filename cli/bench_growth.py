@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.app import Method, Recipe, Settings, parse_whole, settings_of
+from cli.app import Engine, Method, Recipe, Settings, parse_whole, settings_of
 from cli.bench_options import BenchFolder, Repetitions, show_benchmark, tell_case
 
 commands = typer.Typer()
@@ -18,11 +18,12 @@ def growth(
     size: Annotated[str, typer.Option(help="Pixels.")] = "64,128,256",
     rounds: Annotated[str, typer.Option(help="Numbers of rounds.")] = "10,50,200",
     method: Annotated[str, Method] = "fedce",
+    engine: Annotated[Engine, typer.Option(help="The engine that is measured.")] = Engine.local,
     repetitions: Repetitions = 5,
     settings: Settings = None,
     recipe: Recipe = None,
 ) -> None:
-    """Seconds and memory of a local round by sites, network, image size and rounds, one at a time. Takes hours.
+    """Seconds and memory of a round by sites, network, image size and rounds, one at a time. Takes hours.
 
     An option that is empty leaves its numbers out. Interrupted, the same command goes on.
     """
@@ -30,5 +31,7 @@ def growth(
 
     axes = {"sites": sites, "width": width, "size": size, "rounds": rounds}
     numbers = {axis: parse_whole(text, f"--{axis}", least=1) for axis, text in axes.items() if text}
-    found = measure(out, numbers, method, repetitions, settings_of(settings, recipe), tell_case(repetitions))
+    found = measure(
+        out, numbers, method, repetitions, settings_of(settings, recipe), tell_case(repetitions), engine=engine
+    )
     show_benchmark(found, out, "seconds per round")

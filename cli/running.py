@@ -214,6 +214,8 @@ def compare(
     from evaluation.studies.requests import parse_methods, parse_seeds
     from fedmerit.training.data import open_sites
 
+    if engine is not Engine.local and (jobs is not None or cluster is not None):
+        raise BadInput("--jobs, --cluster: runs on NVFlare go one by one on this machine; take --engine local")
     workers = workers_of(jobs, cluster)
     options = given(
         sites=sites, rounds=rounds, engine=engine.value, threads=threads, device=device, server_sites=server_sites

@@ -9,6 +9,7 @@ On a machine of a deployed federation nothing is imported that is not approved t
 each part with the SHA-256 of the distribution, or of the script, that holds it.
 """
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -18,7 +19,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedmerit.errors import BadInput
+from fedmerit.files import sha256
 
 GROUPS = ("methods", "networks", "losses", "optimizers", "readers", "attacks", "metrics", "observers", "estimators")
 SCRIPTS = "FEDMERIT_PARTS"  # variable: scripts that register parts, parted as PATH is; child processes inherit it
@@ -141,15 +143,31 @@ def use_scripts(paths: list[str]) -> None:
     os.environ[SCRIPTS] = os.pathsep.join(dict.fromkeys([*scripts(), *absolute]))
 
 
-def require_given(paths: list[str], record: Path) -> None:
-    """`BadInput` where a ``record``, which may be by others, names scripts that were not given to this process."""
+def script_digests() -> dict[str, str]:
+    """By path of a script that child processes import, the SHA-256 of what an import of it executes."""
+    return {path: _imported_digest(path) for path in scripts()}
+
+
+def require_given(recorded: Mapping[str, str] | Sequence[str], record: Path) -> None:
+    """`BadInput` where a ``record``, which may be by others, names scripts that this process was not given as before.
+
+    Args:
+        recorded: as of `script_digests`; those of earlier versions are paths alone.
+        record: the file.
+    """
     given = scripts()
-    if others := [path for path in paths if str(Path(path).resolve()) not in given]:
+    if others := [path for path in recorded if str(Path(path).resolve()) not in given]:
         wanted = os.pathsep.join(dict.fromkeys([*given, *others]))
         raise BadInput(
             f"{record}: names {others[0]} as a script of own parts, which is not imported unless you name it, too; "
             f"look at it, then give the same command with {SCRIPTS}={shlex.quote(wanted)} before it"
         )
+    for path, digest in recorded.items() if isinstance(recorded, Mapping) else ():
+        if _imported_digest(path) != digest:
+            raise BadInput(
+                f"{path}: was changed since {record} was written, and not only what stands under "
+                'if __name__ == "__main__"; put back what it was, or start another run'
+            )
 
 
 def names(group: str) -> list[str]:
@@ -272,9 +290,8 @@ def _import_scripts() -> None:
     for path in paths:
         if path in _imported:
             continue
-        if not Path(path).is_file():
-            raise BadInput(f"{path}: no such script of own parts; {SCRIPTS} names it")
-        if approved is not None and (refused := refusal(_script(path), approved)):
+        script = _script(path)
+        if approved is not None and (refused := refusal(script, approved)):
             raise BadInput(refused)
         _imported.add(path)
         spec = importlib.util.spec_from_file_location(f"fedmerit_script_{Path(path).stem}", path)
@@ -289,7 +306,21 @@ def _import_scripts() -> None:
 
 
 def _script(path: str) -> Reference:
-    return Reference(path, "this machine", hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    if not Path(path).is_file():
+        raise BadInput(f"{path}: no such script of own parts; {SCRIPTS} names it")
+    return Reference(path, "this machine", sha256(Path(path)))
+
+
+def _imported_digest(path: str) -> str:
+    """SHA-256 of a script's text without what stands under ``if __name__ == "__main__":``."""
+    _script(path)  # is there
+    text = Path(path).read_text()
+    lines = text.splitlines()
+    with suppress(SyntaxError):  # which whoever imports it is told
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
+                lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return hashlib.sha256("\n".join(lines).rstrip().encode()).hexdigest()
 
 
 def _reference(text: str, dist: Distribution | None) -> Reference:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmerit import fresh_memory
+
 BLOCK = 1 << 15  # entries at a time in float64: they stay in the cache, and the stack is never copied
 
 
@@ -157,7 +159,7 @@ def keep_largest(vector: Tensor, counts: Sequence[int]) -> Tensor:
     A count of d marks everything, a count of 0 nothing.
     """
     least = least_of_largest(vector, counts)
-    masks = torch.empty(len(counts), len(vector), dtype=torch.bool)
+    masks = fresh_memory.zeros(len(counts), len(vector), dtype=torch.bool)
     for start in range(0, len(vector), BLOCK):
         part = slice(start, start + BLOCK)
         np.greater_equal(vector[part].abs().numpy(), least[:, None], out=masks[:, part].numpy())
@@ -233,7 +235,8 @@ def add_masked(models: Tensor, update: Tensor, masks: Tensor, instead: Tensor | 
 
     In the other entries each gets those of its row of ``instead`` (n, d); None: nothing.
     """
-    result, ones = torch.empty_like(models), masks.view(torch.uint8)  # turned into floats four times as fast as bool
+    result = fresh_memory.zeros(*models.shape, dtype=models.dtype)
+    ones = masks.view(torch.uint8)  # turned into floats four times as fast as bool
     for start in range(0, len(update), BLOCK):
         part = slice(start, start + BLOCK)
         marked = ones[:, part].to(update.dtype)  # 0 or 1

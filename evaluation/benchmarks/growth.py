@@ -1,4 +1,4 @@
-"""How seconds and memory of a local FedCE round grow with sites, network, image size and rounds, one at a time."""
+"""How seconds and memory of a FedCE round grow with sites, network, image size and rounds, one at a time."""
 
 import shutil
 import sys
@@ -35,8 +35,19 @@ def growth(
     settings: Mapping[str, str],
     on_case: Any,
     base: Work = Work(),
+    engine: str = "local",
 ) -> Benchmark:
     """Measure `Work` with one of its numbers changed, for each of ``axes``.
+
+    Args:
+        out: folder of what is measured.
+        axes: by name of a number of `Work`, what it is to be.
+        method: of the runs.
+        repetitions: of every case.
+        settings: of the method, the training or the network.
+        on_case: called before every measurement.
+        base: what the other numbers are.
+        engine: local or sim.
 
     Raises:
         BadInput: a number below 1, fewer than two rounds or sites.
@@ -45,23 +56,23 @@ def growth(
         for value in values:
             if value < (2 if axis in ("sites", "rounds") else 1):
                 raise BadInput(f"--{axis} {value}: too few")
-    asked = {"axes": dict(axes), "base": vars(base), "method": method, "settings": dict(settings)}
+    asked = {"axes": dict(axes), "base": vars(base), "method": method, "engine": engine, "settings": dict(settings)}
     benchmark = Benchmark("growth", asked)
     works = {f"{axis} {value}": replace(base, **{axis: value}) for axis, values in axes.items() for value in values}
-    cases = {name: _case(out, name, work, method, settings) for name, work in works.items()}
+    cases = {name: _case(out, name, work, method, settings, engine) for name, work in works.items()}
     benchmark.measure(cases, repetitions, on_case, out)
     benchmark.write(out, {f"growth-{axis}-{name}": figure for axis, name, figure in _figures(benchmark, axes)})
     return benchmark
 
 
-def _case(out: Path, name: str, work: Work, method: str, settings: Mapping[str, str]) -> Measure:
+def _case(out: Path, name: str, work: Work, method: str, settings: Mapping[str, str], engine: str) -> Measure:
     def measured() -> Mapping[str, float]:
         folder = out / "work" / name.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
         run, ends = folder / "run", folder / "ends.txt"
         sites = generated_sites(out, work.size, work.sites)
         chosen = {**settings, "width": str(work.width)}
-        runs.create(run, method, sites, work.rounds, engine="local", settings=chosen)
+        runs.create(run, method, sites, work.rounds, engine=engine, settings=chosen)
         used = measure([sys.executable, "-m", "evaluation.benchmarks.one_run", str(run), str(ends)], ends)
         size = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
         assert read_run(run)["rounds"] == work.rounds

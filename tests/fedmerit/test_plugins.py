@@ -1,5 +1,6 @@
 """Parts that others bring: found by name, loaded when asked for, refused where nobody approved them."""
 
+import hashlib
 import importlib
 import json
 import shutil
@@ -20,6 +21,7 @@ from fedmerit.configuration.run import make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
+from fedmerit.files import write_json
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.methods.registry import METHODS
@@ -163,7 +165,9 @@ def test_a_script_on_the_simulator(script, sites, tmp_path):
 def test_a_script_registers_and_a_run_remembers_it(script, sites, tmp_path):
     settings = {"architecture": "unet", "width": "2", "depth": "2", "augment": "false"}
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["parts"] == [str(script)]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["parts"] == {
+        str(script): hashlib.sha256(SCRIPT.rstrip().encode()).hexdigest()
+    }
     runs.execute(tmp_path / "run", lambda record: None)
     assert is_finished(tmp_path / "run", 1)
 
@@ -185,6 +189,37 @@ def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(scri
     monkeypatch.setenv(plugins.SCRIPTS, script.name)
     runs.require_same(tmp_path / "run", {})
     assert plugins._imported == {str(script)}
+
+
+def test_a_script_that_was_changed_goes_on_with_no_run(script, sites, tmp_path):
+    settings = {"architecture": "unet", "width": "2", "depth": "2", "augment": "false"}
+    runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
+    begun = script.read_text()
+    script.write_text(begun + "# as FedAvg, but for this line\n")
+    for go_on in (lambda: runs.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
+        with pytest.raises(
+            BadInput, match=f"{script}: was changed since .*run.json was written.*; put back what it was"
+        ):
+            go_on()
+    script.write_text(f'{begun}\n\nif __name__ == "__main__":\n    print("no import executes this")\n')
+    runs.execute(tmp_path / "run", lambda record: None)
+    assert is_finished(tmp_path / "run", 1)
+
+
+def test_a_run_of_an_earlier_version_names_its_scripts_alone(script, sites, tmp_path):
+    settings = {"architecture": "unet", "width": "2", "depth": "2", "augment": "false"}
+    runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
+    file = tmp_path / "run" / "run.json"
+    write_json(file, json.loads(file.read_text()) | {"parts": [str(script)]})
+    runs.execute(tmp_path / "run", lambda record: None)
+    assert is_finished(tmp_path / "run", 1)
+
+
+def test_a_script_that_is_not_there_begins_no_run(sites, tmp_path, monkeypatch):
+    monkeypatch.setenv(plugins.SCRIPTS, str(tmp_path / "gone.py"))
+    with pytest.raises(BadInput, match=r"gone.py: no such script of own parts; FEDMERIT_PARTS names it"):
+        runs.create(tmp_path / "run", "fedavg", sites, rounds=1, engine="local")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_function_of_ones_own_builds_a_network(tmp_path, monkeypatch):

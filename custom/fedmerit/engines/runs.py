@@ -134,7 +134,7 @@ def create(
         "sites_folder": str(Path(sites).resolve()),
         "server_sites": server_sites and str(Path(server_sites).resolve()),
         "settings": {name: str(value) for name, value in (settings or {}).items()},
-        **({"parts": plugins.scripts()} if plugins.scripts() else {}),
+        **({"parts": parts} if (parts := plugins.script_digests()) else {}),
     }
     run.mkdir(parents=True, exist_ok=True)
     with held(run):  # of two that begin at once, one is the run

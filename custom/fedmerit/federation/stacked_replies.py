@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedmerit import fresh_memory
 from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.core import Method, Reports
@@ -25,10 +26,10 @@ def stacked(replies: Replies, sites: Sequence[str], size: int, method: Method) -
     n = len(replies)
     asks_of_peers = method.asks_of_peers if isinstance(method, LearnsFromPeers) else ()
     beside = method.vectors if isinstance(method, TrainsLocally) else ()
-    updates, samples = torch.zeros(n, size), torch.zeros(n, dtype=torch.float64)
+    updates, samples = fresh_memory.zeros(n, size), torch.zeros(n, dtype=torch.float64)
     values = {name: torch.full((n,), math.nan, dtype=torch.float64) for name in method.asks}
     pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in asks_of_peers}
-    vectors = {name: torch.zeros(n, size) for name in beside}
+    vectors = {name: fresh_memory.zeros(n, size) for name in beside}
     for row, reply in enumerate(replies):
         if reply:
             updates[row] = reply.update

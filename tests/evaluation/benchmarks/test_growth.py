@@ -41,13 +41,14 @@ def commands(monkeypatch, tmp_path):
 def test_one_number_is_changed_at_a_time(commands, undrawn, tmp_path):
     base = Work(sites=2, width=4, size=16, rounds=2)
     axes = {"sites": [3], "width": [2, 6], "size": [32], "rounds": [5]}
-    benchmark = growth(tmp_path / "out", axes, "fedavg", 1, TINY, lambda *_: None, base)
+    benchmark = growth(tmp_path / "out", axes, "fedavg", 1, TINY, lambda *_: None, base, "sim")
     made = [
         (len(run["sites"]), run["plan"]["network"]["width"], run["sites_folder"].split("/")[-1], run["rounds"])
         for _, run, _ in commands
     ]
     assert made == [(3, 4, "16px-3", 2), (2, 2, "16px-2", 2), (2, 6, "16px-2", 2), (2, 4, "32px-2", 2),
                     (2, 4, "16px-2", 5)]  # fmt: skip
+    assert {run["engine"] for _, run, _ in commands} == {"sim"}
     assert all(command == ["-m", "evaluation.benchmarks.one_run"] for command, _, _ in commands)
     table = benchmark.table.set_index(["case", "quantity"])["median"]
     assert table["width 6", "seconds per round"] == 3
