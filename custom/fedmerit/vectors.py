@@ -44,6 +44,19 @@ def reshare(memory: Tensor, amounts: Tensor, present: Tensor) -> Tensor:
     return torch.where(present, share(amounts, present) * (min(held, 1.0) if held > 0 else 1.0), memory)
 
 
+def extremes(vectors: Tensor) -> tuple[float, float]:
+    """The smallest and the largest entry, both NaN where any is, 0 where there is none: all that is read once."""
+    if not vectors.numel():
+        return 0.0, 0.0
+    low, high = vectors.aminmax()
+    return float(low), float(high)
+
+
+def all_finite(vectors: Tensor) -> bool:
+    """Whether no entry is NaN or infinite."""
+    return all(map(math.isfinite, extremes(vectors)))
+
+
 def gram(updates: Tensor) -> Tensor:
     """(n, n) float64 inner products of the rows of (n, d) ``updates``: every norm and cosine of a round."""
     n = len(updates)

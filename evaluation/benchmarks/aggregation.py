@@ -14,6 +14,7 @@ from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.core import Layout, Method, Reports
 from fedmerit.errors import BadInput
 from fedmerit.federation.evidence import evidence_of
+from fedmerit.federation.stacked_replies import rows
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import digest
 from fedmerit.vectors import gram
@@ -39,7 +40,7 @@ def aggregation(
     layout = Layout.of(parameters - last, last)
     cases: dict[str, Measure] = {
         "read once": timed(lambda: updates.sum()),
-        "stack": timed(lambda: torch.stack(updates.unbind())),
+        "stack": timed(lambda: rows(updates.unbind(), parameters)),
         "Gram matrix": timed(lambda: gram(updates)),
         "evidence": timed(lambda: evidence_of(updates, products, shares, present, model)),
         "digests": timed(lambda: [digest(update) for update in updates]),

@@ -14,9 +14,11 @@ from fedmerit.vectors import (
     BLOCK,
     add_masked,
     aggregate,
+    all_finite,
     cosine_to_others,
     cosine_to_sum,
     distances,
+    extremes,
     gram,
     keep_largest,
     keep_largest_per_tensor,
@@ -255,3 +257,18 @@ def test_trained_models_of_one_model_and_of_one_per_site():
     assert trained_models(torch.ones(2), updates, present).tolist() == [[1, 2], [5, 6]]
     assert trained_models(10 * updates, updates, present).tolist() == [[0, 11], [44, 55]]
     assert updates[0].tolist() == [0, 1]
+
+
+def test_extremes_of_all_entries():
+    assert extremes(torch.tensor([[3.0, -2.0], [0.5, 1.0]])) == (-2.0, 3.0)
+    assert extremes(torch.zeros(0, 4)) == (0.0, 0.0)
+    assert all(map(math.isnan, extremes(torch.tensor([1.0, math.nan, -math.inf]))))
+
+
+@pytest.mark.parametrize("place", [0, 17, BLOCK + 2])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_one_entry_that_is_not_finite_is_found(place, wrong, random):
+    vector = torch.randn(BLOCK + 3, generator=random)
+    assert all_finite(vector)
+    vector[place] = wrong
+    assert not all_finite(vector)

@@ -38,6 +38,7 @@ from fedmerit.records.signing import Signer
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder
 from fedmerit.training.networks import initial_network
 from fedmerit.values.observing import RoundView
+from fedmerit.vectors import all_finite
 from fedmerit.wire.inspection import fault_of_countersigned, fault_of_enrolment, fault_of_reply
 from fedmerit.wire.messages import (
     ClosingTask,
@@ -282,7 +283,7 @@ class Federation:
             self.recorder.observed(self.round, name, observation.coalitions, answers)
 
     def _require_finite(self, outcome: Outcome) -> None:
-        if not (outcome.models.isfinite().all() and outcome.weights.isfinite().all()):
+        if not (all_finite(outcome.models) and all_finite(outcome.weights)):
             raise RunFailed(f"round {self.round}: {self.config.method} gave a model or weights that are not finite")
 
     def _take_over(self, outcome: Outcome, replies: Replies, admission: Admission) -> None:

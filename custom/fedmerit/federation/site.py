@@ -197,7 +197,8 @@ class Site:
 
     def _remember(self, round: int, received: Tensor, learned: Learned, memory: Memory | None) -> None:
         weights = {**(memory.weights if memory else {}), **learned.weights}
-        whole = received.clone()  # a view would save all it views
+        is_view = received.untyped_storage().nbytes() > received.nbytes
+        whole = received.clone() if is_view else received  # a view would save all it views
         remembered = Memory(whole, learned.trained, learned.buffers, weights, learned.kept, learned.own)
         self.memory.remember(round, remembered)
 

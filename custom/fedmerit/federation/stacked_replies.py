@@ -26,16 +26,14 @@ def stacked(replies: Replies, sites: Sequence[str], size: int, method: Method) -
     n = len(replies)
     asks_of_peers = method.asks_of_peers if isinstance(method, LearnsFromPeers) else ()
     beside = method.vectors if isinstance(method, TrainsLocally) else ()
-    updates, samples = fresh_memory.zeros(n, size), torch.zeros(n, dtype=torch.float64)
+    updates = rows([reply.update if reply else None for reply in replies], size)
+    vectors = {name: rows([reply.vectors[name] if reply else None for reply in replies], size) for name in beside}
+    samples = torch.zeros(n, dtype=torch.float64)
     values = {name: torch.full((n,), math.nan, dtype=torch.float64) for name in method.asks}
     pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in asks_of_peers}
-    vectors = {name: fresh_memory.zeros(n, size) for name in beside}
     for row, reply in enumerate(replies):
         if reply:
-            updates[row] = reply.update
             samples[row] = reply.num_samples
-            for name, vector in reply.vectors.items():
-                vectors[name][row] = vector
             for name, value in reply.values.items():
                 values[name][row] = value
             for name, of_others in reply.pairs.items():
@@ -43,3 +41,12 @@ def stacked(replies: Replies, sites: Sequence[str], size: int, method: Method) -
                     pairs[name][row, sites.index(site)] = value
     present = torch.tensor([reply is not None for reply in replies])
     return updates, Reports(samples, present, values, pairs=pairs, products=gram(updates), vectors=vectors)
+
+
+def rows(vectors: Sequence[Tensor | None], size: int) -> Tensor:
+    """(n, size) of ``vectors`` (size,), rows of those that are not there zero."""
+    result = fresh_memory.zeros(len(vectors), size)
+    for row, vector in zip(result, vectors, strict=True):
+        if vector is not None:
+            row.copy_(vector)
+    return result

@@ -13,6 +13,7 @@ from fedmerit.core import Method, allowed
 from fedmerit.flat import Buffers
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
 from fedmerit.training.overlaps import UNITS, Overlap, Surface
+from fedmerit.vectors import extremes
 from fedmerit.wire.messages import (
     Countersigned,
     Enrolment,
@@ -128,9 +129,10 @@ def fault_of_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers:
         return (
             f"{what} of shape {tuple(vector.shape)} and {vector.dtype}, expected {tuple(like.shape)} and {like.dtype}"
         )
-    if not vector.isfinite().all():
+    low, high = extremes(vector)
+    if not (math.isfinite(low) and math.isfinite(high)):
         return f"{what} with NaN or infinite entries"
-    if (vector.abs() > LARGEST).any():
+    if max(-low, high) > LARGEST:
         return f"{what} with entries beyond {LARGEST:g}"
     kinds = [{name: (value.shape, value.dtype) for name, value in some.items()} for some in (buffers, like_buffers)]
     if kinds[0] != kinds[1]:
