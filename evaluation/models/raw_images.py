@@ -165,7 +165,7 @@ def predict_files(
     summary = {"model": model, "preprocessing": predictor.preprocessing.to_dict()}
     before = _told_before(out, summary)
     replaceable = {mask for one in before for mask in one["masks"]}
-    written, told = [], []
+    written, told = list[Path](), list[dict[str, Any]]()
     try:
         for path in images:
             image = read_image(path, predictor.description.in_channels, channel)
@@ -175,7 +175,8 @@ def predict_files(
             files = [image.write_mask(out, label, masks[:, place]) for place, label in labels]
             written += files
             masked = [file.name for file in files]
-            told.append({"image": str(path), "masks": masked, "remarks": [*image.decoded.remarks]})
+            asked = {"box": box, "channel": channel}
+            told.append({"image": str(path), "masks": masked, **asked, "remarks": [*image.decoded.remarks]})
     finally:  # of those before one that cannot be used, too
         if told:
             new = {mask for one in told for mask in one["masks"]}

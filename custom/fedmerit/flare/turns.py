@@ -7,8 +7,9 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 TURNS = "FEDMERIT_TURNS"  # variable "NUMBER:FOLDER": so many at a time, by locks in that folder; all where not set
 POLL = 0.02  # seconds
@@ -21,13 +22,19 @@ def turn() -> Iterator[None]:
     if not number:
         yield
         return
-    while True:
-        for place in range(int(number)):
-            with (Path(folder) / f"turn{place}").open("a") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                yield
-                return
-        time.sleep(POLL)
+    with ExitStack() as stack:
+        places = [stack.enter_context((Path(folder) / f"turn{place}").open("a")) for place in range(int(number))]
+        with (Path(folder) / "first").open("a") as first:
+            fcntl.flock(first, fcntl.LOCK_EX)  # whoever waits sleeps here, but for the one that looks for a place
+            while not any(map(_taken, places)):
+                time.sleep(POLL)
+        yield
+
+
+def _taken(place: IO[str]) -> bool:
+    """Whether this process has the place now."""
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -26,7 +26,11 @@ class Krum(Method):
     credit too, are 1/m.
     """
 
-    f: int | None = parameter(None, "sites that may be malicious; n ≥ 2f + 3; None: as many as that allows", low=0)
+    f: int | None = parameter(
+        None,
+        "sites that may be malicious; n ≥ 2f + 3; None, or where too few are present: as many as that allows",
+        low=0,
+    )
     m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)
 
     needs: ClassVar[Needs] = Needs(sites=3)  # of two, each is as near to the other

@@ -1,7 +1,9 @@
 """From raw images to masks: the network sees what it was trained on, and masks lie where the image does."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -48,7 +50,16 @@ def test_masks_lie_on_the_image(predictor, scan, tmp_path):
     np.testing.assert_allclose(mask.affine, image.affine)
     told = json.loads((tmp_path / "prediction.json").read_text())
     assert told["model"]["file"] == str(predictor.file)
-    assert [one["masks"] for one in told["images"]] == [[file.name]]
+    assert [(one["masks"], one["box"], one["channel"]) for one in told["images"]] == [([file.name], None, None)]
+
+
+def test_the_box_of_each_image_is_told(predictor, scan, tmp_path):
+    raw, _ = scan
+    other = shutil.copy(raw, tmp_path / "other.nii.gz")
+    predict_files(predictor, [raw], tmp_path, box="whole")
+    predict_files(predictor, [Path(other)], tmp_path, box="0,0,24,24")
+    told = json.loads((tmp_path / "prediction.json").read_text())
+    assert [one["box"] for one in told["images"]] == ["whole", "0,0,24,24"]
 
 
 def test_masks_prepared_again_are_what_evaluation_saw(predictor, scan):

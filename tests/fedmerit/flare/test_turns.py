@@ -1,3 +1,7 @@
+"""Turns: so many at work at a time, and everybody has one, also where one ends without giving it back."""
+
+import multiprocessing
+import os
 import threading
 import time
 
@@ -28,6 +32,19 @@ def most_at_work(number):
 def test_as_many_as_there_are_turns(monkeypatch, tmp_path):
     monkeypatch.setenv(TURNS, f"2:{tmp_path}")
     assert most_at_work(6) == 2
+
+
+def test_who_dies_gives_back_the_turn(monkeypatch, tmp_path):
+    def die():
+        with turn():
+            os._exit(1)
+
+    monkeypatch.setenv(TURNS, f"1:{tmp_path}")
+    for _ in range(2):
+        process = multiprocessing.get_context("fork").Process(target=die)
+        process.start()
+        process.join(30)
+        assert process.exitcode == 1
 
 
 def test_all_where_nothing_is_said(monkeypatch):
