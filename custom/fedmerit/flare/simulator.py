@@ -43,7 +43,8 @@ from fedmerit.files import read_json, write_json
 from fedmerit.flare.recipe import MeritRecipe, site_policy
 from fedmerit.workers import end_with_parent
 
-POLL = 0.1  # seconds between two looks of an idle site for a task
+POLL = 0.1  # seconds between two looks of an idle site for a task, where sites are few
+LOOKS = 60  # a second, of all sites together: each takes milliseconds of those that are at work
 SiteProcess = tuple[ForkProcess, Connection]  # by which it is told
 
 
@@ -99,9 +100,10 @@ def forked(sites: Sequence[str]) -> dict[str, SiteProcess]:
     gc.collect()
     gc.freeze()  # no collection writes to what the processes share
     context, processes = multiprocessing.get_context("fork"), {}
+    pause = max(POLL, len(sites) / LOOKS)
     for site in sites:
         ours, its = context.Pipe()
-        processes[site] = context.Process(target=_site, args=(its,)), ours
+        processes[site] = context.Process(target=_site, args=(its, pause)), ours
         processes[site][0].start()
     return processes
 
@@ -117,12 +119,12 @@ def deaths(processes: Mapping[str, ForkProcess]) -> Iterator[str]:
                 yield f"the process of site {site} ended with exit code {process.exitcode}"
 
 
-def _site(connection: Connection) -> None:
-    """A site's process, until the server ends the run."""
+def _site(connection: Connection, pause: float) -> None:
+    """A site's process, until the server ends the run; idle, it looks for a task every ``pause`` seconds."""
     end_with_parent()
     status = 1
     try:
-        _serve(*connection.recv())
+        _serve(pause, *connection.recv())
         status = 0
     except Exception:
         traceback.print_exc()
@@ -132,8 +134,8 @@ def _site(connection: Connection) -> None:
         os._exit(status)  # whatever threads NVFlare left
 
 
-def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
-    """What NVFlare's program of a simulated site does, which takes these; it looks for its next task at once."""
+def _serve(pause: float, args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
+    """What NVFlare's program of a simulated site does, which takes all but ``pause``; it goes on at once."""
     workspace = Workspace(args.workspace, site_name=args.client)
     os.chdir(args.workspace)
     for folder in (WorkspaceConstants.STARTUP_FOLDER_NAME, WorkspaceConstants.SITE_FOLDER_NAME):
@@ -154,7 +156,7 @@ def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
         with client.run_manager.new_context() as fl_ctx:
             _, worked = runner.fetch_and_run_one_task(fl_ctx)
         if not worked:
-            time.sleep(POLL)
+            time.sleep(pause)
     runner.end_run_events_sequence()
     client.cell.stop()
 
