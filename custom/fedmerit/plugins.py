@@ -35,7 +35,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedmerit.errors import BadInput
-from fedmerit.files import sha256
 
 GROUPS = ("methods", "networks", "losses", "optimizers", "readers", "attacks", "metrics", "observers", "estimators")
 SCRIPTS = "FEDMERIT_PARTS"  # variable: scripts that register parts, parted as PATH is; child processes inherit it
@@ -308,7 +307,7 @@ def _import_scripts() -> None:
 def _script(path: str) -> Reference:
     if not Path(path).is_file():
         raise BadInput(f"{path}: no such script of own parts; {SCRIPTS} names it")
-    return Reference(path, "this machine", sha256(Path(path)))
+    return Reference(path, "this machine", hashlib.sha256(Path(path).read_bytes()).hexdigest())
 
 
 def _imported_digest(path: str) -> str:

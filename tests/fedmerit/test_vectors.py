@@ -1,8 +1,11 @@
 """The verbs on updates, models and Gram matrices."""
 
+import gc
 import math
+import mmap
 from itertools import pairwise
 
+import psutil
 import pytest
 import reference_rewards
 import torch
@@ -12,6 +15,7 @@ from rounds import few
 
 from fedmerit.vectors import (
     BLOCK,
+    LARGE,
     add_masked,
     aggregate,
     all_finite,
@@ -19,6 +23,7 @@ from fedmerit.vectors import (
     cosine_to_sum,
     distances,
     extremes,
+    fresh_zeros,
     gram,
     keep_largest,
     keep_largest_per_tensor,
@@ -272,3 +277,59 @@ def test_one_entry_that_is_not_finite_is_found(place, wrong, random):
     assert all_finite(vector)
     vector[place] = wrong
     assert not all_finite(vector)
+
+
+def private_memory():
+    """Bytes of this process that are no file's."""
+    used = psutil.Process().memory_info()
+    return used.rss - used.shared
+
+
+@pytest.mark.parametrize("columns", [1, LARGE // 8, LARGE // 8 + 1])  # below, at and above what is large
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_zeros_that_can_be_written(columns, dtype):
+    matrix = fresh_zeros(2, columns, dtype=dtype)
+    assert (matrix.shape, matrix.dtype, matrix.is_contiguous()) == ((2, columns), dtype, True)
+    assert not matrix.any()
+    matrix[1] = 1
+    assert matrix.sum(dim=1).tolist() == [0, columns]
+
+
+def test_two_matrices_share_nothing():
+    one, other = fresh_zeros(2, LARGE), fresh_zeros(2, LARGE)
+    one[:] = 1
+    assert not other.any()
+
+
+def test_a_row_holds_the_memory_and_the_last_one_gives_it_back():
+    before = private_memory()
+    matrix = fresh_zeros(4, LARGE)
+    matrix[:] = 7
+    row = matrix[2]
+    del matrix
+    gc.collect()
+    assert (row == 7).all()
+    assert private_memory() - before > 3.9 * 4 * LARGE
+    del row
+    gc.collect()
+    assert private_memory() - before < 0.5 * 4 * LARGE
+
+
+def test_saved_and_loaded(tmp_path):
+    matrix = fresh_zeros(2, LARGE)
+    matrix[1] = torch.arange(LARGE)
+    torch.save({"matrix": matrix}, tmp_path / "file.pt")
+    assert torch.equal(torch.load(tmp_path / "file.pt", weights_only=True)["matrix"], matrix)
+
+
+def test_systems_without_large_pages(monkeypatch):
+    def refuse(*_):
+        raise OSError("no large pages")
+
+    class Memory(mmap.mmap):
+        madvise = refuse
+
+    monkeypatch.setattr(mmap, "mmap", Memory)
+    assert not fresh_zeros(1, LARGE).any()
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
+    assert not fresh_zeros(1, LARGE).any()

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedmerit import fresh_memory
 from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.capabilities.peer_learning import LearnsFromPeers
 from fedmerit.core import Method, Reports
 from fedmerit.federation.recorder import Replies
-from fedmerit.vectors import gram
+from fedmerit.vectors import fresh_zeros, gram
 
 
 def stacked(replies: Replies, sites: Sequence[str], size: int, method: Method) -> tuple[Tensor, Reports]:
@@ -45,7 +44,7 @@ def stacked(replies: Replies, sites: Sequence[str], size: int, method: Method) -
 
 def rows(vectors: Sequence[Tensor | None], size: int) -> Tensor:
     """(n, size) of ``vectors`` (size,), rows of those that are not there zero."""
-    result = fresh_memory.zeros(len(vectors), size)
+    result = fresh_zeros(len(vectors), size)
     for row, vector in zip(result, vectors, strict=True):
         if vector is not None:
             row.copy_(vector)
