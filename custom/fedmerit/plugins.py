@@ -122,7 +122,8 @@ def register(group: str, name: str) -> Callable[[T], T]:
 
     def remember(part: T) -> T:
         _registered[group, name] = part
-        file = inspect.getsourcefile(part) if callable(part) else inspect.stack()[1].filename
+        source: Any = part if inspect.isclass(part) or inspect.isroutine(part) else inspect.stack()[1].frame
+        file = inspect.getsourcefile(source)
         if file and Path(file).is_file():
             _imported.add(str(Path(file).resolve()))
             use_scripts([file])
@@ -314,11 +315,12 @@ def _imported_digest(path: str) -> str:
     """SHA-256 of a script's text without what stands under ``if __name__ == "__main__":``."""
     _script(path)  # is there
     text = Path(path).read_text()
-    lines = text.splitlines()
+    lines = text.split("\n")
     with suppress(SyntaxError):  # which whoever imports it is told
         for node in ast.parse(text).body:
             if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
-                lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+                end = node.body[-1].end_lineno or node.lineno  # an else is for those that import it
+                lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
     return hashlib.sha256("\n".join(lines).rstrip().encode()).hexdigest()
 
 

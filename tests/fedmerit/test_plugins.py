@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -204,6 +205,28 @@ def test_a_script_that_was_changed_goes_on_with_no_run(script, sites, tmp_path):
     script.write_text(f'{begun}\n\nif __name__ == "__main__":\n    print("no import executes this")\n')
     runs.execute(tmp_path / "run", lambda record: None)
     assert is_finished(tmp_path / "run", 1)
+
+
+def test_what_stands_under_main_alone_may_change(tmp_path, monkeypatch):
+    script = tmp_path / "mine.py"
+    monkeypatch.setenv(plugins.SCRIPTS, str(script))
+
+    def digest(under, otherwise):
+        script.write_text(f'if __name__ == "__main__":\n    {under}\nelse:\n    {otherwise}\n')
+        return plugins.script_digests()[str(script)]
+
+    assert digest("a = 1", "b = 1") == digest("a = 2", "b = 1")
+    assert digest("a = 1", "b = 1") != digest("a = 1", "b = 2")
+
+
+def test_an_object_without_source_may_be_a_part(monkeypatch):
+    monkeypatch.setattr(plugins, "_registered", {})
+    monkeypatch.setattr(plugins, "_imported", set())
+    monkeypatch.setenv(plugins.SCRIPTS, "")
+    loss = partial(max, 0)
+    plugins.register("losses", "of-an-object")(loss)
+    assert plugins.load("losses", "of-an-object") is loss
+    assert plugins.scripts() == [str(Path(__file__).resolve())]
 
 
 def test_a_run_of_an_earlier_version_names_its_scripts_alone(script, sites, tmp_path):

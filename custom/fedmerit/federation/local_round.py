@@ -50,7 +50,7 @@ class LocalRound:
     task: Task
 
     def learn(self, received: Tensor, memory: Memory | None) -> Learned:
-        """Train from ``received`` (d,); ``memory`` is that of the round before."""
+        """Train from ``received`` (d,); ``memory`` is that of its last round."""
         if isinstance(self.method, TrainsLocally):
             return self._learn_its_way(self.method, received, memory)
         flat.load(self.network, received, self.task.buffers)

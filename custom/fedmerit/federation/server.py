@@ -148,6 +148,7 @@ class Federation:
             self.on_round(self.recorder.ledger.last or {})
         if not self.finished:
             yield from self._end()
+        self.best.forget()  # also where a run was ended just before it could
 
     def _conclude(self, training: Exchange) -> Iterator[Exchange]:
         """A round from its replies on; what it held of them is given back before the next one's are trained."""
@@ -274,6 +275,8 @@ class Federation:
             return
         assert isinstance(self.models, ModelsInTheClear)
         rounds, began = self.config.rounds, self.models.parameters
+        if outcome.models.ndim == 1 and began.ndim == 2:  # a verdict stood: what those had who do not go on alone
+            began = began[next(row for row in range(len(self.sites)) if row not in self.models.alone)]
         view = RoundView(self.round, rounds, began, outcome.models, updates, outcome.weights, reports)
         if self.config.keep_updates:
             buffers = tuple(reply.buffers if reply else {} for reply in replies)

@@ -308,8 +308,8 @@ class ModelsInTheClear(Models):
         return Evaluation(round, "testing", vectors, each, buffers, of_each, ledger=ledger, purpose=Purpose.FINAL)
 
     def own_model(self, row: int, round: int, split: str, ledger: str, purpose: Purpose = Purpose.FINAL) -> Evaluation:
-        """One of them, unless it stays with the site."""
-        if self.sites_test_their_own:
+        """One of them, unless it stays with the site; statistics are estimated for those that are here."""
+        if self.sites_test_their_own and purpose is not Purpose.ESTIMATE:
             return super().own_model(row, round, split, ledger, purpose)
         model = self.parameters if self.parameters.ndim == 1 else self.parameters[row]
         one = torch.eye(1, dtype=torch.float64)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
+from fedmerit.capabilities.local_training import TrainsLocally
 from fedmerit.capabilities.peer_learning import from_site_to_site
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import OwnPart, SiteView
@@ -182,7 +183,9 @@ class Site:
         )
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
-        """Train from ``received`` (d,) for a round; ``memory`` is that of the round before."""
+        """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
+        if isinstance(self.method, TrainsLocally):  # what it keeps for itself outlasts rounds without it
+            memory = self.memory.latest(task.round)
         local = LocalRound(
             self.config,
             self.method,

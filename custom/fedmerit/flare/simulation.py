@@ -75,6 +75,7 @@ def run_simulator(
             here[TURNS], threads = f"{threads}:{workspace.resolve()}", len(sites)
         command = [sys.executable, "-m", "fedmerit.flare.simulator", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
+            begun = output.tell()
             process = subprocess.Popen(
                 command, env=os.environ | here, stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock]
             )
@@ -86,7 +87,7 @@ def run_simulator(
             _end(mark)
             process.wait()
         if not is_finished(run, config.rounds):
-            raise RunFailed(_what_happened(log, workspace))
+            raise RunFailed(_what_happened(log, begun, workspace))
     follow()
 
 
@@ -103,8 +104,10 @@ def _end(mark: str) -> None:
     psutil.wait_procs(family, timeout=10)
 
 
-def _what_happened(log: Path, workspace: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+def _what_happened(log: Path, begun: int, workspace: Path) -> str:
+    """By what the log has from byte ``begun`` on: what stands before is of an earlier try."""
+    text = log.read_bytes()[begun:].decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
     told = [line for line in lines if FAULT.search(line)]
     last = "\n".join(told[-5:] or ["no error in its log, which ends with:", *lines[-5:]])
     return f"the simulator ended before the run did:\n{last}\nlogs: {log}, and by site below {workspace}"

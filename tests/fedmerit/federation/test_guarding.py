@@ -16,7 +16,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.guarding import Guarding
 from fedmerit.federation.recorder import Recorder
 from fedmerit.methods.registry import build_method
-from fedmerit.records.results import read_results
+from fedmerit.records.results import read_results, read_table
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
 from fedmerit.training.overlaps import Overlap
 from fedmerit.wire.inspection import fault_of_enrolment
@@ -315,6 +315,15 @@ def test_a_verdict_leaves_the_others_one_model_with_the_mean_of_their_statistics
         torch.testing.assert_close(saved["global"][name], value)
     models.take_estimated([{"mean": torch.full((1,), value)} for value in (1.0, 50.0, 7.0)], torch.tensor([10, 0, 2]))
     assert [float(buffers["mean"]) for buffers in models.buffers] == pytest.approx([2, 50, 2])
+
+
+def test_values_are_observed_while_a_verdict_stands(tmp_path):
+    config = replace(plan("fedavg", 6), values=("in_run",))
+    play(Federation(config, SITES, tmp_path / "run"), change=idle)
+    assert ledger(tmp_path / "run")[-1]["guard"]["verdicts"] == ["Birch"]
+    observed = read_table(tmp_path / "run" / "values.csv")
+    assert set(observed["round"]) == set(range(6))
+    assert observed["value"].notna().all()
 
 
 def test_after_a_verdict_sites_still_take_their_own_last_model(tmp_path):

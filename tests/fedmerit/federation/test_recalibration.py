@@ -48,6 +48,12 @@ def same(one, other):
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+def test_statistics_are_estimated_for_the_global_model_where_each_site_keeps_its_own(made):
+    estimated, given = statistics_of(made("ditto", statistics="recalibrated")), statistics_of(made("ditto"))
+    assert given
+    assert not same(estimated, given)
+
+
 @pytest.mark.slow
 def test_weights_do_not_depend_on_the_rule(made, plain):
     other = made(statistics="recalibrated")

@@ -9,6 +9,7 @@ from pretending import tiny_plan
 
 from fedmerit import flat
 from fedmerit.errors import BadInput
+from fedmerit.federation.local_round import LocalRound
 from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.requirements import require_fit
 from fedmerit.federation.site import Site
@@ -282,3 +283,21 @@ def test_a_model_without_its_part_or_without_others_has_none_to_show(reporting, 
     _, _, view = reporting(weight, data_share)
     assert view.own is None
     assert view.training_losses().shape == (15,)  # of each training image
+
+
+@pytest.mark.parametrize(("method", "away", "own"), [("ditto", 3, True), ("fedavg", 3, False), ("ditto", 1, True)])
+def test_what_a_method_keeps_at_a_site_outlasts_rounds_without_it(site, monkeypatch, method, away, own):
+    here, seen = site(method), list[Memory | None]()
+    model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
+    here.memory.remember(0, Memory(model, model + 1, buffers, own=(model + 2, buffers) if own else None))
+    learn = LocalRound.learn
+
+    def spying(self, received, memory):
+        seen.append(memory)
+        return learn(self, received, memory)
+
+    monkeypatch.setattr(LocalRound, "learn", spying)
+    here.learn(task_of(here, round=away), model, here.memory.of(away - 1))
+    (memory,) = seen
+    assert (memory is not None) == own
+    assert memory is None or torch.equal(memory.own[0], model + 2)
