@@ -164,7 +164,7 @@ def site(
     require_kind(kit, "client")
     if (sites_folder is None) == (site_folder is None):
         raise BadInput("--sites-folder or --site-folder: expected one of them")
-    folder = site_folder or Path(sites_folder or "") / name_of(kit)
+    folder = (site_folder or Path(sites_folder or "") / name_of(kit)).resolve()
     prepare_site(kit, folder, device, byoc, surveys, **given(evaluations=evaluations))
     _report([*preflight(kit, offline), *_data(folder)])
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)

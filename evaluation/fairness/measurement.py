@@ -56,6 +56,7 @@ def measure(
     cases = _cases(results.plain, split)
     if truth is not None:
         trained = truth.trained.of_coalitions.dice.cases
+        trained = trained[trained.index.get_level_values("seed").isin(results.rows["seed"])]  # no others are drawn
         cases = pd.concat([cases, trained.rename(index=lambda text: f"{TRAINED}{text}", level="method")])
     truths = [] if truth is None else truth.truths
     estimates = estimates_of(results, methods)

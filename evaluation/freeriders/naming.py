@@ -7,6 +7,7 @@ names an honest site. Runs are read after several numbers of rounds, so that one
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from evaluation.display.table import Table
@@ -145,7 +146,8 @@ def _in_one(attack: Attack, flags: pd.DataFrame, suspicion: pd.DataFrame, rounds
 def _summary(ridden: Sequence[_Found], every: Sequence[_Found]) -> dict[str, float]:
     of_riders = [value for one in ridden for site, value in one.suspicions.items() if site in one.riders]
     of_honest = [value for one in ridden for site, value in one.suspicions.items() if site not in one.riders]
-    highest = [len(one.suspicions) > 0 and one.suspicions.idxmax() in one.riders for one in ridden]
+    tied = [one.suspicions.index[one.suspicions == one.suspicions.max()] for one in ridden]
+    highest = [float(np.mean(top.isin(one.riders))) if len(top) else 0.0 for one, top in zip(ridden, tied, strict=True)]
     return {
         "Runs": len(ridden),
         RIGHTLY: 100 * sum(one.named == one.riders for one in ridden) / len(ridden),

@@ -62,7 +62,7 @@ class Rounds:
         """
         cases = self._dice_rows("validation").groupby([*RUN, "round", "site", "case"])["value"].mean()
         rounds = cases.groupby(level=[*RUN, "round", "site"]).mean().unstack("site")
-        trained = self.of("weight").reset_index("round")["round"].groupby(level=RUN).max()
+        trained = self.of("num_samples").reset_index("round")["round"].groupby(level=RUN).max()
         table = rounds.reset_index("round")
         last = trained.reindex(table.index).fillna(math.inf)
         return table[table["round"] <= last].set_index("round", append=True)

@@ -172,14 +172,15 @@ def work_off(
 def _execute(
     folders: Sequence[Path], workers: Workers, on_end: OnEnd, on_round: OnRound, after: After | None
 ) -> dict[Path, str]:
-    if not folders:
-        return {}
-    info = read_run(folders[0])
-    if info["engine"] != "local":  # NVFlare has processes of its own
-        return execute_in_turn(folders, on_end, on_round, after)
-    busy = workers.number_for(folders[0], len(folders)) * info["training"]["cpu_threads"]
-    threads = info["threads"] or (max(1, cores() // busy) if workers.cluster is None else 1)
-    return execute_all(folders, workers, on_end, on_round, after, threads=threads)
+    local = [folder for folder in folders if read_run(folder)["engine"] == "local"]
+    failed = {}
+    if local:
+        info = read_run(local[0])
+        busy = workers.number_for(local[0], len(local)) * info["training"]["cpu_threads"]
+        threads = info["threads"] or (max(1, cores() // busy) if workers.cluster is None else 1)
+        failed = execute_all(local, workers, on_end, on_round, after, threads=threads)
+    others = [folder for folder in folders if folder not in local]  # NVFlare has processes of its own
+    return failed | execute_in_turn(others, on_end, on_round, after)
 
 
 def results_of(planned: Sequence[Planned], order: Sequence[str] | None = None) -> Results:

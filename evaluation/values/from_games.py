@@ -67,7 +67,7 @@ class InRunValues(Estimator):
         games = _last(run, self.observes, self.last)
         parts = np.stack([heard(MATRICES[self.kind](game, run.sites), self.voice) for game in games])  # (T, n, D)
         weights = np.stack([game.counts for game in games]) * self._weights(games)  # (T, D)
-        return np.asarray((parts * weights[:, None]).sum(axis=0))
+        return _summed(parts, weights)
 
     def _weights(self, games: Sequence[RoundGame]) -> FloatArray:
         """(T, D), of mean 1 over rounds."""
@@ -112,8 +112,8 @@ class OthersLoseValues(Estimator):
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) fractions of Dice."""
         games = _last(run, self.observes, self.last)
-        parts = [others_lose(leave_one_out_matrix(game, run.sites), run.num_samples) for game in games]
-        return np.asarray(sum(part * game.counts for part, game in zip(parts, games, strict=True)))
+        parts = np.stack([others_lose(leave_one_out_matrix(game, run.sites), run.num_samples) for game in games])
+        return _summed(parts, np.stack([game.counts for game in games]))
 
 
 def others_lose(lost: FloatArray, num_samples: FloatArray) -> FloatArray:
@@ -164,6 +164,15 @@ def _last(run: ObservedRun, observer: str, number: int) -> list[RoundGame]:
     if len(chosen) == len(games):
         return games
     return [replace(game, counts=one) for game, one in zip(chosen, run.round_counts(len(chosen)), strict=True)]
+
+
+def _summed(parts: FloatArray, weights: FloatArray) -> FloatArray:
+    """(n, D) Σ_t of parts (T, n, D) by weights (T, D); rounds in which nobody could say count as those without a site.
+
+    NaN where nobody could in any.
+    """
+    known = np.isfinite(parts)
+    return np.where(known.any(axis=0), (np.where(known, parts, 0.0) * weights[:, None]).sum(axis=0), np.nan)
 
 
 def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:

@@ -107,6 +107,8 @@ def create(
     require_patience(min_sites, round_timeout, len(names))
     if engine == "local" and round_timeout:
         raise BadInput(f"--round-timeout {round_timeout:g}: only with NVFlare's engines; take --engine sim")
+    if engine == "poc" and threads:
+        raise BadInput(f"--threads {threads}: processes of --engine poc all work at once; leave it out")
     known = names if only is None else [folder.name for folder in open_sites(Path(sites))]
     require_known(device, known, present=names)
     specs = require_possible(attacks or {}, names, rounds)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedmerit.capabilities.peer_learning import from_site_to_site
+from fedmerit.capabilities.peer_learning import LearnsFromPeers, from_site_to_site
 from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.observation import gives_own_models, require_observable
@@ -14,12 +14,20 @@ from fedmerit.core import Layout, Method
 from fedmerit.errors import BadInput
 from fedmerit.training.data import SiteFolder
 from fedmerit.training.network_fit import check_image_size
+from fedmerit.wire.egress_list import NAME
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
     """`BadInput` where a method cannot work with so many sites, or has fewer than two to share models."""
     if fault := fault_of_sites(config.method, config.build_method(), sites):
         raise BadInput(fault)
+    if isinstance(config.build_method(), LearnsFromPeers):
+        for site in sites:
+            if not NAME.fullmatch(site):
+                raise BadInput(
+                    f"site {site}: sites of {config.method} name each other, and the names that leave a site are of "
+                    "letters, digits, _ . and -; rename it"
+                )
     if config.values and (joined := [name for name in sites if "+" in name]):
         raise BadInput(f"site {joined[0]}: --values names coalitions by their sites with a + between; rename the site")
 

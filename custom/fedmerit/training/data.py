@@ -66,11 +66,12 @@ class Case:
 
 
 def require_name(name: str, where: Path) -> None:
-    """`BadInput` where a site's name is none: tables and terminals that show it must not compute or obey it."""
-    if not (isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()) or name[0] in FORMULA:
+    """`BadInput` where a site's name is none: what shows it must not compute or obey it, nor lists be cut by it."""
+    fits = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+    if not fits or name[0] in FORMULA or set(name) & set(",="):
         raise BadInput(
-            f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_NAME} printable characters that do not "
-            "begin with = + - or @; rename it"
+            f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_NAME} printable characters, no "
+            "comma or = among them, that do not begin with + - or @; rename it"
         )
 
 

@@ -46,7 +46,7 @@ LISTED: Mapping[str, str] = {
 }
 OTHER_REASON = "the site has no answer; its own log says why"
 FAILED = re.compile(r"failed with [A-Za-z]{1,60}; the site's own log says more")  # `fedmerit.wire.messages.failed_with`
-NAME = re.compile(r"[A-Za-z0-9_.\-]{1,120}")  # of parameters, statistics and labels
+NAME = re.compile(r"[\w.\-]{1,120}")  # of parameters, statistics, labels, and sites that name each other
 LARGEST_MB = 512  # of arrays in a message; the default network's update has 6
 MOST_ENTRIES = 100_000  # in any list
 MOST_VECTORS = 4  # beside an update

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from evaluation.freeriders.attacked_runs import HONEST, Attack
-from evaluation.freeriders.naming import WINDOW, cosine_falls, low_losses, naming
+from evaluation.freeriders.naming import WINDOW, _Found, _summary, cosine_falls, low_losses, naming
 from evaluation.results.views import Results
 from fedmerit.records.results import COLUMNS
 
@@ -78,3 +78,10 @@ def test_an_honest_site_that_is_named_counts_in_runs_without_a_rider_too():
     attacks[1] = Attack("fedce", HONEST, "", 0, attacks[1].folder)
     (row,) = naming(attacks, results, [30]).frame.query("Rule == 'free-rider value'").to_dict("records")
     assert (row["Rider named alone [%]"], row["Honest site named [%]"], row["Runs"]) == (100, 50, 1)
+
+
+def test_of_sites_that_are_equally_suspicious_none_is_the_highest_by_its_name():
+    all_alike = _Found(frozenset("A"), frozenset(), pd.Series(0.0, index=list(SITES)))
+    assert _summary([all_alike], [all_alike])["Rider highest [%]"] == 25
+    two = _Found(frozenset("A"), frozenset(), pd.Series([2.0, 0.0, 2.0, 0.0], index=list(SITES)))
+    assert _summary([two], [two])["Rider highest [%]"] == 50

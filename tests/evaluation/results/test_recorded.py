@@ -64,3 +64,9 @@ def test_a_view_is_computed_once_for_each_quantity() -> None:
     assert rounds.of("weight") is not rounds.of("norm")
     assert rounds.of("weight") is not rounds.pairs("weight")
     assert rounds.contributions is rounds.contributions
+
+
+def test_final_models_are_none_of_a_rounds_also_of_methods_without_weights():
+    rows = [_quantity(number, "Alder", "num_samples", 8.0) for number in range(2)]
+    rows += [Row("run", "a", 0, number, "Alder", "dice", 0.5, "validation", "0", "disc") for number in range(3)]
+    assert Rounds(_rows(rows)).validation.index.get_level_values("round").to_list() == [0, 1]

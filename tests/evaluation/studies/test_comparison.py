@@ -209,6 +209,16 @@ def test_a_run_of_the_simulator_that_fails_does_not_stop_the_others(tmp_path, mo
     assert write_tables(tmp_path / "out", planned) == []
 
 
+def test_runs_of_the_simulator_go_one_by_one_also_beside_local_ones(tmp_path, monkeypatch):
+    planned = [*tiny(tmp_path / "one", "local"), *tiny(tmp_path / "other", "sim")]
+    side_by_side, in_turn = [], []
+    monkeypatch.setattr(comparison, "execute_all", lambda folders, *_, **options: side_by_side.extend(folders) or {})
+    monkeypatch.setattr(comparison, "execute_in_turn", lambda folders, *_: in_turn.extend(folders) or {})
+    assert work_off(planned, Workers(2), lambda folder, error: None) == {}
+    assert side_by_side == [run.folder for run in planned[:3]]
+    assert in_turn == [run.folder for run in planned[3:]]
+
+
 @pytest.mark.parametrize(
     ("cores", "workers", "asked", "settings", "threads"),
     [

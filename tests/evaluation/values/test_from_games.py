@@ -111,3 +111,12 @@ def test_others_lose_by_their_shares_of_images_and_never_by_the_sites_own_patien
 def test_draws_of_rounds_count_as_often_as_drawn(rounds):
     twice = [RoundGame(one.round, one.utilities, np.array([2.0])) for one in rounds]
     np.testing.assert_allclose(InRunValues().values(run_of(*twice)), 2 * InRunValues().values(run_of(*rounds)))
+
+
+def test_a_round_in_which_nobody_else_could_say_counts_as_one_without_the_site():
+    one = {frozenset(): [0.2] + [np.nan] * 3, frozenset("A"): [0.6] + [np.nan] * 3}
+    whole = round_of(random_game(SITES, 0, (4,)))
+    for estimator in (InRunValues(voice="others"), OthersLoseValues()):
+        expected = estimator.values(run_of(whole))
+        np.testing.assert_allclose(estimator.values(run_of(whole, round_of(one, 1))), expected)
+        assert np.isnan(estimator.values(run_of(round_of(one)))[0, 0])

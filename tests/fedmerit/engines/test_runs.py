@@ -79,6 +79,12 @@ def test_a_round_of_one_process_has_no_end_of_its_own(tmp_path, sites):
     assert not (tmp_path / "run").exists()
 
 
+def test_processes_of_poc_have_no_turns(tmp_path, sites):
+    with pytest.raises(BadInput, match=r"--threads 2: processes of --engine poc all work at once"):
+        runs.create(tmp_path / "run", "fedavg", sites, rounds=1, engine="poc", threads=2)
+    assert not (tmp_path / "run").exists()
+
+
 # Images that are not what they were
 
 

@@ -101,3 +101,10 @@ def test_a_last_round_of_their_own_is_for_sites_of_one_model(method, told):
     require_one_model_for_all(apart := replace(plan, training=replace(plan.training, last_round="own")))
     with pytest.raises(BadInput, match=f"last_round=own: .*{told}; leave it out"):
         require_one_model_for_all(replace(apart, method=method, parameters={}))
+
+
+def test_sites_that_name_each_other_have_names_that_may_leave(tmp_path):
+    require_sites(tiny_plan("cycle", 12), ["Sitë_1", "Site.2"])
+    require_sites(tiny_plan("fedavg"), ["Site 1", "Site 2"])
+    with pytest.raises(BadInput, match="site Site 2: sites of cycle name each other"):
+        require_sites(tiny_plan("cycle", 12), ["Site1", "Site 2"])
