@@ -38,7 +38,7 @@ def onto(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]]:
         label.voxels, to_label[:3, :3], to_label[:3, 3], image.voxels.shape, order=0, mode="grid-constant"
     )
     corners = _corners(image.voxels.shape) @ to_label.T
-    exact = np.abs(corners - np.rint(corners)).max() < 0.01
+    exact = all(np.abs(at - np.rint(at)).max() < 0.01 for at in (corners, to_label[:3, :3]))
     remarks: tuple[str, ...] = () if exact else ("mask resampled (nearest) to the grid of its image",)
     beyond = _corners(label.voxels.shape) @ back.T
     if (beyond[:, :3] < -1).any() or (beyond[:, :3] > np.add(image.voxels.shape, 1)).any():

@@ -73,7 +73,8 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
 
     Args:
         runs: tested ones, with models.
-        sites: folder of site folders. Of the run's sites those that are here are shown: a hospital has its own.
+        sites: folder of site folders. Of the run's sites those that are here, and were tested, are shown: a hospital
+            has its own.
         only: one site to show; None: all.
 
     Raises:
@@ -87,6 +88,10 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     first: dict[str, Run] = {}
     for run in runs:
         first.setdefault(run.label, run)
+    tested = runs[0].results.dice.cases.dropna().index.get_level_values("site")
+    here = [name for name in here if name in tested]
+    if not here:
+        raise BadInput(f"{runs[0].path}: holds no test Dice of the sites in {sites}")
     chosen = {name: _chosen(runs[0], folders[name]) for name in here}
     return [
         overlay

@@ -171,7 +171,8 @@ def of_lead(best: str, close: Sequence[str], grounds: Grounds, level: float) -> 
 
     Args:
         best: the method.
-        close: the methods whose difference from it has an interval that holds 0.
+        close: the methods above which it is not by an interval beyond 0: it holds 0, lies below, or there is none, as
+            where methods have few seeds in common.
         grounds: the fewest cases of any hospital, and seeds.
         level: of the intervals, 0 to 1.
     """
@@ -179,8 +180,8 @@ def of_lead(best: str, close: Sequence[str], grounds: Grounds, level: float) -> 
         return f"Which method is best: {grounds.hindrance}."
     if close:
         return (
-            f"{best} is not distinguishable from {listed(close)}: the {100 * level:g} % intervals of the differences, "
-            "case by case, hold 0."
+            f"{best} is not distinguishable from {listed(close)}: no {100 * level:g} % interval of the differences, "
+            "case by case and over common seeds, lies above 0."
         )
     return f"The {100 * level:g} % intervals of what {best} is above each other method leave out 0."
 

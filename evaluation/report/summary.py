@@ -11,7 +11,7 @@ from evaluation.report.judgements import Measured
 from evaluation.report.words import listed, percent
 from evaluation.results.bootstrap import LEVEL
 from evaluation.results.dice import ALONE
-from evaluation.results.intervals import alike, by_rank, of_methods, of_sites
+from evaluation.results.intervals import by_rank, of_methods, of_sites
 from evaluation.results.views import Results
 
 
@@ -91,7 +91,7 @@ def _close(intervals: pd.DataFrame) -> tuple[str, list[str]]:
     best = by_rank(of_methods(intervals, "mean"))[0]
     against = of_sites(intervals, "difference")
     against = against[against.index.get_level_values("method") == best].droplevel("method")
-    return best, [str(method) for method in against.index[alike(against)]]
+    return best, [str(method) for method in against.index[~(against["low"] > 0)]]
 
 
 def method_by_method(results: Results) -> list[tuple[str, str]]:

@@ -126,7 +126,7 @@ def resample(values: FloatArray, seed: int = 0, least: int = 1000) -> FloatArray
 def flips(rankings: Mapping[str, Ranking]) -> pd.DataFrame:
     """Pairs of sites that two estimators put in another order: ``first, second`` x ``flips, contradictions, pairs``.
 
-    ``contradictions`` are those of them that either estimator tells apart, by its own intervals.
+    ``contradictions`` are those of them that both estimators tell apart, each by its own intervals.
     """
     rows = []
     for (first, one), (second, other) in combinations(rankings.items(), 2):

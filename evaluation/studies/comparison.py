@@ -199,6 +199,10 @@ def write_tables(out: Path, planned: Sequence[Planned]) -> list[Table]:
     found = comparison_tables.tables(results, list(labels), list(seeds))
     table.write_tables(found, out / "tables")
     above = comparison_tables.gains(results, list(labels))
-    if not above.empty:
-        save_png(out / "figures" / "gains.png", png(heat_maps.gains(above, comparison_tables.transfer(results))))
+    figure = out / "figures" / "gains.png"
+    if above.empty:  # what is there is of an earlier call, in which a run trained alone
+        for stale in (out / "tables" / "gains.csv", out / "tables" / "gains.tex", figure):
+            stale.unlink(missing_ok=True)
+    else:
+        save_png(figure, png(heat_maps.gains(above, comparison_tables.transfer(results))))
     return found

@@ -1,8 +1,8 @@
 """Which difference of worth can be told: by how many patients, seeds and rounds, before they are spent.
 
-The difference of two sites' values has the variance σ_s²/S + σ_p²/P + σ_r²/R, over S seeds, P test patients a site and
-R rounds. The smallest difference that a two-sided test at 5 % finds in 4 of 5
-studies is (z_.975 + z_.8) times its root.
+The difference of two sites' values has the variance σ_s²/S + σ_p²/P + σ_r²/(R S), over S seeds, P test patients a site
+and R rounds. The smallest difference that a two-sided test at 5 % finds in 4 of 5 studies is (z_.975 + z_.8) times its
+root.
 """
 
 from collections.abc import Mapping, Sequence

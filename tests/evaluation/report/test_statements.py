@@ -118,7 +118,7 @@ def test_of_methods() -> None:
 
 def test_of_the_method_in_the_lead() -> None:
     assert statements.of_lead("a", ["b", "c"], ENOUGH, 0.95).startswith(
-        "a is not distinguishable from b and c: the 95 %"
+        "a is not distinguishable from b and c: no 95 % interval"
     )
     assert statements.of_lead("a", [], ENOUGH, 0.95).endswith("of what a is above each other method leave out 0.")
     assert (

@@ -13,7 +13,9 @@ from fedmerit.errors import BadInput
 from fedmerit.training.data import SiteFolder, digests_of, load_array, open_sites, require_as_prepared
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+A", "-B", "@C", "", "a\x1b[2J", "a\nb", "a" * 101, "Basel, USB", "A=B", 7, None])
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+A", "-B", "@C", "", "a\x1b[2J", "a\nb", "a" * 101, "Basel, USB", "A=B", 7, None]
+)
 def test_names_that_tables_or_terminals_would_compute_or_lists_cut(sites, tmp_path, name):
     folder = shutil.copytree(sites / "site1", tmp_path / "site1")
     info = json.loads((folder / "site.json").read_text())
