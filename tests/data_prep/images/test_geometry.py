@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from layouts import SHAPE, box, volume
@@ -5,7 +7,7 @@ from layouts_prostate import OBLIQUE, flipped, save_itk, save_series, zones
 
 from data_prep.images.dicom import read_series
 from data_prep.images.geometry import axial, onto, same_grid
-from data_prep.images.volumes import read_itk
+from data_prep.images.volumes import Volume, read_itk
 from data_prep.raw import RawCase
 from fedmerit.errors import BadInput
 
@@ -42,3 +44,14 @@ def test_shape_is_what_the_flips_need():
         assert not np.array_equal(np.flip(box(), axes), box())
     assert len(set(SHAPE)) == 3
     assert set(np.unique(drawn)) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(("step", "resampled"), [(1.0, False), (2.0, True)])
+def test_a_mask_of_larger_voxels_is_told_as_resampled(step, resampled):
+    """Their corners lie on corners of the image's voxels, and most of them on none."""
+    size = int(8 / step)
+    voxels = np.ones((size, size, 2), dtype=np.uint8)
+    image = Volume(Path("image"), np.zeros((8, 8, 2)), np.eye(4), located=True)
+    label = Volume(Path("mask"), voxels, np.diag([step, step, 1.0, 1.0]), located=True)
+    _, remarks = onto(image, label)
+    assert any("resampled" in remark for remark in remarks) == resampled

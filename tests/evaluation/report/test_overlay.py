@@ -11,6 +11,7 @@ from evaluation.display.drawing import png
 from evaluation.report.overlay import chosen_cases, draw, largest_slice, overlays
 from evaluation.results.run_folders import open_runs
 from fedmerit.errors import BadInput
+from fedmerit.records.results import read_results
 
 
 def test_best_median_and_worst_case_each_once() -> None:
@@ -72,3 +73,14 @@ def test_a_hospital_sees_its_own_site_alone(tmp_path: Path) -> None:
         overlays(open_runs([run]), sites, only="Cedar")
     with pytest.raises(BadInput, match="none of the run's sites"):
         overlays(open_runs([run]), make_sites(tmp_path / "others", ("Yew",)))
+
+
+def test_a_site_that_was_not_tested_leaves_the_others_their_images(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    add_models(run)
+    results = read_results(run)
+    results[(results["site"] != "Birch") | (results["split"] != "testing")].to_csv(run / "results.csv", index=False)
+    sites = make_sites(tmp_path / "sites", ("Alder", "Birch"))
+    assert {overlay.site for overlay in overlays(open_runs([run]), sites)} == {"Alder"}
+    with pytest.raises(BadInput, match="no test Dice of the sites"):
+        overlays(open_runs([run]), sites, only="Birch")

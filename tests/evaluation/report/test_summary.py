@@ -1,5 +1,9 @@
 """Findings in words, from results made for them."""
 
+import math
+
+import pandas as pd
+import pytest
 from made_results import made_dice, made_results, made_rounds, made_row
 
 from evaluation.report import summary
@@ -71,3 +75,14 @@ def test_without_results_nobody_was_flagged() -> None:
     assert [fact.name for fact in summary.facts(nothing)] == ["Flagged sites", "Rejected sites"]
     assert summary.sentences(nothing) == ["The server flagged no hospital and rejected no reply."]
     assert summary.method_by_method(nothing) == []
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (math.nan, math.nan), (-5.0, -5.0)])
+def test_a_lead_without_an_interval_above_0_is_none(low: float, high: float) -> None:
+    rows = [
+        ("mean", "a", "", 80.0, 79.0, 81.0), ("mean", "b", "", 79.0, 78.0, 80.0), ("mean", "c", "", 60.0, 59.0, 61.0),
+        ("difference", "a", "b", 1.0, low, high), ("difference", "a", "c", 20.0, 19.0, 21.0),
+        ("difference", "b", "a", -1.0, -high, -low),
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["statistic", "method", "of", "mean", "low", "high"])
+    assert summary._close(table.set_index(["statistic", "method", "of"])) == ("a", ["b"])
