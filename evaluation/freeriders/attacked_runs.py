@@ -18,15 +18,17 @@ from evaluation.results.run_folders import open_run
 from evaluation.results.views import Results
 from evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
 from evaluation.studies.requests import Item
-from evaluation.studies.study_folders import require_same, scratch
+from evaluation.studies.study_folders import digests_in_study, require_same, require_same_images, scratch
 from fedmerit.attacks import catalogue
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
+from fedmerit.files import write_json
 from fedmerit.records.results import COLUMNS, read_run
 from fedmerit.training.data import open_sites
 
 HONEST = "honest"
+IMAGES = "images.json"  # digests of what the sites that stand twice or as two were made of
 OPTIONS = {"engine": "local"}
 SETTINGS = {"validate_trained": "true"}  # the free-rider value needs it
 NOT_ALONE = {  # what these need beside the site, which the study does not give
@@ -107,10 +109,11 @@ def prepare(
 
     Raises:
         BadInput: a run cannot be created, or is there already with other options or sites; or a kind begins after
-            the last round.
+            the last round; or sites were prepared anew since copies of them were made here.
     """
     root = Path(options["sites"])
-    everyone = [site.name for site in open_sites(root)]
+    folders = open_sites(root)
+    everyone = [site.name for site in folders]
     if unknown := [site for site in riding if site not in everyone]:
         raise BadInput(f"{root}: holds no site {', '.join(unknown)}; there are {', '.join(everyone)}")
     for kind in kinds:
@@ -122,10 +125,14 @@ def prepare(
         for item in items
         for seed in seeds
     ]
+    require_same_images(out / IMAGES, folders)
+    doubled = [kind for kind in kinds if kind in SYBILS]
     with scratch(out) as new:
-        for kind, site in product([kind for kind in kinds if kind in SYBILS], riding):
+        for kind, site in product(doubled, riding):
             if not _changed_sites(out, kind, site).exists():
                 SYBILS[kind](root, site, _changed_sites(new, kind, site))
+        if doubled:
+            write_json(out / IMAGES, digests_in_study(folders, ()))
         _take_over(new / "sites", out / "sites")
         for item, attack in attacks:
             asked = {

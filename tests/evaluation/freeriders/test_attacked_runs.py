@@ -1,5 +1,8 @@
 """The runs of a study of free riders."""
 
+import json
+import shutil
+
 import pytest
 
 from evaluation.freeriders import attacked_runs
@@ -86,6 +89,16 @@ def test_what_cannot_be_run_leaves_nothing_behind(sites, tmp_path):
         assert not (tmp_path / "out").exists()
     with pytest.raises(BadInput, match="site9"):
         prepare(tmp_path / "out", parse_methods("fedavg"), ["zero"], ["site9"], [0], {}, {"sites": sites, "rounds": 3})
+
+
+def test_copies_of_a_site_are_of_the_images_that_it_has_now(sites, tmp_path):
+    own = shutil.copytree(sites, tmp_path / "sites")
+    config(tmp_path / "out", own, "duplicate")
+    info = json.loads((own / "site1" / "site.json").read_text())
+    (own / "site1" / "site.json").write_text(json.dumps(info | {"prepared": "anew"}))
+    options = {"sites": own, "rounds": 3}
+    with pytest.raises(BadInput, match=r"site1 is not what .* was started with"):  # though no run is of this seed
+        prepare(tmp_path / "out", parse_methods("cgsv"), ["duplicate"], ["site1"], [5], SETTINGS, options)
 
 
 def test_sites_forget_what_a_finished_run_no_longer_needs(tmp_path):
