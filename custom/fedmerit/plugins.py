@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 import sys
+import tokenize
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -122,8 +123,7 @@ def register(group: str, name: str) -> Callable[[T], T]:
 
     def remember(part: T) -> T:
         _registered[group, name] = part
-        source: Any = part if inspect.isclass(part) or inspect.isroutine(part) else inspect.stack()[1].frame
-        file = inspect.getsourcefile(source)
+        file = inspect.getsourcefile(inspect.stack()[1].frame)
         if file and Path(file).is_file():
             _imported.add(str(Path(file).resolve()))
             use_scripts([file])
@@ -314,13 +314,16 @@ def _script(path: str) -> Reference:
 def _imported_digest(path: str) -> str:
     """SHA-256 of a script's text without what stands under ``if __name__ == "__main__":``."""
     _script(path)  # is there
-    text = Path(path).read_text()
+    try:
+        with tokenize.open(path) as file:  # in the encoding that it names
+            text = file.read()
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read ({error})") from error
     lines = text.split("\n")
     with suppress(SyntaxError):  # which whoever imports it is told
-        for node in ast.parse(text).body:
+        for node in reversed(ast.parse(text).body):
             if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
-                end = node.body[-1].end_lineno or node.lineno  # an else is for those that import it
-                lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
+                del lines[node.lineno - 1 : node.body[-1].end_lineno]  # an else is for those that import it
     return hashlib.sha256("\n".join(lines).rstrip().encode()).hexdigest()
 
 

@@ -215,7 +215,7 @@ def test_what_stands_under_main_alone_may_change(tmp_path, monkeypatch):
         script.write_text(f'if __name__ == "__main__":\n    {under}\nelse:\n    {otherwise}\n')
         return plugins.script_digests()[str(script)]
 
-    assert digest("a = 1", "b = 1") == digest("a = 2", "b = 1")
+    assert digest("a = 1", "b = 1") == digest("a = 2\n    c = 3", "b = 1")
     assert digest("a = 1", "b = 1") != digest("a = 1", "b = 2")
 
 
@@ -224,6 +224,7 @@ def test_an_object_without_source_may_be_a_part(monkeypatch):
     monkeypatch.setattr(plugins, "_imported", set())
     monkeypatch.setenv(plugins.SCRIPTS, "")
     loss = partial(max, 0)
+    plugins.register("losses", "of-python")(max)
     plugins.register("losses", "of-an-object")(loss)
     assert plugins.load("losses", "of-an-object") is loss
     assert plugins.scripts() == [str(Path(__file__).resolve())]
