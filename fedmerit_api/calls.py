@@ -143,8 +143,8 @@ def compare(
         seeds: of the runs of each method.
         rounds: to train.
         settings: of all of them, by name.
-        jobs: runs at a time; None: by free cores and memory, or as many as the cluster has room for.
-        cluster: address of a dask scheduler, or "slurm"; None: processes on this machine.
+        jobs: runs at a time, with engine local; None: by free cores and memory, or as many as the cluster has room for.
+        cluster: likewise, address of a dask scheduler, or "slurm"; None: processes on this machine.
         engine: "local", "sim" or "poc".
         **options: further ones of `fedmerit.engines.runs.create`.
 

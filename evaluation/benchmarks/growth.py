@@ -47,7 +47,7 @@ def growth(
         settings: of the method, the training or the network.
         on_case: called before every measurement.
         base: what the other numbers are.
-        engine: local or sim.
+        engine: local, sim or poc.
 
     Raises:
         BadInput: a number below 1, fewer than two rounds or sites.

@@ -18,10 +18,11 @@ from fedmerit.wire.egress_list import NAME
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
-    """`BadInput` where a method cannot work with so many sites, or has fewer than two to share models."""
-    if fault := fault_of_sites(config.method, config.build_method(), sites):
+    """`BadInput` where a method cannot work with so many sites, or sites have names that it cannot use."""
+    method = config.build_method()
+    if fault := fault_of_sites(config.method, method, sites):
         raise BadInput(fault)
-    if isinstance(config.build_method(), LearnsFromPeers):
+    if isinstance(method, LearnsFromPeers):
         for site in sites:
             if not NAME.fullmatch(site):
                 raise BadInput(
