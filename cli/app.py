@@ -228,11 +228,19 @@ def with_contributions(settings: Mapping[str, Any], run: Path, sites: Sequence[s
     return {**settings, "contributions": as_setting(contributions_of(run, sites))}
 
 
-def workers_of(jobs: int | None, cluster: str | None) -> "Workers":
-    """The processes that --jobs and --cluster ask for; `BadInput` where they cannot be had."""
-    from evaluation.studies.cluster import Workers
+def workers_of(jobs: int | None, cluster: str | None, soon: bool = True) -> "Workers":
+    """The processes that --jobs and --cluster ask for; `BadInput` where they cannot be had.
+
+    Where they are needed ``soon`` they import what runs need while the command does what is to be done before: the
+    earlier this is called, the better.
+    """
+    from evaluation.studies.run_processes import begin_processes
 
     require_jobs(jobs)
+    if soon and cluster is None and jobs != 1:
+        begin_processes()
+    from evaluation.studies.cluster import Workers
+
     return Workers(jobs, cluster, lambda text: console.print(text, soft_wrap=True))
 
 

@@ -56,6 +56,7 @@ def attack(
 
     Interrupted, the same command goes on. Exits with 1 where a run failed.
     """
+    workers = workers_of(jobs, cluster)
     from cli.printing import show
     from evaluation.freeriders.attacked_runs import results_of
     from evaluation.freeriders.outcomes import beside_honest
@@ -64,9 +65,7 @@ def attack(
         if "," in value or value == "all":
             raise BadInput(f"{option} {value}: expected one; `fedmerit freeriders` takes several")
     options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
-    control, attacked = _train(
-        out, method, kind, [site], str(seed), workers_of(jobs, cluster), settings_of(settings, recipe), options
-    )
+    control, attacked = _train(out, method, kind, [site], str(seed), workers, settings_of(settings, recipe), options)
     show([beside_honest(attacked, control, results_of([control, attacked]))], out)
     _say_where(out)
 
@@ -93,6 +92,7 @@ def freeriders(
     Prints the matrix of methods and attacks; writes tables, Figures 4 and 7 of the FedCE paper, and how often each rule
     names whom. Interrupted, the same command goes on. Exits with 1 where a run failed.
     """
+    workers = workers_of(jobs, cluster)
     from cli.printing import show
     from evaluation.display.drawing import png
     from evaluation.display.pages import save_png
@@ -107,9 +107,7 @@ def freeriders(
     numbers = parse_whole(after, "--after", least=1)
     names = [folder.name for folder in open_sites(sites)] if riding is None else parse_names(riding, "--riding")
     options = given(sites=sites, rounds=rounds, device=device, server_sites=server_sites)
-    attacks = _train(
-        out, methods, kinds, names, seeds, workers_of(jobs, cluster), settings_of(settings, recipe), options
-    )
+    attacks = _train(out, methods, kinds, names, seeds, workers, settings_of(settings, recipe), options)
     results = results_of(attacks)
     named = naming(attacks, results, sorted({min(number, rounds) for number in numbers}))
     show([*tables(attacks, results), *[named][: len(named.frame)]], out)

@@ -37,6 +37,7 @@ def planted(
 
     Says in how many seeds each estimator sees it. Interrupted, the same command goes on.
     """
+    workers = workers_of(jobs, cluster)
     from cli.printing import show
     from evaluation.studies.requests import parse_seeds
     from evaluation.values.estimators import parse_all
@@ -47,7 +48,7 @@ def planted(
     chosen = specs_of(estimators) or list(ESTIMATORS)
     parse_all(chosen)
     dealt = pool or generate(out / "pool", size, patients)
-    with workers_of(jobs, cluster) as workers:
+    with workers:
         asked = PlantedCases(
             out, dealt, chosen, sites, parse_seeds(seeds), rounds, settings_of(settings, recipe), workers
         )

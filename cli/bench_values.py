@@ -55,6 +55,7 @@ def values(
 
     docs/values_protocol.md says how. Interrupted, the same command goes on.
     """
+    workers = workers_of(jobs, cluster)
     from cli.printing import show
     from evaluation.studies.requests import parse_methods, parse_seeds
     from evaluation.values.value_benchmark import ESTIMATORS, Bench, bench_tables, judge, require_worlds
@@ -65,7 +66,7 @@ def values(
     require_worlds(asked, chosen, items)
     dealt = pool or generate(out / "pool", size, patients)
     judged = []
-    with workers_of(jobs, cluster) as workers:
+    with workers:
         of_training = settings_of(settings, recipe)
         wanted = Bench(out, dealt, asked, chosen, items, parse_seeds(seeds), rounds, of_training, workers, draws, most)
         for world in asked:

@@ -27,6 +27,7 @@ JobId = Annotated[str, typer.Argument(help="As `submit` printed it.")]
 Byoc = Annotated[bool, typer.Option("--byoc", help="Let jobs bring code of their own (`export --byoc`).")]
 Offline = Annotated[bool, typer.Option("--offline", help="The server need not be started yet.")]
 KitDevice = Annotated[str, typer.Option(help="cuda:0, cpu, ... on this machine.")]
+DEFAULT_NAME, DEFAULT_PORT = "fedmerit", "8002"  # of a federation, and of its organisation
 COLOURS: Mapping[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 SHARES: Mapping[str, str] = {
     "server": "the server's machine",
@@ -42,13 +43,18 @@ def init(
         str, typer.Option(metavar="A,B:ORG", help="Sites, by the names of their folders; without ORG, of their own.")
     ],
     server: Annotated[str | None, typer.Option(help="Host name at which the sites reach the server.")] = None,
-    org: Annotated[str, typer.Option(help="Organisation of server and admins.")] = "fedmerit",
+    org: Annotated[
+        str | None, typer.Option(help="Organisation of server and admins.", show_default=DEFAULT_NAME)
+    ] = None,
     admin: Annotated[
         list[str] | None,
         typer.Option(metavar="EMAIL:ROLE", help="project_admin, org_admin, lead or member; several times."),
     ] = None,
-    name: Annotated[str, typer.Option(help="Of the federation.")] = "fedmerit",
-    ports: Annotated[str, typer.Option(metavar="PORT[,PORT]", help="Of sites and admins, or of each.")] = "8002",
+    name: Annotated[str | None, typer.Option(help="Of the federation.", show_default=DEFAULT_NAME)] = None,
+    ports: Annotated[
+        str | None,
+        typer.Option(metavar="PORT[,PORT]", help="Of sites and admins, or of each.", show_default=DEFAULT_PORT),
+    ] = None,
     he: Annotated[bool, typer.Option("--he", help="With keys for encrypted jobs (`export --privacy he`).")] = False,
     add: Annotated[bool, typer.Option("--add", help="Add the sites to the project in --out.")] = False,
 ) -> None:
@@ -60,17 +66,20 @@ def init(
 
     stated = _stated(sites)
     if add:
-        if server is not None or admin or he:
-            raise BadInput("--add: adds sites alone; leave out --server, --admin and --he")
+        if he or admin or not all(option is None for option in (server, org, name, ports)):
+            raise BadInput("--add: adds sites alone; leave out --server, --org, --admin, --name, --ports and --he")
         kits = add_sites(out, stated)
     else:
         if server is None:
             raise BadInput("--server: missing; name the host at which the sites reach the server")
+        org, name = org or DEFAULT_NAME, name or DEFAULT_NAME
         admins = _admins(admin or [f"admin@{org.replace('_', '-')}.org:project_admin"])
         if he:
             require_tenseal("--he")
         encryption: dict[str, str] | None = {} if he else None
-        project = make_project(organisations(stated), server, org, admins, name, _ports(ports), encryption)
+        project = make_project(
+            organisations(stated), server, org, admins, name, _ports(ports or DEFAULT_PORT), encryption
+        )
         kits = write_project(out, project)
     _print_kits(kits)
     console.print(f"project: {out / PROJECT_FILE}", soft_wrap=True)
@@ -153,8 +162,13 @@ def site(
     ] = None,
     byoc: Byoc = False,
     surveys: Annotated[
-        bool, typer.Option("--surveys/--no-surveys", help="Whether `fedmerit survey` gets an answer here.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--surveys/--no-surveys",
+            help="Whether `fedmerit survey` gets an answer here.",
+            show_default="as before; at first it does",
+        ),
+    ] = None,
     offline: Offline = False,
 ) -> None:
     """Prepare one hospital's machine, and check it; exits with 1 where something is in the way."""

@@ -208,15 +208,15 @@ def compare(
     Runs on the local engine go side by side, those on NVFlare one by one. Interrupted, the same command goes on
     from the last complete round. Exits with 1 where a run failed.
     """
+    if engine is not Engine.local and (jobs is not None or cluster is not None):
+        raise BadInput("--jobs, --cluster: runs on NVFlare go one by one on this machine; take --engine local")
+    workers = workers_of(jobs, cluster, soon=engine is Engine.local)
     from cli.progress import RunBars, exit_if_failed, progress, resumable
     from evaluation.display.table import print_table
     from evaluation.studies.comparison import prepare, work_off, write_tables
     from evaluation.studies.requests import parse_methods, parse_seeds
     from fedmerit.training.data import open_sites
 
-    if engine is not Engine.local and (jobs is not None or cluster is not None):
-        raise BadInput("--jobs, --cluster: runs on NVFlare go one by one on this machine; take --engine local")
-    workers = workers_of(jobs, cluster)
     options = given(
         sites=sites, rounds=rounds, engine=engine.value, threads=threads, device=device, server_sites=server_sites
     )

@@ -46,13 +46,14 @@ def loo(
 
     Interrupted, the same command goes on. Exits with 1 where a training failed.
     """
+    workers = workers_of(jobs, cluster)
     from cli.coalition_study import CoalitionStudy
     from evaluation.truth.semivalues import leave_one_out_weights, required
     from evaluation.truth.truth_tables import Truths
     from evaluation.truth.values import leave_one_out_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
-    with workers_of(jobs, cluster) as workers:
+    with workers:
         study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
         study.train(required(study.names, leave_one_out_weights))
         results = study.results()
@@ -79,12 +80,13 @@ def generalise(
     The trainings are those of loo, which takes them up where --out is the same. Interrupted, the same command goes on.
     Exits with 1 where a training failed.
     """
+    workers = workers_of(jobs, cluster)
     from cli.coalition_study import CoalitionStudy
     from evaluation.truth.generalisation import generalisation_tables, without_each
     from fedmerit.training.data import open_sites
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
-    with workers_of(jobs, cluster) as workers:
+    with workers:
         study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
         study.train(without_each(study.names))
         study.show(generalisation_tables(list(study.trainings.values()), open_sites(sites)))
@@ -118,6 +120,7 @@ def shapley(
 
     What `loo` trained with the same --out is not trained again. Interrupted, the same command goes on.
     """
+    workers = workers_of(jobs, cluster)
     from cli.coalition_study import CoalitionStudy
     from evaluation.truth.regression import coalitions_to_train, least_squares_values
     from evaluation.truth.sampling import Sampling
@@ -126,7 +129,7 @@ def shapley(
     from evaluation.truth.values import sampled_tables, shapley_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
-    with workers_of(jobs, cluster) as workers:
+    with workers:
         study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
         number = len(study.names)
         if number <= exact_up_to:

@@ -17,7 +17,7 @@ from evaluation.studies.cluster import Workers
 from evaluation.studies.requests import parse_methods
 from fedmerit.configuration.recipes import ROUNDS, guarded
 from fedmerit.engines import runs
-from fedmerit.errors import RunFailed
+from fedmerit.errors import BadInput, RunFailed
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
 OnRound = Callable[[Record], None]
@@ -143,7 +143,8 @@ def compare(
         seeds: of the runs of each method.
         rounds: to train.
         settings: of all of them, by name.
-        jobs: runs at a time, with engine local; None: by free cores and memory, or as many as the cluster has room for.
+        jobs: runs at a time, of engine local alone; None: by free cores and memory, or as many as the cluster has room
+            for.
         cluster: likewise, address of a dask scheduler, or "slurm"; None: processes on this machine.
         engine: "local", "sim" or "poc".
         **options: further ones of `fedmerit.engines.runs.create`.
@@ -152,6 +153,8 @@ def compare(
         BadInput: something cannot be used.
         RunFailed: a run failed; the others are done.
     """
+    if engine != "local" and (jobs is not None or cluster is not None):
+        raise BadInput("jobs, cluster: runs on NVFlare go one by one on this machine; take engine local")
     asked = parse_methods(methods if isinstance(methods, str) else ",".join(methods))
     given = {"sites": Path(sites), "rounds": rounds, "engine": engine, **options}
     texts = {name: str(value) for name, value in (settings or {}).items()}

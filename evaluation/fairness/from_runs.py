@@ -72,7 +72,7 @@ def study(
         ground = open_truths(truth, runs[0].sites, sorted({run.seed for run in runs}))
         ground = replace(ground, trained=_of_label(ground.trained, label))
         notes += [f"--truth {truth}: {note}" for note in ground.notes]
-        notes += [f"--truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites)]
+        notes += [f"--truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites, label)]
     methods = {run.label: str(run.info["method"]) for run in runs}
     found = measure(
         results, methods, alone=base, truth=ground, split=split, resampling=Resampling(draws=draws, seed=seed)
@@ -159,14 +159,15 @@ def _of_label(results: Results, label: str | None) -> Results:
     return results if label is None else Results(results.rows[results.rows["label"].isin([label, ""])])
 
 
-def _sampled(truth: Truth, sites: Sequence[str]) -> Iterator[str]:
+def _sampled(truth: Truth, sites: Sequence[str], label: str | None) -> Iterator[str]:
     """What there is to know of values that are estimates: of each site, by seed."""
+    dice = "Dice" if label is None else "the mean Dice of all labels, by which permutations were drawn"
     for seed, estimate in truth.estimates.items():
         pairs = zip(sites, 100 * estimate.values, 100 * estimate.standard_errors, strict=True)
         told = ", ".join(f"{site} {value:.2f} (standard error {error:.2f})" for site, value, error in pairs)
         yield (
             f"{truth.name}, seed {seed}: estimates from {estimate.permutations} sampled permutations, in points of "
-            f"Dice: {told}"
+            f"{dice}: {told}"
         )
 
 

@@ -28,7 +28,11 @@ from evaluation.results.dice import ALONE
 from evaluation.results.intervals import of_sites
 from evaluation.results.run_folders import Run, open_runs, together
 from evaluation.results.views import Results
+from evaluation.truth.ground_truths import EXACT
 
+AGREEMENTS = {truth: f"agreement-{truth.lower()}" for truth in EXACT}  # figures by ground truth
+FIGURES = {"dice", "gains", "convergence", "peers", "shares", "values", *(name for name, _ in ROUNDS.values())}
+FIGURES |= set(AGREEMENTS.values())
 MOST_GAINS = 5  # methods whose gains are drawn with their intervals; of more, as a table of colours
 
 
@@ -69,7 +73,7 @@ def write_report(
     extra = [table for one in agreed for table in (one.of_values, one.of_methods)]
     write_tables([*shown.values(), *extra, *([suspicions] if len(suspicions.frame) else [])], out.parent / "tables")
     drawn = _of_hospitals(judged) | _drawn(results, everything) | _drawn_agreements(agreed) | drawn_values(opened)
-    for name in {"peers", "shares", *(name for name, _ in ROUNDS.values())} - set(drawn):
+    for name in FIGURES - set(drawn):  # of an earlier report on other runs
         (out.parent / "figures" / f"{name}.png").unlink(missing_ok=True)
     overlay, overlay_note = _overlay(honest, method, sites, out.parent / "figures", images=images)
     settings, differing = settings_of(opened, [_shown(run) for run in opened])
@@ -232,7 +236,7 @@ def _drawn_agreements(agreed: Sequence[Agreement]) -> dict[str, Drawing]:
         )
         values = one.values.mean()
         figure = dots_and_bars.agreement(values, said, one.truth)
-        drawn[f"agreement-{one.truth.lower()}"] = Drawing(text, figure, alt_texts.of_agreement(values, said, one.truth))
+        drawn[AGREEMENTS[one.truth]] = Drawing(text, figure, alt_texts.of_agreement(values, said, one.truth))
     return drawn
 
 

@@ -24,6 +24,11 @@ class Measured:
     low: float = nan
     high: float = nan
 
+    @property
+    def has_interval(self) -> bool:
+        """Whether there is one."""
+        return not isnan(self.low + self.high)
+
     def against(self, other: float) -> int:
         """1 where the interval lies above ``other``, -1 where below, 0 where it holds it or is not known."""
         return int(self.low > other) - int(self.high < other)

@@ -102,6 +102,8 @@ def of_most(shares: Mapping[str, Measured], seeds: int) -> str:
     )
     if chance := _perhaps("the order", seeds):
         return f"{text}. {chance}"
+    if not all(known[site].has_interval for site in (*most, *least)):
+        return f"{text}. Their intervals over seeds are not known, so neither is whether they can be told apart."
     if min(known[site].low for site in most) > max(known[site].high for site in least):
         return f"{text}. Their intervals over {seeds} seeds lie apart."
     return f"{text}. Their intervals over {seeds} seeds overlap: they cannot be told apart."
@@ -240,9 +242,11 @@ def of_taking_part(gains: Mapping[str, Measured], grounds: Grounds) -> str:
     if grounds.hindrance:
         return f"{text} ({grounds.hindrance})"
     worse = [f"{site} ({points(gain.mean)})" for site, gain in gains.items() if gain.against(0) < 0]
-    less = [f"{site} ({points(gain.mean)})" for site, gain in gains.items() if gain.mean < 0 <= gain.against(0)]
     parts = [f"{listed(worse)} would do better alone"] if worse else []
-    parts += [f"{listed(less)} {_has(less)} less than alone by an interval that holds 0"] if less else []
+    less = {site: gain for site, gain in gains.items() if gain.mean < 0 <= gain.against(0)}
+    for by, known in (("by an interval that holds 0", True), ("by an interval that is not known", False)):
+        told = [f"{site} ({points(gain.mean)})" for site, gain in less.items() if gain.has_interval == known]
+        parts += [f"{listed(told)} {_has(told)} less than alone {by}"] if told else []
     if unknown:
         parts.append(f"of {listed(unknown)} it is not known")
     return f"{text}, and {listed(parts) if parts else 'no site has less than alone'}"

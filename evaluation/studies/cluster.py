@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 from evaluation.studies import far_away
 from evaluation.studies.execution import AS_RECORDED, After, Places, execute_one
 from evaluation.studies.run_costs import memory_of, workers_for
+from evaluation.studies.run_processes import begin_processes
 from fedmerit import plugins
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
-from fedmerit.workers import begin_fork_server
 
 if TYPE_CHECKING:  # it takes a second to import
     from distributed import Client, Future
@@ -27,7 +27,6 @@ OnRound = Callable[[Path, Mapping[str, Any]], None]
 
 SLURM = "slurm"  # in the place of an address
 ROUNDS = "fedmerit-rounds"  # topic under which workers tell of rounds
-PRELOADED = ["distributed", "evaluation.studies.execution", "fedmerit.engines.local"]
 SETTINGS = {  # of dask's own, for what is begun here
     "distributed.worker.multiprocessing-method": "forkserver",  # processes begin with everything imported
     "distributed.worker.memory.target": False,  # workers hold no results that could be spilled
@@ -35,6 +34,9 @@ SETTINGS = {  # of dask's own, for what is begun here
     "distributed.worker.memory.pause": False,  # what PyTorch keeps would hold it up for ever
     "distributed.worker.memory.terminate": 0.95,
     "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.admin.tick.interval": "500ms",  # whatever a worker does besides takes from the run it is at
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.memory.monitor-interval": "1s",
 }
 
 
@@ -243,7 +245,7 @@ def _embedded(most: int) -> Any:
     """A cluster on this machine of up to so many processes, each with one thread; of none so far."""
     from distributed import LocalCluster
 
-    begin_fork_server(PRELOADED)
+    begin_processes()
     return LocalCluster(
         n_workers=0,
         threads_per_worker=1,

@@ -150,13 +150,15 @@ def complete_truths(
                 lacking[seed] = gone
             else:
                 parts[seed] = coefficients(sites, weights)
-        if parts:
-            found.append(Truth(name, parts))
-        elif name == SHAPLEY and sampling is not None:
+        if (
+            lacking and name == SHAPLEY and sampling is not None
+        ):  # of a seed that has all by chance they are sampled too
             truth, told = _sampled(games, sites, seeds, sampling)
             found += [truth] if truth.parts else []
             notes += told
             continue
+        if parts:
+            found.append(Truth(name, parts))
         if name == SHAPLEY and trained <= {NOBODY, *required(sites, leave_one_out_weights)}:
             continue  # nobody asked for it
         notes += [_note(name, seed, COMMANDS[name].format(len(sites)), gone) for seed, gone in lacking.items()]

@@ -34,20 +34,20 @@ def leave_one_out_tables(results: Results) -> list[Table]:
     Raises:
         BadInput: no seed has all of these coalitions.
     """
-    utilities, labels = _whole(coalition_utilities(results, per_label=True), semivalues.leave_one_out_weights, results)
+    utilities, labels = _whole(coalition_utilities(results), semivalues.leave_one_out_weights, results)
+    of_labels = coalition_utilities(results, per_label=True)
     sites = semivalues.sites_of(next(iter(utilities.values())))
+    grand = frozenset(sites)
+    absent = [grand - {site} for site in sites]
     frames = []
     for seed, game in utilities.items():
-        grand = frozenset(sites)
-        dice = 100 * np.stack([np.asarray(game[grand - {site}]) for site in sites] + [np.asarray(game[grand])])
-        drops = 100 * semivalues.leave_one_out(game)
         frame = pd.DataFrame(index=[*sites, EVERYONE])
         for place, label in enumerate(labels):
             of = f", {label}" * (len(labels) > 1)
-            frame[f"Dice without it{of} [%]"] = dice[:, place]
-            frame[f"Drop{of} [points]"] = pd.Series(drops[:, place], sites)
-        if len(labels) > 1:
-            frame[DROP] = pd.Series(drops.mean(axis=1), sites)
+            dice = 100 * np.array([of_labels[seed][one][place] for one in (*absent, grand)])
+            frame[f"Dice without it{of} [%]"] = dice
+            frame[f"Drop{of} [points]"] = pd.Series(dice[-1] - dice[:-1], sites)
+        frame[DROP] = pd.Series(100 * semivalues.leave_one_out(game), sites)
         frame[IMAGES] = _images(results, seed)
         frames.append(frame)
     caption = (
@@ -108,6 +108,8 @@ def _whole(utilities: Mapping[int, Game], weights: Weights, results: Results) ->
     if not whole:
         lacking = {seed: semivalues.missing(game, sites, weights) for seed, game in utilities.items()}
         told = "; ".join(f"seed {seed}: {semivalues.named(coalitions)}" for seed, coalitions in lacking.items())
+        if any(one in utilities[seed] for seed, coalitions in lacking.items() for one in coalitions):
+            told += "; those that are trained have a site without Dice, prediction and reference being empty throughout"
         raise BadInput(
             f"no seed has all coalitions ({told or 'none is trained'}); the same command trains what is missing"
         )

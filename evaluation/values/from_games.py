@@ -176,11 +176,13 @@ def _summed(parts: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:
-    """Rows of the round's players among those of all sites."""
+    """Rows of the round's players among those of all sites; who earned as one divides a player's value."""
     if unknown := sorted(set(game.players) - set(sites)):
         raise BadInput(f"round {game.round}: {', '.join(unknown)} is none of the run's sites {', '.join(sites)}")
     result = np.zeros((len(sites), *values.shape[1:]))
-    result[[sites.index(name) for name in game.players]] = values
+    for player, value in zip(game.players, values, strict=True):
+        for site, part in game.parts.get(player, {player: 1.0}).items():
+            result[sites.index(site)] = part * value
     return result
 
 

@@ -6,7 +6,7 @@ patients in every round, for every model, and in the runs of all seeds: they are
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ class RoundGame:
     round: int
     utilities: Mapping[Coalition, FloatArray]
     counts: FloatArray  # (D,) how often the round counts in each draw; 1 as observed
+    parts: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # by player, who earns as one with it: shares
 
     @property
     def players(self) -> list[str]:
@@ -146,7 +149,20 @@ class ObservedRun:
         drawn = drawn_counts(cases, self.draws, "patients")
         utilities[[self.sites.index(site) for site in tested]] = drawn_means(cases, drawn)
         members = [NOBODY if text == recorder.NOBODY else coalition_of(str(text)) for text in cases.index]
-        return RoundGame(number, dict(zip(members, utilities.swapaxes(0, 1), strict=True)), counts)
+        parts = self._parts(number, members)
+        others = {site for group in parts.values() for site in group} - set(parts)
+        players = [one - others for one in members]
+        return RoundGame(number, dict(zip(players, utilities.swapaxes(0, 1), strict=True)), counts, parts)
+
+    def _parts(self, number: int, coalitions: Sequence[Coalition]) -> dict[str, dict[str, float]]:
+        """Who earned as one in a round: those with a part of what a group earned, in the same coalitions always."""
+        table = self.results.rounds.of("part")
+        of_round = table[table.index.get_level_values("round") == number].max()
+        part = {str(site): float(value) for site, value in of_round[of_round < 1].items()}
+        groups: dict[tuple[bool, ...], dict[str, float]] = {}
+        for site in sorted(part):
+            groups.setdefault(tuple(site in one for one in coalitions), {})[site] = part[site]
+        return {next(iter(group)): group for where, group in groups.items() if any(where) and len(group) > 1}
 
     def round_counts(self, number: int) -> FloatArray:
         """(T, D) how often each of T rounds counts: once as observed, then as drawn with replacement."""

@@ -15,7 +15,7 @@ from fedmerit.configuration.options import take_apart
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.federation.evaluating import candidate_task, evaluate_models
-from fedmerit.federation.observing_rounds import UPDATES, KeptRound, Observers, kept_rounds
+from fedmerit.federation.observing_rounds import UPDATES, KeptRound, Observers, kept_rounds, with_groups
 from fedmerit.federation.recorder import OBSERVED, observed_rows
 from fedmerit.federation.statistics_rules import RoundStatistics, estimates, of_candidates, rule_of_candidates
 from fedmerit.files import write_text
@@ -113,9 +113,10 @@ def _evaluated(
     built = build_network(network, pick_device(device, "values"))
     answers = {}
     for row, folder in enumerate(folders):
-        if kept.view.reports.present[row]:
+        if kept.heard[row]:
             task = candidate_task(candidates, of_candidates(candidates, there, rule, row), number, "validation")
             own = samples_of(folder.cases("training"), network.patch) if estimates(config.training) else None
             answers[folder.name] = evaluate_models(built, folder.cases("validation"), task, config, own)
     sites = [folder.name for folder in folders]
-    return observed_rows((run.name, config.method, config.seed, number), name, sites, observation.coalitions, answers)
+    coalitions = with_groups(observation.coalitions, kept.first)
+    return observed_rows((run.name, config.method, config.seed, number), name, sites, coalitions, answers)

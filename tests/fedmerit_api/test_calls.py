@@ -73,6 +73,13 @@ def test_compare(sites, tmp_path):
     assert (tmp_path / "tables").is_dir()
 
 
+@pytest.mark.parametrize("where", [{"jobs": 2}, {"cluster": "slurm"}])
+def test_runs_on_nvflare_are_not_compared_side_by_side(sites, tmp_path, where):
+    with pytest.raises(BadInput, match="take engine local"):
+        fedmerit.compare(tmp_path / "runs", sites, ["fedavg"], rounds=1, engine="sim", **where)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_prepare(tmp_path):
     source = write_photographs(tmp_path / "raw")
     folders = fedmerit.prepare("generic", tmp_path / "sites", source=source, size=32, labels={"disc": (1, 2)})

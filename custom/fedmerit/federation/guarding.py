@@ -61,6 +61,11 @@ class Admission:
         return self.ruling.answered if self.ruling else self.reports.present
 
     @property
+    def first(self) -> Tensor:
+        """(n,) the row of the first of those that each site earns as one with; its own: alone."""
+        return self.ruling.earners.first if self.ruling else torch.arange(len(self.replies))
+
+    @property
     def alone(self) -> Sequence[int]:
         """The rows of sites that go on from their own model."""
         return self.ruling.withheld.nonzero().flatten().tolist() if self.ruling else []

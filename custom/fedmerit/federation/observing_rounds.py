@@ -58,6 +58,16 @@ class KeptRound:
     view: RoundView
     buffers: tuple[Buffers, ...]  # of each site's reply; empty ones of absent sites
     statistics: Buffers  # sent out
+    first: Tensor  # (n,) the row of the first of those that each site earns as one with; its own: alone
+    heard: Tensor  # (n,) bool: whose update has a part, who also evaluates
+
+
+def with_groups(coalitions: Tensor, first: Tensor) -> Tensor:
+    """(k, n) bool ``coalitions`` of players, those among them who earn as one with a player and are none themselves.
+
+    ``first`` (n,) is as in `KeptRound`; that site is the player.
+    """
+    return coalitions | (coalitions[:, first] & ~coalitions.any(dim=0))
 
 
 def keep_round(run: Path, kept: KeptRound) -> None:
@@ -67,6 +77,7 @@ def keep_round(run: Path, kept: KeptRound) -> None:
         **{name: getattr(view, name) for name in ("round", "rounds", "began", "ended", "updates", "weights")},
         **{"num_samples": reports.num_samples, "present": reports.present},
         **{"buffers": [dict(one) for one in kept.buffers], "statistics": dict(kept.statistics)},
+        **{"first": kept.first, "heard": kept.heard},
     }
     write_atomically(_file(run, view.round), lambda file: torch.save(content, file))
 
@@ -87,7 +98,9 @@ def kept_rounds(run: Path, config: RunConfiguration) -> Iterator[KeptRound]:
             raise BadInput(f"{path}: not readable ({type(error).__name__}); run again with --keep-updates") from error
         reports = Reports(content.pop("num_samples"), content.pop("present"))
         buffers, statistics = tuple(content.pop("buffers")), content.pop("statistics")
-        yield KeptRound(RoundView(**content, reports=reports), buffers, statistics)
+        first = content.pop("first", torch.arange(len(reports.present)))  # earlier versions knew of players alone
+        heard = content.pop("heard", reports.present)
+        yield KeptRound(RoundView(**content, reports=reports), buffers, statistics, first, heard)
 
 
 def _file(run: Path, round: int) -> Path:

@@ -27,7 +27,7 @@ from fedmerit.federation.evidence import evidence_of
 from fedmerit.federation.exchange import Exchange, Moment
 from fedmerit.federation.guarding import Admission, Guarding
 from fedmerit.federation.layout import layout_of
-from fedmerit.federation.observing_rounds import KeptRound, Observers, keep_round
+from fedmerit.federation.observing_rounds import KeptRound, Observers, keep_round, with_groups
 from fedmerit.federation.recorder import Admitted, Recorder, Replies
 from fedmerit.federation.requirements import require_fit, require_sites
 from fedmerit.federation.server_models import ModelsInTheClear, models_of
@@ -168,7 +168,7 @@ class Federation:
         self.state, given = self.method.round(self.state, updates, reports)
         self._require_finite(given)
         with clock.paused():
-            yield from self._observe(updates, given, admission.replies, reports)
+            yield from self._observe(given, admission, reports)
         outcome = self._apart(self.guarding.settled(admission, given, received), given.models.ndim == 1, sent)
         if outcome.models is not given.models:
             self.state = self.method.starting_from(self.state, outcome.models)
@@ -266,7 +266,7 @@ class Federation:
         sent = [payload(task) + received for task in training.tasks.values()]
         return Admitted(replies, unheard | training.faults(), sent)  # type: ignore[arg-type]
 
-    def _observe(self, updates: Tensor, outcome: Outcome, replies: Replies, reports: Reports) -> Iterator[Exchange]:
+    def _observe(self, outcome: Outcome, admission: Admission, reports: Reports) -> Iterator[Exchange]:
         """What is made of the round to tell values by: kept, and evaluated by the sites on their validation patients.
 
         It comes before the outcome is taken over, and changes nothing.
@@ -277,13 +277,15 @@ class Federation:
         rounds, began = self.config.rounds, self.models.parameters
         if outcome.models.ndim == 1 and began.ndim == 2:  # a verdict stood: what those had who do not go on alone
             began = began[next(row for row in range(len(self.sites)) if row not in self.models.alone)]
-        view = RoundView(self.round, rounds, began, outcome.models, updates, outcome.weights, reports)
+        view = RoundView(self.round, rounds, began, outcome.models, admission.updates, outcome.weights, reports)
+        replies, first = admission.replies, admission.first
         if self.config.keep_updates:
             buffers = tuple(reply.buffers if reply else {} for reply in replies)
-            keep_round(self.run, KeptRound(view, buffers, self.models.statistics))
+            heard = torch.tensor([reply is not None for reply in replies])
+            keep_round(self.run, KeptRound(view, buffers, self.models.statistics, first, heard))
         for name, observation in self.observers.observe(view):
             answers = yield from self.evaluator.observation(observation.candidates, replies, outcome.weights)
-            self.recorder.observed(self.round, name, observation.coalitions, answers)
+            self.recorder.observed(self.round, name, with_groups(observation.coalitions, first), answers)
 
     def _require_finite(self, outcome: Outcome) -> None:
         if not (all_finite(outcome.models) and all_finite(outcome.weights)):

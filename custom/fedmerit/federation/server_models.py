@@ -250,7 +250,9 @@ class ModelsInTheClear(Models):
         if rule == "initial":
             self.statistics = flat.get_buffers(initial_network(self.config.network, self.config.seed))
         elif rule != "frozen":
-            shares = outcome.weights if rule == "weights" else reports.data_share
+            shares = reports.data_share
+            if rule == "weights":  # an update may be taken away from the model, no statistics from their mean
+                shares = share(outcome.weights.clamp(min=0), reports.present)
             self.statistics = self._mean_statistics(replies, shares, reports.present, held)
         if rule == "own" or (rule == "models" and outcome.models.ndim == 2):
             self.buffers = [

@@ -20,6 +20,7 @@ from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
 from fedmerit.files import held, write_json
+from fedmerit.flare import bells
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.scalars import track
 from fedmerit.flare.translation import PROGRESS
@@ -59,7 +60,7 @@ class MeritController(ModelController):
         aggregator_id: str = "aggregator",
         round_timeout: float = 0,
         min_sites: int = 1,
-        task_check_period: float = 0.1,
+        task_check_period: float = 0.02,
     ):
         super().__init__(persistor_id="", ignore_result_error=True, task_check_period=task_check_period)
         self.aggregator_id = aggregator_id
@@ -106,6 +107,8 @@ class MeritController(ModelController):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
         super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.ABOUT_TO_END_RUN:
+            bells.ring()
         if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
             self.taken = True
         if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT and not fl_ctx.get_prop(
@@ -128,6 +131,7 @@ class MeritController(ModelController):
                 if site in models and not exchange.heard(site):
                     accept = self.aggregator.accept_model
                     self.send_model(exchange.work, models[site], targets=[site], callback=accept)
+            bells.ring(models)
             while self.get_num_standing_tasks():
                 self._require_running()
                 late = patience and time.monotonic() - started > patience

@@ -11,15 +11,14 @@ import copy
 import gc
 import multiprocessing
 import os
+import shutil
 import sys
-import time
 import traceback
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch._dynamo  # noqa: F401  # the first step of an optimiser imports it, 90 MB: here once for all sites
@@ -40,11 +39,12 @@ from nvflare.security.security import EmptyAuthorizer
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.files import read_json, write_json
+from fedmerit.flare import bells
 from fedmerit.flare.recipe import MeritRecipe, site_policy
 from fedmerit.workers import end_with_parent
 
-POLL = 0.1  # seconds between two looks of an idle site for a task, where sites are few
-LOOKS = 60  # a second, of all sites together: each takes milliseconds of those that are at work
+EXPORTED = "exported"  # folder of the job in the simulator's workspace
+LONGEST = 1.0  # seconds that an idle site sleeps though nothing rings: what may come besides, such as an abort
 SiteProcess = tuple[ForkProcess, Connection]  # by which it is told
 
 
@@ -100,10 +100,10 @@ def forked(sites: Sequence[str]) -> dict[str, SiteProcess]:
     gc.collect()
     gc.freeze()  # no collection writes to what the processes share
     context, processes = multiprocessing.get_context("fork"), {}
-    pause = max(POLL, len(sites) / LOOKS)
+    bells.hang(sites)
     for site in sites:
         ours, its = context.Pipe()
-        processes[site] = context.Process(target=_site, args=(its, pause)), ours
+        processes[site] = context.Process(target=_site, args=(its,)), ours
         processes[site][0].start()
     return processes
 
@@ -119,12 +119,12 @@ def deaths(processes: Mapping[str, ForkProcess]) -> Iterator[str]:
                 yield f"the process of site {site} ended with exit code {process.exitcode}"
 
 
-def _site(connection: Connection, pause: float) -> None:
-    """A site's process, until the server ends the run; idle, it looks for a task every ``pause`` seconds."""
+def _site(connection: Connection) -> None:
+    """A site's process, until the server ends the run."""
     end_with_parent()
     status = 1
     try:
-        _serve(pause, *connection.recv())
+        _serve(*connection.recv())
         status = 0
     except Exception:
         traceback.print_exc()
@@ -134,8 +134,8 @@ def _site(connection: Connection, pause: float) -> None:
         os._exit(status)  # whatever threads NVFlare left
 
 
-def _serve(pause: float, args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
-    """What NVFlare's program of a simulated site does, which takes all but ``pause``; it goes on at once."""
+def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
+    """What NVFlare's program of a simulated site does, which takes all of them; idle, it sleeps until the bell."""
     workspace = Workspace(args.workspace, site_name=args.client)
     os.chdir(args.workspace)
     for folder in (WorkspaceConstants.STARTUP_FOLDER_NAME, WorkspaceConstants.SITE_FOLDER_NAME):
@@ -156,7 +156,7 @@ def _serve(pause: float, args: Namespace, deploy: Any, build: Mapping[str, Any])
         with client.run_manager.new_context() as fl_ctx:
             _, worked = runner.fetch_and_run_one_task(fl_ctx)
         if not worked:
-            time.sleep(pause)
+            bells.sleep(args.client, LONGEST)
     runner.end_run_events_sequence()
     client.cell.stop()
 
@@ -176,10 +176,11 @@ def main(run: str, workspace: str, threads: str, *names: str) -> None:
     if sites is None:
         recipe.execute(SimEnv(clients=list(names), num_threads=int(threads), workspace_root=str(root)))
         return
-    with TemporaryDirectory() as folder:
-        recipe.export(folder)
-        simulator = ForkedSites(Path(folder) / recipe.name, root / recipe.name, sites, patient=waiting[1] > 0)
-        status = simulator.simulator_run_main()
+    exported = root / EXPORTED  # not a temporary folder: this process may end without clearing up
+    shutil.rmtree(exported, ignore_errors=True)
+    recipe.export(str(exported))
+    simulator = ForkedSites(exported / recipe.name, root / recipe.name, sites, patient=waiting[1] > 0)
+    status = simulator.simulator_run_main()
     sys.stdout.flush()
     os._exit(status)  # whatever threads NVFlare left: server and sites have ended, and all is written
 

@@ -72,6 +72,8 @@ def test_of_who_contributed_most() -> None:
     assert text.startswith("By the method's own estimate A contributed most (70.0 % of all) and B least (30.0 %)")
     assert text.endswith("Their intervals over 2 seeds lie apart.")
     assert statements.of_most(close, 2).endswith("overlap: they cannot be told apart.")
+    lacking = apart | {"B": Measured(0.3)}
+    assert statements.of_most(lacking, 2).endswith("are not known, so neither is whether they can be told apart.")
     assert statements.of_most(apart, 1).endswith("This is one seed: the order may be chance.")
     assert statements.of_most({"A": NOTHING, "B": NOTHING}, 2) == ""
 
@@ -201,7 +203,9 @@ def test_of_taking_part() -> None:
     assert said(GAIN, LOSS, fell).endswith(
         f"and B ({MINUS}5.0) would do better alone and C ({MINUS}1.0) has less than alone by an interval that holds 0"
     )
-    assert said(fell, Measured(-0.01)).endswith("have less than alone by an interval that holds 0")
+    assert said(fell, fell).endswith("have less than alone by an interval that holds 0")
+    no_interval = Measured(-0.01)
+    assert said(fell, no_interval).endswith(f"and B ({MINUS}1.0) has less than alone by an interval that is not known")
     assert said(LOSS, grounds=FEW).endswith("against training alone (not enough cases to judge (4; 5 are needed))")
     assert said(LOSS, grounds=ONE).endswith("against training alone (one seed is not enough to judge)")
     assert said(GAIN, LOSS).startswith("+0.0 points on average")

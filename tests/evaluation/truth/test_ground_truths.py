@@ -106,6 +106,16 @@ def test_sampled_values_are_the_mean_over_the_orders_drawn():
     assert not any("Shapley" in note for note in notes)
 
 
+def test_a_seed_that_has_all_coalitions_by_chance_leaves_the_others_theirs():
+    rule = Sampling(tuple(SITES), seed=1, **RULE)
+    met = {frozenset(order[:size]) for order in map(rule.order, range(4)) for size in range(4)}
+    assert len(met) < len(GAME)
+    truths, notes = complete_truths({0: GAME, 1: {one: GAME[one] for one in met}}, SITES, [0, 1], RULE)
+    assert truths[-1].name == "Shapley"
+    assert list(truths[-1].parts) == list(truths[-1].estimates) == [0, 1]
+    assert not any("Shapley" in note for note in notes)
+
+
 def test_sampling_not_at_its_end_says_how_to_go_on():
     rule = {"truncation": 0.02, "precision": 0.01, "fewest": 4, "most": 50}
     first = Sampling(tuple(SITES), **rule).order(0)[0]

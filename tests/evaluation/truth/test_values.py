@@ -96,6 +96,23 @@ def test_labels_that_differ_are_averaged():
     assert loses.frame.set_index("Without").loc["C"].to_dict() == pytest.approx({"A": 5, "B": 15, "C": 25})
 
 
+def test_a_label_that_a_site_never_shows_has_no_drop_and_the_others_have():
+    two = results(LEAVE_ONE_OUT, labels=("disc", "cup"))
+    two.rows.loc[(two.rows["site"] == "B") & (two.rows["label"] == "cup"), "value"] = float("nan")
+    table, _ = values.leave_one_out_tables(two)
+    assert column(table, "Drop, cup [points]").isna().all()
+    for heading in ("Drop, disc [points]", "Drop [points]"):
+        assert column(table, heading).iloc[:3].to_list() == pytest.approx([0, 10, 20])
+
+
+def test_a_site_without_any_dice_is_told():
+    """Nothing is to be trained that would change it."""
+    empty = results(LEAVE_ONE_OUT)
+    empty.rows.loc[empty.rows["site"] == "B", "value"] = float("nan")
+    with pytest.raises(BadInput, match="a site without Dice, prediction and reference being empty throughout"):
+        values.leave_one_out_tables(empty)
+
+
 def test_means_and_deviations_over_two_seeds():
     """With seed 1 the Dice of all together is 3 points higher, and so is every drop."""
     table, loses = values.leave_one_out_tables(results(LEAVE_ONE_OUT, seeds=(0, 1)))

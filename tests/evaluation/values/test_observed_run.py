@@ -6,9 +6,10 @@ import pytest
 from run_factory import make_run, make_sites
 
 from evaluation.truth.semivalues import NOBODY
+from evaluation.values.from_games import leave_one_out_matrix, shapley_matrix
 from evaluation.values.observed_run import ObservedRun, RoundGame, prepared_sites, require_same_sites
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS
+from fedmerit.records.results import COLUMNS, read_table
 
 SITES = ("Alder", "Birch")
 BOTH = frozenset(SITES)
@@ -47,6 +48,27 @@ def test_a_game_is_of_means_over_labels_and_cases_by_who_tested(tmp_path):
     assert game.utilities[BOTH][:, 0].tolist() == pytest.approx([0.7, 0.5])  # a case that is empty in both is left out
     assert game.on_average(BOTH)[0] == pytest.approx(0.6)
     assert game.counts[0] == 1
+
+
+def test_who_earned_as_one_is_one_player(tmp_path):
+    """Alder and Birch in round 1: always together, each with a part of what both earned. In round 0 they are not."""
+    said = {(text, "Cedar", "a", "x"): dice for text, dice in (("(nobody)", 0.1), ("Alder+Birch", 0.3), ("Cedar", 0.4),
+                                                               ("Alder+Birch+Cedar", 0.5))}  # fmt: skip
+    parts = [("run", "fedavg", 0, 1, site, "", "", "", "", "part", part) for site, part in
+             (("Alder", 0.25), ("Birch", 0.75), ("Cedar", 1.0))]  # fmt: skip
+    made = make_run(tmp_path / "run", method="fedavg", sites=(*SITES, "Cedar"), rounds=2)
+    results = read_table(made / "results.csv")
+    rows = pd.concat([results, pd.DataFrame(parts, columns=COLUMNS)], ignore_index=True)
+    rows.to_csv(made / "results.csv", index=False)
+    observed = pd.DataFrame(rows_of(0, said) + rows_of(1, said), columns=COLUMNS)
+    apart, as_one = ObservedRun(made, 0, observed).games("in_run")
+    assert apart.parts == {}
+    assert apart.players == ["Alder", "Birch", "Cedar"]
+    assert as_one.parts == {"Alder": {"Alder": 0.25, "Birch": 0.75}}
+    assert as_one.players == ["Alder", "Cedar"]
+    values = shapley_matrix(as_one, (*SITES, "Cedar"))[:, 2, 0]
+    assert values.tolist() == pytest.approx([0.25 * 0.15, 0.75 * 0.15, 0.25])  # the pair adds .2 to nobody, .1 to Cedar
+    assert leave_one_out_matrix(as_one, (*SITES, "Cedar"))[:, 2, 0].tolist() == pytest.approx([0.025, 0.075, 0.2])
 
 
 def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_path):

@@ -12,10 +12,12 @@ from run_factory import make_run, make_sites
 from evaluation.display.drawing import png
 from evaluation.display.value_ranges import value_ranges
 from evaluation.report.all_sites import write_report
+from evaluation.values.from_games import InRunValues
 from evaluation.values.observed_run import ObservedRun
 from evaluation.values.replay import FOLDER, observed_after
 from evaluation.values.valued_runs import default_estimators, units, value_runs, value_tables
 from fedmerit.configuration.description import plan_of
+from fedmerit.configuration.recipes import guarded
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import OBSERVED
@@ -68,6 +70,27 @@ def test_kept_updates_give_afterwards_what_was_observed(observed, own):
     assert of[0].index.equals(of[1].index)
     np.testing.assert_allclose(*of, atol=1e-12)
     assert asked[:2] == [("in_run", 1, 2), ("in_run", 2, 2)]
+
+
+def test_who_earns_as_one_divides_the_value_and_has_a_voice_afterwards_too(tmp_path):
+    """Birch holds Alder's images: copies, which divide equally what one site is worth."""
+    sites = make_sites(tmp_path / "sites", SITES, size=16)
+    for image in (sites / "Alder").glob("*.npy"):
+        shutil.copy(image, sites / "Birch" / image.name)
+    run = tmp_path / "run"
+    runs.create(run, method="fedce", sites=sites, rounds=2, engine="local", threads=1, settings=guarded(TINY),
+                values=["in_run"], keep_updates=True)  # fmt: skip
+    runs.execute(run, lambda record: None)
+    table = read_table(run / OBSERVED)
+    assert set(table["coalition"].dropna()) - {""} == {"(nobody)", "Alder+Birch", "Cedar", "Alder+Birch+Cedar"}
+    assert set(table["site"]) == set(SITES)
+    observed = ObservedRun(run, 20)
+    values = InRunValues().values(observed)
+    np.testing.assert_array_equal(values[0], values[1])
+    assert (values[0] != 0).any()
+    (run / OBSERVED).unlink()
+    afterwards = ObservedRun(run, 20, observed_after(run, ["in_run"]))
+    np.testing.assert_allclose(InRunValues().values(afterwards), values, atol=1e-12)
 
 
 def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):

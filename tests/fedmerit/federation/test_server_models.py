@@ -102,6 +102,14 @@ def test_statistics_follow_the_rule(asked, of_the_method, expected):
     assert models.own_statistics == (len(set(expected)) > 1)
 
 
+def test_statistics_by_weights_are_a_mean_whatever_the_weights():
+    """RFFL's, not clamped, may be below 0: such an update is taken away, statistics are of the others."""
+    models = clear(statistics="weights")
+    weighed = outcome(START, weights=(-0.5, 1.0, 0.5))
+    models.advance(0, weighed, replies_of(*MEANS), Reports(IMAGES, torch.ones(3, dtype=torch.bool)), None)
+    assert means_of(models) == [5.0] * 3  # (3 * 1 + 9 * .5) / 1.5
+
+
 def test_initial_statistics_are_those_that_the_runs_network_begins_with():
     models = clear()
     advance(models, START, rule="initial")

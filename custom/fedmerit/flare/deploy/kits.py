@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from nvflare.apis.fl_constant import JobConstants
+from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIST
 
 from fedmerit.core import DECIMALS
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
-from fedmerit.flare.recipe import site_policy
+from fedmerit.flare.recipe import site_policy, survey_classes
 from fedmerit.plugins import Reference
 from fedmerit.training.data import SiteFolder, open_sites
 from fedmerit.training.place import ALL_PARTS, MANIFEST, MANIFEST_SETTINGS, PARTS, SERVER, evaluation_caps, pick_device
@@ -74,7 +75,7 @@ def server_address(kit: Path) -> tuple[str, int]:
 
 
 def prepare_site(
-    kit: Path, folder: Path, device: str = "auto", byoc: bool = False, surveys: bool = True, **settings: str
+    kit: Path, folder: Path, device: str = "auto", byoc: bool = False, surveys: bool | None = None, **settings: str
 ) -> SiteFolder:
     """Make a site's kit ready: what may run there, and the manifest that binds the site to its images.
 
@@ -83,7 +84,7 @@ def prepare_site(
         folder: the site folder, as `fedmerit prepare` wrote it; its name has to be the site's.
         device: "cpu", "cuda:0" or "auto".
         byoc: jobs may bring code of their own, as NVFlare's default policy has it.
-        surveys: jobs may ask for a survey of the images.
+        surveys: jobs may ask for a survey of the images; None: as it was decided before, at first they may.
         settings: others of `fedmerit.training.place.MANIFEST_SETTINGS`: ``evaluations`` caps what the site evaluates
             for the server; the rest is for studies.
 
@@ -103,7 +104,7 @@ def prepare_site(
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
             part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
     resources["allow_log_streaming"] = False
-    _write(kit, resources, byoc, surveys)
+    _write(kit, resources, byoc, _surveys_so_far(kit) if surveys is None else surveys)
     _write_manifest(kit, site, {"site_folder": str(folder.resolve()), "device": device, **settings})
     return opened
 
@@ -160,6 +161,11 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
     """A file of local/ as NVFlare provisioned it."""
     content: dict[str, Any] = read_json(kit / "local" / f"{name}.default")
     return content
+
+
+def _surveys_so_far(kit: Path) -> bool:
+    path = kit / "local" / "resources.json"
+    return not path.exists() or bool(survey_classes() & set(read_json(path).get(CLASS_ALLOW_LIST, ())))
 
 
 def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:

@@ -17,6 +17,7 @@ from fedmerit.flare.deploy.kits import (
     server_address,
 )
 from fedmerit.flare.egress import EgressFilter
+from fedmerit.flare.recipe import survey_classes
 from fedmerit.plugins import Reference
 
 KINDS = {"localhost": "server", "site1": "client", "a@lead.org": "admin"}  # by participant
@@ -84,6 +85,17 @@ def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, site
     assert (manifest["evaluations"], manifest["device"]) == ("testing=3", "auto")
     approve(ready, None)
     assert manifest_of(ready)["parts"] == "all"
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_whether_surveys_are_answered_stays_when_a_kit_is_prepared_again(ready, sites, answers):
+    def answered():
+        return survey_classes() <= set(read(ready / "local" / "resources.json")["class_allow_list"])
+
+    assert answered()
+    prepare_site(ready, sites / "site1", surveys=answers)
+    prepare_site(ready, sites / "site1")
+    assert answered() == answers
 
 
 def test_nothing_is_approved_for_a_kit_that_is_not_ready(server):

@@ -1,0 +1,28 @@
+"""Sites of a simulation sleep until the server has something for them, in the place of asking it again and again.
+
+NVFlare's sites ask for tasks, and what idle ones ask takes from those at work. Forked processes share the bells of the
+process that hung them; where nobody did, as in a deployment, nothing rings.
+"""
+
+import os
+import select
+from collections.abc import Iterable
+
+_bells: dict[str, int] = {}  # file descriptor by site, of an event that lasts until it is read
+
+
+def hang(sites: Iterable[str]) -> None:
+    """A bell for every site, before it is forked."""
+    _bells.update({site: os.eventfd(0) for site in sites})
+
+
+def ring(sites: Iterable[str] | None = None) -> None:
+    """There is something for these sites, or for all."""
+    for site in _bells if sites is None else _bells.keys() & set(sites):
+        os.eventfd_write(_bells[site], 1)
+
+
+def sleep(site: str, seconds: float) -> None:
+    """Until the bell of ``site`` rings, or has rung since it last slept; at most so long."""
+    if select.select([_bells[site]], [], [], seconds)[0]:
+        os.eventfd_read(_bells[site])
