@@ -84,8 +84,9 @@ def run_local(
 
     def carry(exchange: Exchange) -> None:
         """Have ``exchange`` answered; no answer is held here beyond it."""
-        given = pool.map(answer, exchange.tasks.keys(), exchange.tasks.values())
-        answers = dict(zip(exchange.tasks, given, strict=True))
+        order = federation.largest_first(exchange.tasks)
+        given = dict(zip(order, pool.map(answer, order, [exchange.tasks[name] for name in order]), strict=True))
+        answers = {name: given.pop(name) for name in exchange.tasks}
         on_exchange(exchange.tasks, answers)
         for name, one in answers.items():
             exchange.take(name, one)

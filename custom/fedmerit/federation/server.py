@@ -1,7 +1,7 @@
 """The server's half of a run, whatever the engine: a round, read from top to bottom. It holds no formula."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,10 @@ class Federation:
         """Where the run is."""
         when = f"round {self.round}" if self.round < self.config.rounds else "final test"
         return Moment(self.round, when, self.recorder.ledger.head, self.min_sites)
+
+    def largest_first(self, sites: Iterable[str]) -> list[str]:
+        """Sites in the order in which they should begin, where not all can work at a time: little ones fill the end."""
+        return sorted(sites, key=lambda site: -self.num_samples.get(site, 0))
 
     def exchanges(self) -> Iterator[Exchange]:
         """All that is left of the run; goes on when the engine has filled the exchange that it was given.

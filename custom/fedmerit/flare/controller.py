@@ -127,13 +127,15 @@ class MeritController(ModelController):
         models, started = self.aggregator.models(), time.monotonic()
         patience = self.round_timeout or (LAST_WORDS if self.aggregator.federation.finished else 0)
         while True:
-            for site in self.sample_clients():
-                if site in models and not exchange.heard(site):
+            there = self.sample_clients()
+            for site in self.aggregator.federation.largest_first(models):
+                if site in there and not exchange.heard(site):
                     accept = self.aggregator.accept_model
                     self.send_model(exchange.work, models[site], targets=[site], callback=accept)
-            bells.ring(models)
+                    bells.ring([site])
             while self.get_num_standing_tasks():
                 self._require_running()
+                self.communicator.check_tasks()  # NVFlare's monitor does every fifth of a second, whatever it is told
                 late = patience and time.monotonic() - started > patience
                 if late and exchange.enough():
                     self.cancel_all_tasks()

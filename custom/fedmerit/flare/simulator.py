@@ -41,6 +41,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.files import read_json, write_json
 from fedmerit.flare import bells
 from fedmerit.flare.recipe import MeritRecipe, site_policy
+from fedmerit.flare.turns import turn
 from fedmerit.workers import end_with_parent
 
 EXPORTED = "exported"  # folder of the job in the simulator's workspace
@@ -153,7 +154,7 @@ def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
     with client.run_manager.new_context() as fl_ctx:
         runner = fl_ctx.get_prop(FLContextKey.RUNNER)
     while not runner.run_abort_signal.triggered:
-        with client.run_manager.new_context() as fl_ctx:
+        with turn(), client.run_manager.new_context() as fl_ctx:  # also to fetch it: in the order of the bells
             _, worked = runner.fetch_and_run_one_task(fl_ctx)
         if not worked:
             bells.sleep(args.client, LONGEST)

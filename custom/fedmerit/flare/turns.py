@@ -5,6 +5,7 @@ NVFlare's own way to have fewer at work is to begin a new process for every site
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,13 +14,17 @@ from typing import IO
 
 TURNS = "FEDMERIT_TURNS"  # variable "NUMBER:FOLDER": so many at a time, by locks in that folder; all where not set
 POLL = 0.02  # seconds
+_here = threading.local()  # whether this thread has its turn
 
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """Only as many processes as there are turns are in here at a time; waits for one. A process that dies frees its."""
+    """Only as many processes as there are turns are in here at a time; who asks first waits least.
+
+    Who has its turn already goes on. A process that dies frees its.
+    """
     number, _, folder = os.environ.get(TURNS, "").partition(":")
-    if not number:
+    if not number or getattr(_here, "has_turn", False):
         yield
         return
     with ExitStack() as stack:
@@ -28,6 +33,8 @@ def turn() -> Iterator[None]:
             fcntl.flock(first, fcntl.LOCK_EX)  # whoever waits sleeps here, but for the one that looks for a place
             while not any(map(_taken, places)):
                 time.sleep(POLL)
+        _here.has_turn = True
+        stack.callback(vars(_here).clear)
         yield
 
 

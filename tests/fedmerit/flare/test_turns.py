@@ -12,7 +12,7 @@ def most_at_work(number):
     at_work, most, lock = set(), [], threading.Lock()
 
     def work(name):
-        with turn():
+        with turn(), turn():  # who has one has no need of another
             with lock:
                 at_work.add(name)
                 most.append(len(at_work))
