@@ -7,6 +7,7 @@ import numpy as np
 
 from data_prep.preparation import Preparation
 from data_prep.preparing.lists import split_site
+from data_prep.preparing.patients import read_patients, with_patients
 from data_prep.raw import Decoded, RawCase, RawSite
 from fedmerit.errors import BadInput
 
@@ -56,7 +57,10 @@ def describe(asked: Preparation) -> list[Described]:
     """
     if asked.source is None:
         raise BadInput(f"kind {asked.kind}: generates its images, so that there is nothing to describe before")
-    return [_described(site, asked) for site in asked.layout.find_sites(Path(asked.source))]
+    sites = asked.layout.find_sites(Path(asked.source))
+    if asked.patient_table is not None:
+        sites = with_patients(sites, read_patients(asked.patient_table), asked.patient_table)
+    return [_described(site, asked) for site in sites]
 
 
 def _described(site: RawSite, asked: Preparation) -> Described:

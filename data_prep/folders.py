@@ -23,19 +23,19 @@ def require_free(folder: Path) -> None:
         raise BadInput(f"{folder}: already holds something; name a new folder or remove this one first")
 
 
-def partial_of(folder: Path) -> Path:
+def partial_of(folder: Path, suffix: str = "partial") -> Path:
     """The hidden sibling in which ``folder`` comes into being; it outlives an interruption."""
-    return folder.absolute().with_name(f".{folder.absolute().name}.partial")
+    return folder.absolute().with_name(f".{folder.absolute().name}.{suffix}")
 
 
 @contextmanager
-def partial_folder(folder: Path) -> Iterator[Path]:
+def partial_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
     """`partial_of` ``folder``, made where it is absent, for this process alone until the block ends.
 
     Raises:
         BadInput: it cannot be made, or another process is at work in it.
     """
-    partial = partial_of(folder)
+    partial = partial_of(folder, suffix)
     try:
         partial.mkdir(parents=True, exist_ok=True)
         lock = (partial / "lock").open("w")

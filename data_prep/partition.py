@@ -80,7 +80,7 @@ def partition(
         "dealt_by_scheme": list(LOCAL),
         "dealt_evenly": list(COMMON),
     }
-    with partial_folder(out) as folder:
+    with partial_folder(out, "dealt") as folder:
         try:
             shutil.rmtree(folder / "sites", ignore_errors=True)  # a killed process's
             for site, own in dealt.items():

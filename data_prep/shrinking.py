@@ -27,7 +27,7 @@ def shrink(sites: Path, out: Path, by: int) -> list[Path]:
     if by < 1 or height % by or width % by:
         raise BadInput(f"{sites}: images of {height}x{width} cannot be shrunk by {by}; expected a divisor of both")
     require_free(out)
-    with partial_folder(out) as folder:
+    with partial_folder(out, "shrunk") as folder:
         try:
             shutil.rmtree(folder / "sites", ignore_errors=True)  # a killed process's
             for one in folders:

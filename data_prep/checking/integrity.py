@@ -11,7 +11,7 @@ from data_prep.checking.findings import Finding, Located, located
 from fedmerit.errors import BadInput
 from fedmerit.training.data import SPLITS, SiteFolder, load_array
 
-ALIKE = ("task", "labels", "channels", "image_size", "spacing")
+ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "spacing")
 Checksums = Mapping[Path, str]
 
 

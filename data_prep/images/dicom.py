@@ -59,6 +59,7 @@ def read_series(folder: Path) -> Volume:
         _require_even(folder, [path.name for path, _ in slices], places @ normal)
         reader = ITK.ImageSeriesReader()
         reader.SetFileNames([str(path) for path, _ in slices])
+        reader.SetOutputPixelType(ITK.sitkFloat32)  # else that of the first, which cuts off others' slopes
         voxels = ITK.GetArrayFromImage(reader.Execute()).T
         affine = np.eye(4)
         rows_apart, columns_apart = (float(value) for value in first.PixelSpacing)

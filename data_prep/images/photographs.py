@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 
 from data_prep.raw import (
     Decoded,
@@ -29,6 +29,7 @@ NEAR, UNDECIDED = 32, 0.1  # grey levels about 0 and 255, and the share of such 
 MOST_PIXELS = 2**26  # more than any fundus camera's; a header that promises more is not believed
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # what Pillow may take a file for; it would run others as programs
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits: Pillow cuts deeper ones off
+UPRIGHT = 1
 EYE = re.compile(r"-[LR]$", re.IGNORECASE)
 
 # Of one path relative to the source: its part ("image" or a mask's name) and case, or "" and why it is left out.
@@ -106,6 +107,12 @@ def load(path: Path, mode: str | None) -> NDArray[np.uint8]:
         raise
     except Exception as error:  # Pillow's parsers let through whatever their arithmetic runs into
         raise BadInput(f"{path}: not a readable image ({error}); fetch the file again") from error
+
+
+def stated_orientation(path: Path) -> int:
+    """How viewers turn an image that can be loaded, 1 to 8 of EXIF; `UPRIGHT`: not at all."""
+    with Image.open(path, formats=FORMATS) as file:
+        return int(file.getexif().get(ExifTags.Base.Orientation, UPRIGHT))
 
 
 def load_mask(case: RawCase, path: Path, image: NDArray[np.uint8]) -> NDArray[np.uint8]:

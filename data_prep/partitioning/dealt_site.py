@@ -17,6 +17,7 @@ from fedmerit.files import sha256, write_atomically, write_json
 from fedmerit.training.data import SERVER_SPLIT, SPLITS, SiteFolder, load_array
 
 # What site.json says of one site; everything else is of all its cases.
+CREDITS = {"licence", "citation", "source"}
 OF_A_SITE = {
     *("name", "counts", "used", "unreadable_cases", "left_out", "remarks", "checksums", "partition"),
     "fedmerit_version",
@@ -121,13 +122,13 @@ def _stated(source: SiteFolder, file: Path) -> str:
 
 
 def _agreed(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the sources' site.json say of all their cases: texts that differ one after the other, else None."""
+    """What the sources' site.json say of all their cases: None where they differ, of `CREDITS` one after the other."""
     merged: dict[str, Any] = {}
     for name in dict.fromkeys(name for info in infos for name in info if name not in OF_A_SITE):
         values: list[Any] = []
         for value in (info.get(name) for info in infos):
             if value not in values:
                 values.append(value)
-        texts = all(isinstance(value, str) for value in values)
-        merged[name] = values[0] if len(values) == 1 else "; ".join(values) if texts else None
+        told = "; ".join(str(value) for value in values if value) if name in CREDITS else None
+        merged[name] = values[0] if len(values) == 1 else told
     return merged

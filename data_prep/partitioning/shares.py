@@ -46,8 +46,18 @@ def deal_all(
         return sorted(chosen, key=lambda patient: classes.index(patient.of_class))
 
     dealt = {name: Share() for name in names}
+    others = names[:-1] if scheme.alone else names
+    shares = {name: share[: len(others)] for name, share in shares.items() if name not in scheme.alone}
     for split in LOCAL:
-        for patient, site in _deal(of(split), shares, names):
+        outliers = [patient for patient in of(split) if patient.of_class in scheme.alone]
+        rest = [patient for patient in of(split) if patient.of_class not in scheme.alone]
+        if scheme.alone and (not outliers or len(rest) < len(others)):
+            raise BadInput(
+                f"{sites}: {len(outliers)} {split} patients of {', '.join(scheme.alone)} for one site and {len(rest)} "
+                f"others for {len(others)}; expected one for each site: choose fewer sites, or another class"
+            )
+        dealt[names[-1]].patients.extend(outliers)
+        for patient, site in _deal(rest, shares, others):
             dealt[site].patients.append(patient)
     for site in duplicate:
         dealt[f"{site}-copy"] = Share([*dealt[site].patients], copy_of=site)

@@ -14,8 +14,8 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.images.geometry import axial
-from data_prep.images.photographs import HALF, load
+from data_prep.images.geometry import axial, same_grid
+from data_prep.images.photographs import HALF, UPRIGHT, load, stated_orientation
 from data_prep.images.volumes import Volume, read_itk, read_nifti
 from data_prep.raw import (
     Decoded,
@@ -240,6 +240,8 @@ def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
     image = read_photograph(case.image, channels)
     index, remarks = load(case.label, None), []
     if index.ndim == 3:
+        if index.shape[-1] in (2, 4) and (index[..., -1] == 255).all():  # opaque throughout
+            index = index[..., :-1]
         if (index != index[..., :1]).any():
             raise BadInput(f"{case.label}: a mask in colours; expected grey levels or a palette")
         index = index[..., 0]
@@ -262,6 +264,11 @@ def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
             f"{path}: a photograph has 1 or 3 channels, not {channels}; pass --channels 1 (grey) or 3 (colours)"
         )
     pixels = np.atleast_3d(load(path, "L" if channels == 1 else "RGB"))
+    if (orientation := stated_orientation(path)) != UPRIGHT:
+        raise BadInput(
+            f"{path}: is stored turned (EXIF orientation {orientation}), and a mask may be of either view; save it "
+            "upright"
+        )
     return pixels.transpose(2, 0, 1)[None].astype(np.float32)
 
 
@@ -292,7 +299,8 @@ def _channels_of(case: RawCase, channels: int) -> list[Volume]:
     files = (case.image, *case.channels)
     if len(files) != channels:
         raise BadInput(f"{case.image}: case {case.name} has {len(files)} channels; pass --channels {len(files)}")
-    return [_read(path) for path in files]
+    first, *others = (_read(path) for path in files)
+    return [first, *(same_grid(case, first, one) for one in others)]
 
 
 def read_channels(path: Path, channels: int) -> list[Volume]:

@@ -151,7 +151,7 @@ def predict_files(
 ) -> list[Path]:
     """Write a mask of every label for every image below ``out``, and what they were made by to ``out``/prediction.json.
 
-    Masks that the same model made before are replaced, or stay beside the new ones.
+    Masks that the same model made before are replaced, or stay beside the new ones, also where it was interrupted.
 
     Raises:
         BadInput: two images have one name, one is unreadable, the model does not fit it, or its mask would replace
@@ -166,22 +166,20 @@ def predict_files(
     before = _told_before(out, summary)
     replaceable = {mask for one in before for mask in one["masks"]}
     written, told = list[Path](), list[dict[str, Any]]()
-    try:
-        for path in images:
-            image = read_image(path, predictor.description.in_channels, channel)
-            _require_free([image.mask_file(out, label) for label in predictor.description.labels], replaceable)
-            masks = _predicted(predictor, image, window)
-            labels = enumerate(predictor.description.labels)
-            files = [image.write_mask(out, label, masks[:, place]) for place, label in labels]
-            written += files
-            masked = [file.name for file in files]
-            asked = {"box": box, "channel": channel}
-            told.append({"image": str(path), "masks": masked, **asked, "remarks": [*image.decoded.remarks]})
-    finally:  # of those before one that cannot be used, too
-        if told:
-            new = {mask for one in told for mask in one["masks"]}
-            kept = [one for one in before if new.isdisjoint(one["masks"])]
-            write_json(out / SUMMARY, summary | {"images": kept + told})
+    for path in images:
+        image = read_image(path, predictor.description.in_channels, channel)
+        files = [image.mask_file(out, label) for label in predictor.description.labels]
+        _require_free(files, replaceable)
+        masks = _predicted(predictor, image, window)
+        masked, asked = [file.name for file in files], {"box": box, "channel": channel}
+        told.append({"image": str(path), "masks": masked, **asked, "remarks": [*image.decoded.remarks]})
+        new = {mask for one in told for mask in one["masks"]}
+        kept = [one for one in before if new.isdisjoint(one["masks"])]
+        write_json(
+            out / SUMMARY, summary | {"images": kept + told}
+        )  # first: what is interrupted is known to be its own
+        labels = enumerate(predictor.description.labels)
+        written += [image.write_mask(out, label, masks[:, place]) for place, label in labels]
     return written
 
 

@@ -12,6 +12,7 @@ from one_in import one_in
 from data_prep import folders
 from data_prep.check import check
 from data_prep.dealing import Scheme
+from data_prep.folders import partial_of
 from data_prep.partition import partition
 from data_prep.partitioning import dealt_site
 from data_prep.partitioning.label_noise import RULES
@@ -394,3 +395,10 @@ def test_four_hospitals(real_data, tmp_path):
         assert {name for name, (_, split) in patients(out).items() if split == "testing"} == tests
     training = sizes(tmp_path / "sizes", "training")
     assert training[:4] == sorted(training[:4])
+
+
+def test_an_interrupted_preparation_of_the_same_name_is_kept(sources, tmp_path):
+    kept = partial_of(tmp_path / "out") / "done"
+    kept.mkdir(parents=True)
+    partition(sources, tmp_path / "out", Scheme("uniform", 2))
+    assert kept.is_dir()

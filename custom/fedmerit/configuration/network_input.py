@@ -18,7 +18,9 @@ class Preprocessing(Checked):
 
     size: tuple[int, int]  # (height, width) of a slice, in pixels
     field_of_view: float | None = None  # mm; side of the central square that is kept; None: whole frames, made square
-    crop: str = "whole"  # disc: a square about the disc's middle; whole: the field of view
+    crop: str = parameter(
+        "whole", "disc: a square about the disc's middle; whole: the field of view", choices=("whole", "disc")
+    )
     crop_multiple: float | None = None  # side of the disc's square, in larger extents of the disc
     normalisation: str = parameter(
         "mri",

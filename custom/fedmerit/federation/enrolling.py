@@ -23,18 +23,16 @@ DIGITS = 32  # of a case's digest, hexadecimal
 def enrolment_of(
     folder: SiteFolder, config: RunConfiguration, round: int, num_samples: int, certificate: str
 ) -> Enrolment:
-    """Counts of all splits, and a digest of every training case's image.
+    """Counts of all splits, and a digest of the image of every training case that shows what is trained on.
 
     The digests are salted with the run's plan: equal images at two sites of one run show, and those of two runs are
     not comparable.
     """
     started = time.perf_counter()
     salt = json.dumps(config.to_dict(), sort_keys=True).encode()
-    digests = (
-        hashlib.sha256(salt + np.ascontiguousarray(case.image).tobytes()).hexdigest()
-        for case in folder.cases("training")
-    )
-    cases = {split: len(of_split) for split, of_split in folder.splits.items()}
+    trained = [case for case in folder.cases("training") if case.slices != ()]
+    digests = (hashlib.sha256(salt + np.ascontiguousarray(case.image).tobytes()).hexdigest() for case in trained)
+    cases = {split: len(of_split) for split, of_split in folder.splits.items()} | {"training": len(trained)}
     slices = {split: len(Slices(of_split)) for split, of_split in folder.splits.items()}
     return Enrolment(
         round=round,

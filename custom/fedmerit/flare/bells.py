@@ -24,5 +24,7 @@ def ring(sites: Iterable[str] | None = None) -> None:
 
 def sleep(site: str, seconds: float) -> None:
     """Until the bell of ``site`` rings, or has rung since it last slept; at most so long."""
-    if select.select([_bells[site]], [], [], seconds)[0]:
+    waiting = select.poll()
+    waiting.register(_bells[site], select.POLLIN)
+    if waiting.poll(1000 * seconds):
         os.eventfd_read(_bells[site])

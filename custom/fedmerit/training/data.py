@@ -36,11 +36,19 @@ def load_array(path: Path) -> NDArray[Any]:
     try:
         with ONE_HEADER:
             array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return _without_descriptor(path, array) if isinstance(array, np.memmap) and array.flags.c_contiguous else array
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found; run `fedmerit prepare` again") from None
-    except (OSError, ValueError, EOFError) as error:  # the last is what NumPy says of a file of zero bytes
+    except (OSError, RuntimeError, ValueError, EOFError) as error:  # the last: what NumPy says of a file of zero bytes
         raise BadInput(f"{path}: not a readable .npy array ({error}); run `fedmerit prepare` again") from error
-    return array
+
+
+def _without_descriptor(path: Path, array: np.memmap[Any, Any]) -> NDArray[Any]:
+    """The same array, mapped by torch: NumPy's map keeps its file open, and a process may have as few as 1,024 open."""
+    stored = torch.from_file(str(path), shared=False, size=array.offset + array.nbytes, dtype=torch.uint8).numpy()
+    mapped: NDArray[Any] = stored[array.offset :].view(array.dtype).reshape(array.shape)
+    mapped.flags.writeable = False
+    return mapped
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,7 @@ class SiteFolder:
             self.labels: tuple[str, ...] = tuple(self.info["labels"])
             self.channels: int = self.info["channels"]
             self.image_size: tuple[int, int] = (self.info["image_size"][0], self.info["image_size"][1])
+            self.normalisation: str | None = self.info.get("normalisation")
             self.splits = {
                 split: tuple(self._case(entry) for entry in lists[split]) for split in (*SPLITS, SERVER_SPLIT)
             }
@@ -179,7 +188,8 @@ def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder
     """Every site folder below ``root``, or those named in ``only``; sorted by site name.
 
     Raises:
-        BadInput: there is none, one named is not there, or they differ in task, labels, channels or image size.
+        BadInput: there is none, one named is not there, or they differ in task, labels, channels, image size or
+            normalisation.
     """
     root = Path(root)
     if not root.is_dir():
@@ -194,9 +204,9 @@ def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder
     for site in sites:
         if site.name != site.path.name:
             raise BadInput(f"{site.path}: site.json names the site {site.name!r}; folder and name have to agree")
-        for field in ("task", "labels", "channels", "image_size"):
+        for field in ("task", "labels", "channels", "image_size", "normalisation"):
             ours, theirs = getattr(sites[0], field), getattr(site, field)
-            if ours != theirs:
+            if ours != theirs and None not in (ours, theirs):  # folders of before do not say how they were normalised
                 raise BadInput(
                     f"site {site.name}: {field} is {theirs}, but site {sites[0].name} has {ours}; "
                     "sites that train together have to be prepared alike"

@@ -51,6 +51,8 @@ class Patches(Samples):
 
 def _places(case: Case, patch: tuple[int, ...]) -> list[Place]:
     slices = len(case.image) if case.slices is None else len(case.slices)
+    if not slices:
+        return []
     size = (slices, *case.image.shape[2:])
     inside = tuple(min(side, there) for side, there in zip(patch, size, strict=True))
     counts = [-(-there // side) for side, there in zip(inside, size, strict=True)]

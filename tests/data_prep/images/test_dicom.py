@@ -69,3 +69,13 @@ def test_a_series_that_is_not_whole(tmp_path, defect, message):
         path.mkdir() if defect == "folder" else path.write_text("" if defect == "empty" else "no image")
     with pytest.raises(BadInput, match=message):
         read_series(tmp_path / "a")
+
+
+def test_every_slice_has_its_own_slope_and_intercept(tmp_path):
+    """As PET has them, and some MR: the first slice's type must not cut off the others'."""
+    save_series(tmp_path / "a", np.full((24, 20, 3), 1001, np.uint16))
+    stated = ((1, 0), (0.001, 0), (200, -1024))
+    for path, (slope, intercept) in zip(sorted((tmp_path / "a").iterdir()), stated, strict=True):
+        edited(path, RescaleSlope=slope, RescaleIntercept=intercept)
+    found = {round(float(level), 3) for level in np.unique(read_series(tmp_path / "a").voxels)}
+    assert found == {1001, 1.001, 200 * 1001 - 1024}

@@ -15,7 +15,7 @@ SITES = Path("sites")
 
 def patients(training, testing, validation=None, server=0, classes=("x",)):
     """So many of every split, of each class in turn."""
-    counts = {"training": training, "validation": validation or training, "testing": testing}
+    counts = {"training": training, "validation": training if validation is None else validation, "testing": testing}
     counts |= {"server_validation": server}
     return [
         Patient(f"{split}{number:02d}", split, (), classes[number % len(classes)])
@@ -122,3 +122,27 @@ def test_sites_asked_for_are_known_and_named_once():
     require_sites("label noise", ["A"], ["B", "A"])
     with pytest.raises(BadInput, match="label noise C: no such site; there are A, B"):
         require_sites("label noise", ["A", "C"], ["B", "A"])
+
+
+@pytest.mark.parametrize("by", ["uniform", "powerlaw"])
+@pytest.mark.parametrize(("others", "outliers", "into"), [(4, 3, 4), (6, 8, 6), (10, 1, 3)])
+def test_a_class_alone_is_dealt_to_the_last_site_and_to_no_other(by, others, outliers, into):
+    counts = {"training": (others, outliers), "validation": (others, outliers)}
+    pool = [
+        Patient(f"{split}{name}{number:02d}", split, (), name)
+        for split, pair in counts.items()
+        for name, count in zip("ab", pair, strict=True)
+        for number in range(count)
+    ]
+    pool += patients(0, 12, classes=("a", "b"), validation=0)
+    shares = dealt(pool, Scheme(by, into, alone=("b",)))
+    for site, share in shares.items():
+        own = {patient.of_class for patient in share.patients if patient.split != "testing"}
+        assert own == ({"b"} if site == f"site-{into}" else {"a"})
+
+
+def test_an_outlier_without_a_patient_in_a_split_is_told():
+    pool = [Patient(f"{split}{number}", split, (), "a") for split in ("training", "validation") for number in range(9)]
+    pool += [Patient(f"b{number}", "training", (), "b") for number in range(3)] + patients(0, 9, validation=0)
+    with pytest.raises(BadInput, match="0 validation patients of b for one site and 9 others for 2"):
+        dealt(pool, Scheme("uniform", 3, alone=("b",)))

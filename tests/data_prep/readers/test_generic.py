@@ -8,8 +8,9 @@ import pytest
 import SimpleITK
 from layouts import AXIAL, box, save_nifti, save_png, volume
 from layouts_fundus import disc_and_cup, photo, save
-from PIL import Image
+from PIL import ExifTags, Image
 
+from data_prep.raw import RawCase
 from data_prep.readers import generic
 from data_prep.readers.generic import generic_kind
 from fedmerit.errors import BadInput
@@ -276,3 +277,47 @@ def test_how_intensities_are_made_alike_follows_from_the_channels_unless_it_is_s
     assert found == ["mri", "mri_by_channel", "photo", "mri_by_channel"]
     assert generic_kind(channels=1, modality="ct_lung").normalisation == "ct_lung"
     assert generic_kind(channels=3, modality="mri_by_channel").normalisation == "mri_by_channel"
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA"])
+def test_a_mask_with_an_opaque_alpha_channel_is_grey(tmp_path, mode):
+    photographs(tmp_path / "a")
+    for mask in (tmp_path / "a" / "masks").iterdir():
+        Image.open(mask).convert("L").convert(mode).save(mask)
+    (site,) = generic.find_sites(tmp_path)
+    np.testing.assert_array_equal(colour(site.cases[0]).label[0], disc_and_cup(0))
+
+
+def test_a_photograph_that_viewers_turn_is_refused(tmp_path):
+    photographs(tmp_path / "a", image=".jpg", cases=("a",))
+    (path,) = (tmp_path / "a" / "images").iterdir()
+    picture = Image.open(path)
+    for orientation in (1, 3):
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = orientation
+        picture.save(path, exif=exif)
+        (site,) = generic.find_sites(tmp_path)
+        if orientation == 1:
+            assert colour(site.cases[0]).image.shape[:2] == (1, 3)
+        else:
+            with pytest.raises(BadInput, match=r"a\.jpg: is stored turned \(EXIF orientation 3\).*save it upright"):
+                colour(site.cases[0])
+
+
+def test_channels_in_files_of_their_own_are_brought_to_one_grid(tmp_path):
+    """Sagittal, the second channel stored with its rows the other way round."""
+    voxels = volume(1, (12, 20, 8))
+    label = box((12, 20, 8))
+    sagittal = np.array([[0, 0, 3.0, 0], [1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1]])
+    turned = sagittal.copy()
+    turned[:, 1] *= -1
+    turned[:3, 3] = sagittal[:3, :3] @ [0, 19, 0]
+    for name, array, affine in (("images/a_0000", voxels, sagittal), ("images/a_0001", voxels[:, ::-1], turned),
+                                ("masks/a", label, sagittal)):  # fmt: skip
+        path = tmp_path / "site" / f"{name}.nii.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nib.save(nib.Nifti1Image(np.ascontiguousarray(array).astype(np.float32), affine), path)
+    first, second = (tmp_path / "site" / "images" / f"a_000{place}.nii.gz" for place in (0, 1))
+    case = RawCase("a", "a", first, tmp_path / "site" / "masks" / "a.nii.gz", channels=(second,))
+    decoded = generic.decode(case, channels=2)
+    np.testing.assert_array_equal(decoded.image[:, 0], decoded.image[:, 1])

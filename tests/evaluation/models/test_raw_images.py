@@ -16,7 +16,7 @@ from torch import nn
 from data_prep.images.preprocessing import Box, normalise_mri, preprocess
 from data_prep.preparation import Preparation
 from data_prep.prepare import prepare
-from data_prep.readers.one_image import read_image
+from data_prep.readers.one_image import OneImage, read_image
 from evaluation.models.raw_images import Predictor, open_predictor, predict_files
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.run import Network
@@ -169,6 +169,23 @@ def test_where_a_later_image_fails_the_record_has_those_before(predictor, scan, 
         predict_files(predictor, [scan[0], tmp_path / "none.nii"], tmp_path / "out")
     told = json.loads((tmp_path / "out" / "prediction.json").read_text())
     assert [one["image"] for one in told["images"]] == [str(scan[0])]
+
+
+def test_what_was_interrupted_is_done_again_by_the_same_command(predictor, scan, tmp_path, monkeypatch):
+    raw, _ = scan
+    out = tmp_path / "out"
+
+    def write_and_stop(self, out, label, mask):
+        out.mkdir(exist_ok=True)
+        self.mask_file(out, label).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(OneImage, "write_mask", write_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            predict_files(predictor, [raw], out)
+    (mask,) = predict_files(predictor, [raw], out)
+    assert mask.read_bytes() != b"half"
 
 
 def test_masks_of_another_model_are_not_replaced(predictor, scan, tmp_path):

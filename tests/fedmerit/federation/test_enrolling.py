@@ -2,9 +2,14 @@
 
 import pytest
 from certificates import issue
+from pretending import tiny_plan
+from run_factory import make_sites
 
-from fedmerit.federation.enrolling import enrolled, fault_of_certificate
+from fedmerit.federation.enrolling import enrolled, enrolment_of, fault_of_certificate
+from fedmerit.files import read_json, write_json
 from fedmerit.records.certificates import read_certificate
+from fedmerit.training.data import SiteFolder, Slices
+from fedmerit.wire.inspection import fault_of_enrolment
 from fedmerit.wire.messages import Enrolment
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -72,3 +77,16 @@ def test_a_certificate_is_the_sites_own_and_the_roots_work(kits, tmp_path):
     for enrolment in (strange, Enrolment(0, {}, {}, ()), Enrolment(0, {}, {}, (), "no certificate")):
         assert fault_of_certificate(enrolment, "Alder", root) == "enrolment without a certificate of this federation"
         assert fault_of_certificate(enrolment, "Alder", None) is None
+
+
+def test_a_case_without_a_slice_to_train_on_is_no_training_case(tmp_path):
+    """As `prepare --slices organ` leaves photographs that show none: the site is not refused for it."""
+    root = make_sites(tmp_path / "sites", ("Alder",), size=16)
+    lists = read_json(root / "Alder" / "datalist.json")
+    for place, entry in enumerate(lists["training"]):
+        entry["slices"] = [] if place < 3 else [1]
+    write_json(root / "Alder" / "datalist.json", lists)
+    folder = SiteFolder(root / "Alder")
+    one = enrolment_of(folder, tiny_plan("fedavg"), 0, len(Slices(folder.cases("training"))), "")
+    assert fault_of_enrolment(one, 0) is None
+    assert (one.cases["training"], one.slices["training"], len(one.fingerprint)) == (2, 2, 2)

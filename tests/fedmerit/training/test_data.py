@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import psutil
 import pytest
 from run_factory import prepare_anew
 
@@ -63,3 +64,16 @@ def test_no_two_threads_parse_a_header_at_once(monkeypatch, tmp_path):
         arrays = list(threads.map(load_array, [tmp_path / "array.npy"] * 8))
     assert most == [1] * 8
     assert all(array.tolist() == [0, 1, 2, 3, 4, 5] for array in arrays)
+
+
+@pytest.mark.parametrize("array", [np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.zeros((0, 3), np.uint8)])
+def test_an_array_that_is_mapped_keeps_no_file_open(tmp_path, array):
+    """A process may have as few as 1,024 open, and a site more cases."""
+    np.save(tmp_path / "case.npy", array)
+    before = psutil.Process().num_fds()
+    mapped = load_array(tmp_path / "case.npy")
+    assert psutil.Process().num_fds() == before
+    assert mapped.dtype == array.dtype
+    np.testing.assert_array_equal(mapped, array)
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[...] = 1

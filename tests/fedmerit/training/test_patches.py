@@ -43,6 +43,7 @@ def test_patches_cover_every_voxel_of_the_slices_to_train_on(case):
             seen[positions, :, place[1], place[2]] = True
         assert seen[list(some.slices or range(11))].all()
     assert seen[[1, 3]].sum() == 0
+    assert len(Patches([replace(case, slices=())], NETWORK.patch)) == 0
 
 
 def test_a_volume_of_fewer_slices_than_a_patch_is_padded(case):
