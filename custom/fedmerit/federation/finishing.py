@@ -91,8 +91,8 @@ class Finisher:
         choice, chosen = base
         for other, candidate in self._changed(given):
             dice = self._dice(candidate, validation)
-            few = len(dice) < FEWEST  # then it was chosen by cross-validation, and is only held against these
-            if fmean(dice.values()) > fmean(at_base.values()) if few else clearly_better(at_base, dice):
+            folds = len(dice) < FEWEST and other > ALONE  # chosen by cross-validation, and only held against these
+            if fmean(dice.values()) > fmean(at_base.values()) if folds else clearly_better(at_base, dice):
                 choice, chosen, at_base = other, candidate, dice
         finished = Finished(given, alone, chosen, choice)
         write_atomically(path, lambda file: torch.save(vars(finished), file))

@@ -4,11 +4,12 @@ from statistics import fmean
 
 import pytest
 import torch
+from pretending import tiny_plan
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
-from fedmerit.federation.finishing import ALONE, GIVEN, Finisher, clearly_better, dice_by_patient
+from fedmerit.federation.finishing import ALONE, GIVEN, RECALIBRATED, Finisher, clearly_better, dice_by_patient
 from fedmerit.records.results import read_results, read_run
 from fedmerit.training.data import SiteFolder, open_sites
 from fedmerit.training.networks import build_network, initial_network
@@ -88,3 +89,25 @@ def test_dice_is_that_of_patients_whatever_the_number_of_their_cases():
     overlaps = [Overlap(f"{place:03d}", "disc", tp, 1, 1) for place, tp in enumerate((1, 9, 3))]
     overlaps.append(Overlap("002", "cup", 0, 0, 0))  # empty in both: left out
     assert dice_by_patient(cases, overlaps) == pytest.approx({"p": (0.5 + 0.9) / 2, "q": 0.75})
+
+
+@pytest.mark.parametrize(
+    ("tried", "dice", "chosen"),
+    [
+        (RECALIBRATED, (0.6, 0.5), GIVEN),  # better by .05 on average, at an error of .05
+        (RECALIBRATED, (0.6, 0.59), RECALIBRATED),
+        (ALONE + 3, (0.6, 0.5), ALONE + 3),  # which cross-validation chose
+        (ALONE + 3, (0.6, 0.3), GIVEN),
+    ],
+)
+def test_two_patients_choose_no_statistics_not_clearly_better(sites, tmp_path, monkeypatch, tried, dice, chosen):
+    config = tiny_plan("fedavg")
+    finisher = Finisher(config, SiteFolder(sites / "site1"), tmp_path, lambda: None)
+    given, alone, changed = ((torch.full((1,), float(number)), {}) for number in range(3))
+    of_patients = {0: (0.5, 0.5), 1: (0.1, 0.1), 2: dice}
+    monkeypatch.setattr(finisher, "_alone", lambda: alone)
+    monkeypatch.setattr(finisher, "_changed", lambda model: [(tried, changed)])
+    monkeypatch.setattr(
+        finisher, "_dice", lambda model, cases: dict(zip("ab", of_patients[int(model[0])], strict=True))
+    )
+    assert finisher.finish(given).choice == chosen
