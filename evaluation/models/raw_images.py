@@ -175,9 +175,7 @@ def predict_files(
         told.append({"image": str(path), "masks": masked, **asked, "remarks": [*image.decoded.remarks]})
         new = {mask for one in told for mask in one["masks"]}
         kept = [one for one in before if new.isdisjoint(one["masks"])]
-        write_json(
-            out / SUMMARY, summary | {"images": kept + told}
-        )  # first: what is interrupted is known to be its own
+        write_json(out / SUMMARY, summary | {"images": kept + told})  # first, so that what is cut off is its own
         labels = enumerate(predictor.description.labels)
         written += [image.write_mask(out, label, masks[:, place]) for place, label in labels]
     return written

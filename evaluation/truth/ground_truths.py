@@ -150,9 +150,7 @@ def complete_truths(
                 lacking[seed] = gone
             else:
                 parts[seed] = coefficients(sites, weights)
-        if (
-            lacking and name == SHAPLEY and sampling is not None
-        ):  # of a seed that has all by chance they are sampled too
+        if lacking and name == SHAPLEY and sampling is not None:  # also of a seed that has all by chance
             truth, told = _sampled(games, sites, seeds, sampling)
             found += [truth] if truth.parts else []
             notes += told

@@ -36,9 +36,7 @@ class RoundGame:
     round: int
     utilities: Mapping[Coalition, FloatArray]
     counts: FloatArray  # (D,) how often the round counts in each draw; 1 as observed
-    parts: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # by player, who earns as one with it: shares
+    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by player, shares of who earn as one
 
     @property
     def players(self) -> list[str]:
