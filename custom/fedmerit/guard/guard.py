@@ -77,7 +77,7 @@ class Ruling:
     own_products: Tensor  # (n, n) their Gram matrix
     answered: Tensor  # (n,) bool: whose update came
     earners: Earners
-    withheld: Tensor  # (n,) bool
+    withheld: Tensor  # (n,) bool: who goes on from its own model, whether it answered or not
     counted: Tensor  # (n,) bool: has a part in the aggregation
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) for results.csv
     signs: Tensor = field(default_factory=lambda: torch.zeros(len(KINDS), 0, dtype=torch.bool))  # (kinds, n) bool
@@ -97,7 +97,7 @@ class Ruling:
 
     def divided(self, earned: Tensor) -> Tensor:
         """(n,) by site: groups divide what their first site ``earned`` (n,), who is withheld from has nothing."""
-        shares, nothing = earned[self.earners.first] * self.earners.parts, self.withheld
+        shares, nothing = earned[self.earners.first] * self.earners.parts, self.withheld & self.answered
         return shares.where(self.counted | nothing, earned).masked_fill(nothing, 0.0)
 
     def settled(self, outcome: Outcome, received: Tensor) -> Outcome:
@@ -119,7 +119,7 @@ class Ruling:
 
         quantities = {name: values[first] for name, values in outcome.quantities.items()}
         if "quota" in quantities:
-            quantities["quota"] = quantities["quota"].masked_fill(nothing, 0.0)
+            quantities["quota"] = quantities["quota"].masked_fill(nothing & self.answered, 0.0)
         vectors = {name: vector if vector.ndim == 1 else vector[first] for name, vector in outcome.vectors.items()}
         return replace(
             outcome,
@@ -161,7 +161,7 @@ class Guard:
             history = self._looked_at(history, answers, products, factors)
         withheld = torch.zeros_like(present)
         if self.settings.on_verdict != "show":
-            withheld = present & history.verdicts.against
+            withheld = history.verdicts.against  # also of who misses a round, or it would get the model by that
         if (withheld | ~present).all():  # somebody has to go on
             withheld = torch.zeros_like(present)
         group = self._earners(present & ~withheld, self._counts(reports), history)

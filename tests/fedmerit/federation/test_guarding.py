@@ -291,6 +291,27 @@ def test_whose_reward_is_withheld_is_sent_no_model_of_the_others_to_rate_or_to_t
     assert testers == {"Alder": {"Alder", "Cedar"}, "Birch": set(SITES), "Cedar": {"Alder", "Cedar"}}
 
 
+@pytest.mark.parametrize("on_verdict", ["withhold", "exclude"])
+def test_nobody_gets_the_others_model_by_missing_a_round(tmp_path, on_verdict):
+    """Birch, whose reward is withheld, does not answer in round 5, nor in the last one."""
+    federation = Federation(plan("fedavg", 8, on_verdict=on_verdict), SITES, tmp_path / "run")
+    sent, tested = [], {}
+    while federation.work:
+        tasks, round = federation.tasks(), federation.round
+        if federation.work == TRAIN and round > 3:
+            sent.append((tasks["Birch"].parameters, tasks["Alder"].parameters))
+        if all(isinstance(task, Evaluation) for task in tasks.values()) and round == 8:
+            tested.setdefault(tasks["Alder"].split, tasks)
+        missing = {"Birch": Failure("asleep")} if round in (5, 7) and federation.work == TRAIN else {}
+        federation.take(answers(federation, change=idle) | missing)
+    assert all(not torch.equal(own, others) for own, others in sent)
+    assert torch.equal(sent[2][0], sent[1][0])  # what it trained on in round 5 was not heard of
+    assert torch.equal(tested["testing"]["Birch"].models, sent[-1][0][None])
+    last = ledger(tmp_path / "run")[-1]
+    assert last["guard"]["verdicts"] == ["Birch"]
+    assert "Birch" not in last["participants"]
+
+
 def test_a_verdict_leaves_the_others_one_model_with_the_mean_of_their_statistics(tmp_path):
     sent = {}
 
