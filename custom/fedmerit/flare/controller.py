@@ -30,11 +30,27 @@ from fedmerit.records.ledger import Ledger
 from fedmerit.records.signing import Signer
 from fedmerit.training.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
-TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks; under heavy load it was seen to die of a KeyError
+TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
 LAST_WORDS = 120.0  # seconds to wait, where there is no limit, for sites that are told how a run was closed: it is over
 ASK_AGAIN = 5.0  # seconds after which sites that NVFlare gave up are asked again
 SERVER_LOCK = ".server.lock"
 KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the startup kit of a provisioned server
+
+
+class SentTasks(dict[str, Any]):
+    """NVFlare's tasks by id. One that a site asked for twice, as over a slow line, it takes out twice.
+
+    With a plain dictionary that ends its task monitor, and with it the job.
+    """
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        """Nothing where it is out already."""
+        return super().pop(key, default)
+
+
+def forgive(communicator: Any) -> None:
+    """Let NVFlare's ``communicator`` take a task out twice."""
+    communicator._client_task_map = SentTasks(communicator._client_task_map)
 
 
 def progress(run: Path, config: RunConfiguration) -> dict[str, Any]:
@@ -71,6 +87,7 @@ class MeritController(ModelController):
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
+        forgive(self.communicator)
         self.aggregator: MeritAggregator = self.get_component(self.aggregator_id)
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
