@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluation.results.bootstrap import mean_known
 from evaluation.truth.regression import shapley_or_regression
@@ -37,11 +38,19 @@ MATRICES: Mapping[str, Callable[[RoundGame, Sequence[str]], FloatArray]] = {
 }
 
 
-def heard(matrix: FloatArray, voice: str) -> FloatArray:
-    """(n, D) the mean of (n, n, D) over the sites that tested: all of them, or all but the site in question."""
+def own_patients(game: RoundGame, sites: Sequence[str]) -> NDArray[np.bool_]:
+    """(n, n) whose patients, at column, are those of the site at row, or of who earns as one with it."""
+    own = np.eye(len(sites), dtype=bool)
+    for group in game.parts.values():
+        places = [sites.index(site) for site in group]
+        own[np.ix_(places, places)] = True
+    return own
+
+
+def heard(matrix: FloatArray, voice: str, own: NDArray[np.bool_]) -> FloatArray:
+    """(n, D) the mean of (n, n, D) over the sites that tested: all of them, or all but those that are a row's own."""
     if voice == OTHERS:
-        own = np.eye(len(matrix), dtype=bool)[:, :, None]
-        matrix = np.where(own, np.nan, matrix)
+        matrix = np.where(own[:, :, None], np.nan, matrix)
     return mean_known(matrix, axis=1)
 
 
@@ -65,7 +74,7 @@ class InRunValues(Estimator):
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) points of Dice gained, fractions."""
         games = _last(run, self.observes, self.last)
-        parts = np.stack([heard(MATRICES[self.kind](game, run.sites), self.voice) for game in games])  # (T, n, D)
+        parts = np.stack([_heard(self.kind, game, run.sites, self.voice) for game in games])  # (T, n, D)
         weights = np.stack([game.counts for game in games]) * self._weights(games)  # (T, D)
         return _summed(parts, weights)
 
@@ -96,7 +105,7 @@ class CarriedValues(Estimator):
         """(n, D) points of Dice, fractions."""
         games = run.games(self.observes)
         chosen = games[-1:] if self.over == "last" else games
-        return np.asarray(np.mean([heard(MATRICES[self.kind](game, run.sites), self.voice) for game in chosen], axis=0))
+        return np.asarray(np.mean([_heard(self.kind, game, run.sites, self.voice) for game in chosen], axis=0))
 
 
 @dataclass(frozen=True)
@@ -112,13 +121,14 @@ class OthersLoseValues(Estimator):
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) fractions of Dice."""
         games = _last(run, self.observes, self.last)
-        parts = np.stack([others_lose(leave_one_out_matrix(game, run.sites), run.num_samples) for game in games])
+        lost = [(leave_one_out_matrix(game, run.sites), own_patients(game, run.sites)) for game in games]
+        parts = np.stack([others_lose(one, run.num_samples, own) for one, own in lost])
         return _summed(parts, np.stack([game.counts for game in games]))
 
 
-def others_lose(lost: FloatArray, num_samples: FloatArray) -> FloatArray:
-    """(n, D) of (n, n, D) what column loses without row: the mean over the others by images, of those who said."""
-    shares = np.where(np.eye(len(lost), dtype=bool), 0.0, num_samples[None, :])[:, :, None]
+def others_lose(lost: FloatArray, num_samples: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
+    """(n, D) of (n, n, D) what column loses without row: the mean by images over those not its ``own``, who said."""
+    shares = np.where(own, 0.0, num_samples[None, :])[:, :, None]
     shares = np.where(np.isfinite(lost), shares, 0.0)
     totals = shares.sum(axis=1)
     sums = (shares * np.where(np.isfinite(lost), lost, 0.0)).sum(axis=1)
@@ -141,8 +151,13 @@ class AloneValues(Estimator):
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) Dice, fractions."""
         game = run.games(self.observes)[-1]
-        reached = heard(np.stack([game.utilities[frozenset([site])] for site in run.sites]), self.voice)
+        of_each = np.stack([game.utilities[frozenset([site])] for site in run.sites])
+        reached = heard(of_each, self.voice, own_patients(game, run.sites))
         return reached / run.holders[:, None] if self.copies == "share" else reached
+
+
+def _heard(kind: str, game: RoundGame, sites: Sequence[str], voice: str) -> FloatArray:
+    return heard(MATRICES[kind](game, sites), voice, own_patients(game, sites))
 
 
 def drift(run: ObservedRun) -> float:

@@ -52,7 +52,7 @@ def check_others_lose(content, entry):
     game = game_of(observation, evaluated(observation, utility_of(given)), list("012"))
     run = Rounds([game], list("012"), given["num_samples"])
     assert_equal(OthersLoseValues().values(run)[:, 0], given["value"], "value")
-    same = others_lose(leave_one_out_matrix(game, list("012")), np.array(given["num_samples"]))
+    same = others_lose(leave_one_out_matrix(game, list("012")), np.array(given["num_samples"]), np.eye(3, dtype=bool))
     assert_equal(same[:, 0], given["value"], "value")
 
 

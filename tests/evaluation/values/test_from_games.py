@@ -1,5 +1,7 @@
 """In-run values on games with known values, and what they keep: null player, symmetry, efficiency but for the drift."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from games_reference import random_game, shapley_by_permutations
@@ -106,6 +108,15 @@ def test_others_lose_by_their_shares_of_images_and_never_by_the_sites_own_patien
     utilities = {GRAND: np.array([0.9, 0.8, 0.7, 0.6]), frozenset("BCD"): np.array([0.0, 0.7, 0.7, 0.5])}
     run = run_of(round_of(utilities), samples=(70, 10, 20, 30))
     assert OthersLoseValues().values(run)[0, 0] == pytest.approx((10 * 0.1 + 20 * 0.0 + 30 * 0.1) / 60)
+
+
+@pytest.mark.parametrize("estimator", [InRunValues(voice="others"), CarriedValues(voice="others"), OthersLoseValues()])
+def test_of_who_earns_as_one_nobody_speaks_for_the_other(estimator):
+    """A and B are one player, whom their own patients alone are better off with: to the others it is worth nothing."""
+    game = {one: np.array([0.1 + 0.5 * ("A" in one)] * 2 + [0.3, 0.3]) for one in random_game(["A", "C", "D"], 0)}
+    one = replace(round_of(game), parts={"A": {"A": 0.5, "B": 0.5}})
+    values = estimator.values(run_of(one))[:, 0]
+    np.testing.assert_allclose(values[:2], 0, atol=1e-12)
 
 
 def test_draws_of_rounds_count_as_often_as_drawn(rounds):
