@@ -26,19 +26,21 @@ class SCAFFOLDState:
     """What SCAFFOLD remembers."""
 
     model: Tensor  # (d,)
-    control: Tensor  # (d,) c
+    controls: Tensor  # (n, d) c_i as each site last sent it; c is their mean
 
 
 @dataclass(frozen=True)
 class SCAFFOLD(Method, TrainsLocally):
     """Algorithm 1 of Karimireddy et al. 2020, option II. All sites present count alike.
 
-    It needs plain SGD: with Adam, K η_l is not the length of K steps.
+    Sites send c_i⁺ itself, where the paper has them send c_i⁺ - c_i: of a reply that did not count, the server would
+    lack the difference for ever, and c no longer be the mean of the c_i. It needs plain SGD: with Adam, K η_l is not
+    the length of K steps.
     """
 
     eta_g: float = parameter(1.0, "η_g, the server's step", above=0)
 
-    vectors: ClassVar[tuple[str, ...]] = ("control",)  # c to the sites, c_i⁺ - c_i from them
+    vectors: ClassVar[tuple[str, ...]] = ("control",)  # c to the sites, c_i⁺ from them
     optimizers: ClassVar[tuple[str, ...]] = ("sgd",)
     about: ClassVar[About] = About(
         contribution="none",
@@ -55,20 +57,19 @@ class SCAFFOLD(Method, TrainsLocally):
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> SCAFFOLDState:
         """The state before round 0; ``model`` is (d,), and every control variate 0."""
-        return SCAFFOLDState(model, torch.zeros_like(model))
+        return SCAFFOLDState(model, model.new_zeros(num_sites, len(model)))
 
     def round(self, state: SCAFFOLDState, updates: Tensor, reports: Reports) -> tuple[SCAFFOLDState, Outcome]:
-        """w ← w + η_g mean Δ_i, c ← c + |S|/N mean (c_i⁺ - c_i), means over the sites S that are present."""
+        """w ← w + η_g mean Δ_i over the sites S that are present, c ← c + |S|/N mean (c_i⁺ - c_i): the mean of all."""
         present = reports.present
         weights = share(present, present)
         model = aggregate(state.model, self.eta_g * weights, updates)
-        changes = self.changes(state.control, updates, reports)
-        control = aggregate(state.control, present.double() / len(present), changes)
-        outcome = Outcome.by_weights(weights, reports, model, vectors={"control": control})
-        return SCAFFOLDState(model, control), outcome
+        controls = self.controls(state.controls, updates, reports).where(present[:, None], state.controls)
+        outcome = Outcome.by_weights(weights, reports, model, vectors={"control": _mean(controls)})
+        return SCAFFOLDState(model, controls), outcome
 
-    def changes(self, control: Tensor, updates: Tensor, reports: Reports) -> Tensor:
-        """(n, d) c_i⁺ - c_i as the sites sent them; ``control`` (d,) c, ``updates`` (n, d)."""
+    def controls(self, before: Tensor, updates: Tensor, reports: Reports) -> Tensor:
+        """(n, d) c_i⁺ as the sites sent them; ``before`` (n, d) c_i, ``updates`` (n, d)."""
         return reports.vectors["control"]
 
     def train(self, view: TrainingView) -> LocalResult:
@@ -76,8 +77,8 @@ class SCAFFOLD(Method, TrainsLocally):
         c = view.vectors["control"]
         c_i = view.kept.get("control", torch.zeros_like(c))
         trained = view.train(view.received, shift=c - c_i)
-        change = (view.received - trained.parameters) / (trained.steps * trained.learning_rate) - c
-        return LocalResult(trained, vectors={"control": change}, kept={"control": c_i + change})
+        control = c_i - c + (view.received - trained.parameters) / (trained.steps * trained.learning_rate)
+        return LocalResult(trained, vectors={"control": control}, kept={"control": control})
 
 
 class HeldSCAFFOLD(SCAFFOLD):
@@ -86,20 +87,27 @@ class HeldSCAFFOLD(SCAFFOLD):
     The guard bounds updates; a vector beside one could be anything, and would be in every site's gradients.
     """
 
-    def changes(self, control: Tensor, updates: Tensor, reports: Reports) -> Tensor:
+    def controls(self, before: Tensor, updates: Tensor, reports: Reports) -> Tensor:
         """As sent, where it follows; else what is nearest to that, c_i⁺ - c_i + c up to `MOST` times the median."""
         sent, present = reports.vectors["control"], reports.present
-        c, most, held = control.double(), math.inf, sent.clone()
-        follows = [_along(row.double() + c, update.double()) for row, update in zip(sent, updates, strict=True)]
+        c, most, held = _mean(before).double(), math.inf, sent.clone()
+        changes = sent.double() - before.double()
+        follows = [_along(change + c, update.double()) for change, update in zip(changes, updates, strict=True)]
         if present.sum() >= FEWEST:
             most = MOST * float(torch.stack([row.norm() for row in follows])[present].quantile(0.5)) or math.inf
         for place in present.nonzero().flatten().tolist():
             length = float(follows[place].norm())
             change = follows[place] * (min(1.0, most / length) if length else 1.0) - c
             slack = NEAR * length + ROUNDING * float(c.norm())
-            if not float((sent[place].double() - change).norm()) <= slack:
-                held[place] = change.to(sent.dtype)
+            if not float((changes[place] - change).norm()) <= slack:
+                held[place] = (before[place].double() + change).to(sent.dtype)
         return held
+
+
+def _mean(controls: Tensor) -> Tensor:
+    """(d,) c of (n, d) c_i."""
+    n = len(controls)
+    return aggregate(torch.zeros_like(controls[0]), torch.full((n,), 1 / n, dtype=torch.float64), controls)
 
 
 def _along(sent: Tensor, update: Tensor) -> Tensor:

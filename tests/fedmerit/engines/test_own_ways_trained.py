@@ -96,7 +96,7 @@ def test_penalty_and_control_change_what_is_trained(whole, trained):
     assert not torch.equal(plain[first], fedavg[first])
     assert torch.allclose(plain[first], fedavg[first], atol=0.05)  # mu is 0.001
     scaffold = torch.load(whole("scaffold") / "checkpoint.pt", weights_only=True)
-    assert scaffold["state"]["control"].abs().max() > 0
+    assert scaffold["state"]["controls"].abs().max() > 0
 
 
 def test_scaffold_with_adam_is_refused(tmp_path, sites):

@@ -5,6 +5,7 @@ import torch
 from oracles import tensor
 from quadratics import descended, made_up, mean, played
 
+from fedmerit.capabilities.local_training import Trained, TrainingView
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.core import Layout, Reports
 from fedmerit.errors import BadInput
@@ -37,8 +38,36 @@ def test_scaffold_counts_absent_sites_in_the_control():
     sent = {"control": torch.tensor([[1.0], [3.0], [0.0], [0.0]])}
     reports = Reports(torch.ones(4).double(), here, vectors=sent)
     state, outcome = method.round(state, torch.tensor([[2.0], [4.0], [0.0], [0.0]]), reports)
-    assert state.control.tolist() == outcome.vectors["control"].tolist() == [1.0]
+    assert outcome.vectors["control"].tolist() == [1.0]
     assert outcome.models.tolist() == [3.0]
+    assert state.controls.flatten().tolist() == [1.0, 3.0, 0.0, 0.0]
+
+
+def test_a_reply_that_did_not_count_leaves_the_control_what_the_sites_have():
+    """Two sites pull to (0, 0) and (0, 2); the second's replies of rounds 1 and 2 are late. The optimum is (0, 1)."""
+    goals, method = torch.tensor([[0.0, 0.0], [0.0, 2.0]]).double(), SCAFFOLD()
+    state = method.start(torch.tensor([1.0, 5.0]).double(), 2, Layout.of(2))
+    control, kept = torch.zeros(2).double(), [{}, {}]
+    for round in range(60):
+        updates, sent = torch.zeros(2, 2).double(), torch.zeros(2, 2).double()
+        for place, goal in enumerate(goals):
+
+            def once(start, buffers=None, penalty=None, shift=None, goal=goal, rate=0.1 + 0.1 * place):
+                at = start
+                for _ in range(3):
+                    at = at - rate * (2 * (at - goal) + shift)
+                return Trained(at, {}, 0.0, 3, rate)
+
+            view = TrainingView(state.model, {}, {"control": control}, kept[place], None, once)
+            result = method.train(view)
+            kept[place] = result.kept
+            updates[place], sent[place] = result.trained.parameters - state.model, result.vectors["control"]
+        here = torch.tensor([True, round not in (1, 2)])
+        updates = updates * here[:, None]
+        state, outcome = method.round(state, updates, Reports(here.double(), here, vectors={"control": sent}))
+        control = outcome.vectors["control"]
+    assert state.model.tolist() == pytest.approx([0, 1], abs=1e-3)
+    assert control.tolist() == pytest.approx(torch.stack([one["control"] for one in kept]).mean(dim=0).tolist())
 
 
 HONEST = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]])  # Δ_i
@@ -49,17 +78,18 @@ def changes(change, updates=HONEST):
     """c_i⁺ - c_i = -2 Δ_i - c, as counted where ``change`` makes another of site 3's."""
     sent = -2 * HONEST - C
     sent[3] = change(sent[3])
-    reports = Reports(torch.ones(len(updates)).double(), torch.ones(len(updates)).bool(), vectors={"control": sent})
-    return sent, SCAFFOLD().without_claims.changes(C, updates, reports)
+    before = torch.stack([C, C, C, C])  # of which c is the mean
+    vectors = {"control": before + sent}
+    reports = Reports(torch.ones(len(updates)).double(), torch.ones(len(updates)).bool(), vectors=vectors)
+    return sent, SCAFFOLD().without_claims.controls(before, updates, reports) - before
 
 
 def test_control_variates_that_follow_from_updates_count_as_they_were_sent():
     sent, counted = changes(lambda sent: sent)
     assert torch.equal(counted, sent)
     assert changes(lambda sent: 1000 * sent)[0][3].tolist() == [-4500, 500]
-    assert SCAFFOLD().changes(C, HONEST, Reports(torch.ones(4), torch.ones(4).bool(), vectors={"control": 9 * sent}))[
-        0
-    ].tolist() == [-22.5, 4.5]  # without the guard they are believed
+    believed = Reports(torch.ones(4), torch.ones(4).bool(), vectors={"control": 9 * sent})
+    assert SCAFFOLD().controls(HONEST, HONEST, believed)[0].tolist() == [-22.5, 4.5]  # without the guard
 
 
 @pytest.mark.parametrize(
