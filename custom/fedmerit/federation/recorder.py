@@ -64,6 +64,15 @@ class Recorder:
         self.results.truncate(results_size)
         self.values.truncate(observed_size)
 
+    def content(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"results_size": self.results.size, "observed_size": self.values.size, "site_logs": self.site_logs}
+
+    def restore(self, content: Mapping[str, Any], rounds: int) -> None:
+        """What stood when so many rounds were complete; earlier versions kept no heads of sites' logs."""
+        self.site_logs = dict(content.get("site_logs", {}))
+        self.rewind(content["results_size"], rounds, content.get("observed_size", 0))
+
     def close(self) -> Closing:
         """Write down what the run leaves behind: results, run.json, models, and how far the logs of the sites are."""
         return close(self.run, self.ledger.last_hash, self.site_logs, self.ledger.signer)
@@ -105,6 +114,7 @@ class Recorder:
 
     def observed(self, round: int, observer: str, coalitions: Tensor, answers: Sequence[Evaluated | None]) -> None:
         """Write down what sites made of models of coalitions (k, n) bool, by what it was observed for."""
+        self._hear(answers)
         head = (self.name, self.config.method, self.config.seed, round)
         answered = {site: answer for site, answer in zip(self.sites, answers, strict=True) if answer}
         self.values.append(observed_rows(head, observer, self.sites, coalitions, answered))

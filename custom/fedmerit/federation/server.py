@@ -373,9 +373,8 @@ class Federation:
                 "mean_update": self.mean_update,
                 "num_samples": self.num_samples,
                 "complete_rounds": min(self.round, self.config.rounds),
-                "results_size": self.recorder.results.size,
-                "observed_size": self.recorder.values.size,
             }
+            | self.recorder.content()
             | self.observers.content()
             | self.guarding.content()
             | self.best.content()
@@ -403,8 +402,7 @@ class Federation:
         self.guarding.restore(content)
         self.state = type(self.state)(**content["state"])
         self.observers.restore(content)
-        complete = min(self.round, self.config.rounds)
-        self.recorder.rewind(content["results_size"], complete, content.get("observed_size", 0))
+        self.recorder.restore(content, min(self.round, self.config.rounds))
         for record in self.recorder.ledger.records:
             self.on_round(record)
 

@@ -244,3 +244,14 @@ def test_a_server_whose_key_was_renewed_keeps_the_certificate_of_what_it_signed_
         recorder.training_round(round, admitted(reply(1, "a0"), reply(2, "b0"), None), ["b"] * 3, "e", outcome())
         found.append(signer.certificate)
     assert len(verified_records(run / "ledger.jsonl", found)) == 2
+
+
+def test_what_sites_said_of_their_logs_outlasts_a_restart(recorder):
+    """Also of one that is away for the final test."""
+    recorder.training_round(0, admitted(reply(1, "a0"), reply(2, "b0"), reply(3, "c0")), ["b"] * 3, "e", outcome())
+    content = recorder.content()
+    again = Recorder(recorder.config, SITES, recorder.run)
+    again.restore(content, 1)
+    again.final_validation(3, [Evaluated(3, ((HALF,),), torch.zeros(1, 0), log="a1"), None, None])
+    assert again.close().site_logs == {"Alder": "a1", "Birch": "b0", "Cedar": "c0"}
+    assert len(again.ledger.records) == 1
