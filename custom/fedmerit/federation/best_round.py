@@ -1,7 +1,7 @@
 """The models that the sites' validation patients liked best, of all that a run sent out."""
 
-import math
 from collections.abc import Mapping, Sequence
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,16 @@ class BestRound:
     def __init__(self, run: Path):
         self._run = run
         self.round = -1  # whose models these are: those that it sent out; -1: none yet
-        self.dice = -math.inf  # mean over sites of their mean validation Dice
+        self.dice: dict[int, float] = {}  # mean validation Dice that sites said of them, by row
 
     def consider(self, round: int, replies: Replies, models: ModelsInTheClear) -> None:
-        """The models that ``round`` sent out, by what all sites replied; nothing where one is missing."""
-        of_sites = [mean_dice(reply.overlaps) for reply in replies if reply]
-        if len(of_sites) == len(replies) and self._better(of_sites):
+        """The models that ``round`` sent out, by what sites replied; nothing where one of them is missing.
+
+        Who goes on alone, as its reward is withheld, has no voice: what it received, nobody else has.
+        """
+        heard = {row: reply for row, reply in enumerate(replies) if row not in models.alone}
+        dice = {row: mean_dice(reply.overlaps) for row, reply in heard.items() if reply}
+        if len(dice) == len(heard) and self._better(dice):
             content = {
                 "models": models.parameters,
                 "buffers": models.buffers,
@@ -42,7 +46,7 @@ class BestRound:
             write_atomically(self._file(round), lambda file: torch.save(content, file))
             for older in {*self._run.glob(FILES)} - {self._file(self.round), self._file(round)}:
                 older.unlink()
-            self.round, self.dice = round, sum(of_sites) / len(of_sites)
+            self.round, self.dice = round, dice
 
     def models(self, final: ModelsInTheClear) -> ModelsInTheClear | None:
         """The best round's, of the run whose ``final`` ones are given; None: they are not here."""
@@ -62,18 +66,21 @@ class BestRound:
         return {"best_round": self.round, "best_dice": self.dice}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint; those of earlier versions know of none."""
-        self.round, self.dice = content.get("best_round", -1), content.get("best_dice", -math.inf)
+        """From the checkpoint; those of earlier versions know of none, or of one mean of all."""
+        said = content.get("best_dice")
+        self.round, self.dice = content.get("best_round", -1), dict(said) if isinstance(said, dict) else {}
 
     def _file(self, round: int) -> Path:
         return self._run / f"best-{round}.pt"
 
-    def _better(self, of_sites: Sequence[float]) -> bool:
-        return sum(of_sites) / len(of_sites) > self.dice
+    def _better(self, dice: Mapping[int, float]) -> bool:
+        """On the mean over the sites that were heard of both."""
+        both = dice.keys() & self.dice.keys()
+        return not both or fsum(dice[row] for row in both) > fsum(self.dice[row] for row in both)
 
 
 def liked_better(ones: Sequence[Evaluated | None], others: Sequence[Evaluated | None]) -> bool:
-    """Whether all sites said of both models how they do, and on the mean ``ones`` do at least as well."""
+    """Whether all of them said of both models how they do, and on the mean ``ones`` do at least as well."""
     if None in (*ones, *others):
         return False
     dice = [sum(mean_dice(one.overlaps[0]) for one in said if one) for said in (ones, others)]

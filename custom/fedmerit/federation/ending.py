@@ -44,7 +44,7 @@ class Ending:
         tested = yield from ask(tests)
         models.save(self.run / MODELS)
         best = self._best()
-        if best and liked_better((yield from ask(self._own_models(best, "validation", told))), validated):
+        if best and self._likes(best, (yield from ask(self._own_models(best, "validation", told))), validated):
             self.recorder.best_test(self.best.round, (yield from ask(self._tests(best, told))))
             best.save(self.run / BEST)
         self.recorder.final_validation(rounds, validated)
@@ -52,6 +52,13 @@ class Ending:
         if self.config.training.finish == "own":
             yield from self._take_home(ask, told)
         return self.recorder.close()
+
+    def _likes(
+        self, best: ModelsInTheClear, said: Sequence[Evaluated | None], validated: Sequence[Evaluated | None]
+    ) -> bool:
+        """Whether the best round's models are at least as good as the last, to all who have what the others have."""
+        rows = [row for row in range(len(self.sites)) if row not in {*_alone(self.models), *_alone(best)}]
+        return liked_better([said[row] for row in rows], [validated[row] for row in rows])
 
     def record(self) -> dict[str, Any]:
         """For the last round's ledger record: digests of what is saved, of the best round's what may be."""

@@ -93,6 +93,22 @@ class Models:
         return Models(parameters)
 
 
+def test_whose_reward_is_withheld_has_no_voice(tmp_path):
+    """The second says 1 of the first model; from then on it goes on alone, with a model that nobody else has."""
+
+    def replies(*dice):
+        return [SimpleNamespace(overlaps=(Overlap("000", "prostate", one, 1 - one, 1 - one),)) for one in dice]
+
+    best = BestRound(tmp_path)
+    best.consider(0, replies(0.5, 1.0), Models(0))
+    best.consider(1, replies(0.4, 0.9), Models(1, alone=(1,)))
+    assert best.round == 0
+    best.consider(2, replies(0.6, 0.0), Models(2, alone=(1,)))
+    assert best.round == 2
+    best.consider(3, [replies(0.7)[0], None], Models(3, alone=(1,)))  # nor is it waited for
+    assert best.round == 3
+
+
 def test_the_best_before_is_kept_until_the_checkpoint_knows_of_a_better_one(tmp_path):
     def reply(dice):
         return SimpleNamespace(overlaps=(Overlap("000", "prostate", dice, 1 - dice, 1 - dice),))
