@@ -78,7 +78,7 @@ def trains_alone(method: Method) -> bool:
 
 
 def holds_models_of_sites(method: Method) -> bool:
-    """Whether the server has a model for each site, as the method's state shows."""
+    """Whether the server has a model for each site, as ``models`` of the method's state shows."""
     sites, size = 3, 7
-    state = method.start(torch.zeros(size), sites, Layout.of(size))
-    return any(isinstance(value, torch.Tensor) and value.shape == (sites, size) for value in vars(state).values())
+    models = getattr(method.start(torch.zeros(size), sites, Layout.of(size)), "models", None)
+    return isinstance(models, torch.Tensor) and models.shape == (sites, size)
