@@ -180,7 +180,8 @@ def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = Tru
     }
     write_json(local / "resources.json", resources | ours | site_policy(kind == "server", surveys))
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
-    write_json(local / "privacy.json", privacy_policy(kind))
+    if not (local / "privacy.json").exists():  # a hospital may have made it stricter
+        write_json(local / "privacy.json", privacy_policy(kind))
 
 
 def _path_of(kind: type) -> str:

@@ -142,3 +142,11 @@ def test_kit_that_was_unpacked_for_everybody_is_its_owners_alone(federation, sit
     else:
         prepare_site(kit, sites / name)
     assert kit.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_hospital_made_stricter_stays_when_its_kit_is_prepared_again(ready, sites):
+    policy = privacy_policy("client")
+    policy["scopes"][0]["task_result_filters"][0]["args"] |= {"decimals": 4, "encrypted": True}
+    (ready / "local" / "privacy.json").write_text(json.dumps(policy))
+    prepare_site(ready, sites / "site1")
+    assert read(ready / "local" / "privacy.json") == policy
