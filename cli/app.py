@@ -2,7 +2,10 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,6 +52,21 @@ log = logging.getLogger("fedmerit.cli")  # silent, unless --log or --verbose ask
 log.addHandler(logging.NullHandler())
 
 
+@contextmanager
+def ended_as_by_ctrl_c() -> Iterator[None]:
+    """What a service manager, a cluster or a closed terminal sends ends a command as Ctrl-C does: nothing is left."""
+    heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        heard = []  # Python's rule
+    try:
+        for one in heard:  # not of those that are ignored, as `nohup` has it
+            signal.signal(one, signal.default_int_handler)
+        yield
+    finally:
+        for one in heard:
+            signal.signal(one, signal.SIG_DFL)
+
+
 class Commands(TyperGroup):
     """Commands whose `BadInput` and `RunFailed` end as a message on standard error and exit code 2 or 1.
 
@@ -69,7 +87,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the user named."""
         try:
-            return super().invoke(ctx)
+            with ended_as_by_ctrl_c():
+                return super().invoke(ctx)
         except (BadInput, RunFailed) as error:
             log.error("%s", error)
             _tell_error(printable(str(error), "\n\t"))

@@ -108,7 +108,7 @@ def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, membe
     weights = images / totals.where(totals > 0, torch.ones_like(totals))
     shares = torch.zeros(len(members), len(present), dtype=torch.float64)
     shares[:, present] = weights
-    models = torch.cat([trained_models(model, updates, present), model[None]])
+    models = trained_models(model, updates, present, model)
     return Candidates(models, torch.cat([weights, (totals == 0).double()], dim=1), shares, coalitions=True)
 
 

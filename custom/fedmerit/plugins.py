@@ -35,6 +35,9 @@ from importlib.metadata import (
 from pathlib import Path
 from typing import Any, TypeVar
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from fedmerit.errors import BadInput
 
 GROUPS = ("methods", "networks", "losses", "optimizers", "readers", "attacks", "metrics", "observers", "estimators")
@@ -232,14 +235,9 @@ def is_at_hand(part: Any) -> bool:
         name = waiting.pop()
         needed.add(name)
         with suppress(PackageNotFoundError):
-            waiting |= {_canonical(re.split(r"[^\w.-]", one)[0]) for one in requires(name) or ()} - needed
+            waiting |= {canonicalize_name(Requirement(one).name) for one in requires(name) or ()} - needed
     holders = packages_distributions().get(top, [])
-    return top in sys.stdlib_module_names or any(_canonical(holder) in needed for holder in holders)
-
-
-def _canonical(distribution: str) -> str:
-    """A name as PyPI compares it."""
-    return re.sub(r"[-_.]+", "-", distribution).lower()
+    return top in sys.stdlib_module_names or any(canonicalize_name(holder) in needed for holder in holders)
 
 
 def refusal(reference: Reference, approved: Mapping[str, str]) -> str:

@@ -307,7 +307,15 @@ def to_columns(members: Tensor, present: Tensor) -> Tensor:
     return result
 
 
-def trained_models(models: Tensor, updates: Tensor, present: Tensor) -> Tensor:
-    """(k, d) ``models``, (d,) or one per site (n, d), plus the ``updates`` (n, d) of the present sites."""
-    result = updates[present]  # a copy
-    return result.add_(models if models.ndim == 1 else models[present])
+def trained_models(models: Tensor, updates: Tensor, present: Tensor, *more: Tensor) -> Tensor:
+    """(k, d) ``models``, (d,) or one per site (n, d), plus the ``updates`` (n, d) of the present sites; below ``more``.
+
+    These are m further vectors (d,), so that it is (k + m, d). Nothing is held twice.
+    """
+    sites = present.nonzero().flatten().tolist()
+    result = fresh_zeros(len(sites) + len(more), updates.shape[1], dtype=updates.dtype)
+    for row, site in enumerate(sites):
+        torch.add(models if models.ndim == 1 else models[site], updates[site], out=result[row])
+    for row, one in enumerate(more, len(sites)):
+        result[row] = one
+    return result

@@ -1,5 +1,6 @@
 """Whether site folders are whole: every file there and unchanged, every array sound, no patient twice."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ def lists(site: SiteFolder) -> Iterator[Finding]:
         elif not site.cases(split):
             message = f"split {split} is empty; add patients or prepare with other ratios"
             yield Finding("empty split", site.name, file, message, split)
-    names = [case.case.name for case in located(site)]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    named = Counter(case.case.name for case in located(site))
+    for name in sorted(name for name, times in named.items() if times > 1):
         yield Finding("repeated case", site.name, file, f"case {name} stands in it more than once")
     for split, stated in site.info.get("counts", {}).items():
         listed, counted = len(site.splits.get(split, ())), stated.get("cases")

@@ -137,7 +137,7 @@ def play(
         if guard and ruling:
             history = guard.after(history, ruling, outcome)
             if method.needs.without_each and number % guard.settings.rate_every == 0:
-                history = _measured(guard, history, ruling, outcome, held + updates, players, optima)
+                history = _measured(guard, history, ruling, outcome, held, updates, players, optima)
             updates = ruling.own
             given, outcome = outcome, ruling.settled(outcome, held)
             if outcome.models is not given.models:
@@ -184,13 +184,15 @@ def _measured(
     history: History,
     ruling: Ruling,
     outcome: Outcome,
-    trained: Tensor,
+    held: Tensor,
+    updates: Tensor,
     players: Sequence[Player],
     optima: Tensor,
 ) -> History:
-    """With what the others say of the model without each name; ``trained`` (n, d) is what the names ended with."""
-    there = ruling.reports.present
-    without = trials.models_without(outcome.models, trained, outcome.weights, ruling.reports.data_share, there)
+    """With what the others say of the model without each name, who began with ``held`` (n, d)."""
+    reports = ruling.reports
+    there = reports.present
+    without = trials.models_without(outcome.models, held, updates, outcome.weights, reports.data_share, there)
     ratings, _ = _rated(without, players, optima, there.nonzero().flatten().tolist())
     scores = torch.full((len(players), len(players)), torch.nan, dtype=torch.float64)
     scores[:, there] = 1 - ratings

@@ -8,15 +8,13 @@ from fedmerit.configuration.description import plan_of
 from fedmerit.machine import cores, free_memory
 from fedmerit.records.results import read_run
 from fedmerit.training.data import open_sites
-from fedmerit.training.networks import build_network
 from fedmerit.training.patches import samples_of
 from fedmerit.training.place import device_of, pick_device, spread
-from fedmerit.training.prediction import EVALUATION_BATCH
+from fedmerit.training.sizes import maps_of, parameters_of
 
 BASE_MEMORY = 0.4e9  # bytes of a process that has loaded PyTorch and MONAI
 GPU_CONTEXT = 0.6e9  # bytes of a GPU that a process takes before it holds any tensor there
 FREE_SHARE = 0.8  # of what is free, to count on
-MAPS = 40  # feature maps of the first level's size that training holds per image; measured at widths 16 and 32
 
 
 def workers_for(folder: Path) -> int:
@@ -47,10 +45,7 @@ def _sizes(folder: Path) -> tuple[int, float, int]:
     """Parameters of a run's network, numbers in the feature maps of one batch, and sites."""
     info = read_run(folder)
     config = plan_of(folder)
-    height, width = info["image_size"]
-    parameters = sum(parameter.numel() for parameter in build_network(config.network).parameters())
-    images = max(config.training.batch_size, EVALUATION_BATCH / 2)  # training holds what evaluation lets go
-    return parameters, MAPS * config.network.width * height * width * images, len(info["sites"])
+    return parameters_of(config), maps_of(config, info["image_size"]), len(info["sites"])
 
 
 def _gpus(folder: Path) -> list[torch.device]:

@@ -1,12 +1,27 @@
 """What commands share."""
 
 import errno
+import os
+import signal
+import time
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.app import METHODS, TASKS, Commands, assignments, console, given, parse_names, plain_table, require_jobs
+from cli.app import (
+    METHODS,
+    TASKS,
+    Commands,
+    assignments,
+    console,
+    ended_as_by_ctrl_c,
+    given,
+    parse_names,
+    plain_table,
+    require_jobs,
+)
+from cli.progress import resumable
 from fedmerit.configuration import run
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.methods import registry
@@ -52,6 +67,38 @@ def test_errors_end_as_a_message_and_an_exit_code(error, code, told):
 
     result = CliRunner().invoke(app, ["group", "fail"])
     assert (result.exit_code, result.stderr, result.stdout) == (code, f"error: {told}\n", "")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_a_command_as_ctrl_c_does(sent):
+    app, cleared = typer.Typer(cls=Commands), []
+
+    @app.command()
+    def work() -> None:
+        with resumable():
+            try:
+                os.kill(os.getpid(), sent)
+                time.sleep(60)
+            finally:
+                cleared.append(True)
+
+    @app.command()
+    def other() -> None: ...
+
+    result = CliRunner().invoke(app, ["work"])
+    assert (result.exit_code, cleared) == (130, [True])
+    assert "the same command goes on" in result.stderr
+    assert signal.getsignal(sent) is signal.SIG_DFL
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_as_by_ctrl_c():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_an_error_of_no_file_stays_what_it_is():

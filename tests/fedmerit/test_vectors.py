@@ -261,6 +261,8 @@ def test_trained_models_of_one_model_and_of_one_per_site():
     updates, present = torch.arange(6.0).view(3, 2), torch.tensor([True, False, True])
     assert trained_models(torch.ones(2), updates, present).tolist() == [[1, 2], [5, 6]]
     assert trained_models(10 * updates, updates, present).tolist() == [[0, 11], [44, 55]]
+    also = torch.tensor([7.0, 8.0])
+    assert trained_models(torch.ones(2), updates, present, also).tolist() == [[1, 2], [5, 6], [7, 8]]
     assert updates[0].tolist() == [0, 1]
 
 

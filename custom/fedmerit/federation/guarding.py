@@ -195,8 +195,10 @@ class Guarding:
             return None
         if there.sum() < 2 or (weights >= 1).any():
             return None
-        trained = received + admission.updates
-        return trials.models_without(outcome.models, trained, weights, admission.reports.data_share, there, self.rises)
+        data_share = admission.reports.data_share
+        return trials.models_without(
+            outcome.models, received, admission.updates, weights, data_share, there, self.rises
+        )
 
     def measured(self, admission: Admission, evaluated: Mapping[str, Evaluated], by_server: bool) -> None:
         """Take what was said of the models of `without_each`; ``by_server``: by its own images, which count alone."""

@@ -19,10 +19,13 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.flare.turns import TURNS
 from fedmerit.machine import free_memory
 from fedmerit.records.ledger import Ledger
+from fedmerit.records.results import read_run
 from fedmerit.training import place
+from fedmerit.training.sizes import maps_of, parameters_of
 
 POLL = 0.3  # seconds
-SITE_MEMORY = 0.3e9  # bytes of a site's process beyond what it shares with the others; 0.15 where networks are small
+SITE_MEMORY = 0.13e9  # bytes of a site's process beyond what it shares with the others, whatever the network
+WAITING = 18  # vectors of the network's size that it holds besides; measured with 0.5 to 29 million parameters
 FREE_SHARE = 0.8  # of what is free, to count on
 FAULT = re.compile(r"ERROR|Error:|(BadInput|RunFailed|Exception):")  # the last: of this package
 MARK = "FEDMERIT_SIMULATION"  # variable by which all processes of one simulation are known
@@ -70,7 +73,7 @@ def run_simulator(
             place.SERVER_SITES: server_sites or "",  # whatever this process was told: run.json decides
             place.ATTACKS: place.attack_setting(attacks or {}),
         }
-        if threads < len(sites) and len(sites) * SITE_MEMORY <= FREE_SHARE * free_memory():
+        if threads < len(sites) and memory_of(config, run, len(sites), threads) <= FREE_SHARE * free_memory():
             workspace.mkdir(parents=True, exist_ok=True)
             here[TURNS], threads = f"{threads}:{workspace.resolve()}", len(sites)
         command = [sys.executable, "-m", "fedmerit.flare.simulator", str(run), str(workspace), str(threads), *sites]
@@ -89,6 +92,13 @@ def run_simulator(
         if not is_finished(run, config.rounds):
             raise RunFailed(_what_happened(log, begun, workspace))
     follow()
+
+
+def memory_of(config: RunConfiguration, run: Path, sites: int, at_work: int) -> float:
+    """Bytes that processes of ``sites`` take together, estimated; of those at work a message of n + 1 models, twice."""
+    vector = 4 * parameters_of(config)
+    maps = 4 * maps_of(config, read_run(run)["image_size"])
+    return sites * (SITE_MEMORY + WAITING * vector) + at_work * (2 * (sites + 1) * vector + maps)
 
 
 def _end(mark: str) -> None:

@@ -6,16 +6,24 @@ from torch import Tensor
 from fedmerit.capabilities.candidates import Candidates
 from fedmerit.core import CandidateResults
 from fedmerit.games import values_of
+from fedmerit.vectors import trained_models
 
 
 def models_without(
-    models: Tensor, trained: Tensor, weights: Tensor, data_share: Tensor, counted: Tensor, whole: bool = False
+    model: Tensor,
+    received: Tensor,
+    updates: Tensor,
+    weights: Tensor,
+    data_share: Tensor,
+    counted: Tensor,
+    whole: bool = False,
 ) -> Candidates:
     """The aggregated model without each of the k ``counted`` sites: (w - ρ_i w_i) / (1 - ρ_i), as in FedCE's Eq. 3.
 
     Args:
-        models: (d,) the aggregated model w.
-        trained: (n, d) what each site trained, w_i.
+        model: (d,) the aggregated one, w.
+        received: (d,) or (n, d) what the sites started from, which makes w_i with
+        updates: (n, d).
         weights: (n,) ρ of the aggregation, below 1.
         data_share: (n,) by which BatchNorm statistics are averaged, those of the others here.
         counted: (n,) bool.
@@ -26,11 +34,12 @@ def models_without(
     mixtures = torch.diag(-weights[there] / left)
     others = data_share.expand(count, -1).clone()
     others[torch.arange(count), there] = 0.0
-    mixtures = torch.cat([(1 / left)[:, None], mixtures], dim=1)
+    mixtures = torch.cat([mixtures, (1 / left)[:, None]], dim=1)
     if whole:
-        mixtures = torch.cat([mixtures, torch.eye(1, count + 1, dtype=torch.float64)])
+        mixtures = torch.cat([mixtures, torch.eye(count + 1, dtype=torch.float64)[-1:]])
         others = torch.cat([others, data_share[None]])
-    return Candidates(torch.cat([models[None], trained[there]]), mixtures, others / others.sum(dim=1, keepdim=True))
+    models = trained_models(received, updates, counted, model)
+    return Candidates(models, mixtures, others / others.sum(dim=1, keepdim=True))
 
 
 def owners(candidates: Candidates) -> Tensor:

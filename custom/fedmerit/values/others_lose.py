@@ -35,7 +35,7 @@ class OthersLose(Observer):
         rho = view.weights[present].double()
         k = len(rho)
         left_out = torch.arange(k)[rho < 1]
-        models = torch.cat([trained_models(view.began, view.updates, present), view.ended[None]])  # (k + 1, d)
+        models = trained_models(view.began, view.updates, present, view.ended)  # (k + 1, d)
         mixtures = torch.zeros(len(left_out) + 1, k + 1, dtype=torch.float64)
         members = torch.ones(len(left_out) + 1, k, dtype=torch.bool)
         for row, i in enumerate(left_out.tolist()):

@@ -290,6 +290,7 @@ def test_simulator_is_told_where_the_servers_images_are_by_the_run_alone(monkeyp
     monkeypatch.setenv("FEDMERIT_SERVER_SITES", "/elsewhere")
     monkeypatch.setattr(simulation.subprocess, "Popen", no_process)
     config = make_configuration("fedavg", "prostate", 1, 0, TASKS["prostate"], TINY)
+    write_json(tmp_path / "run.json", {"image_size": [32, 32]})
     for given, expected in ((None, ""), ("/server", "/server")):
         with pytest.raises(Stop):
             simulation.run_simulator(config, NAMES, tmp_path, tmp_path, 1, "", lambda record: None, 0, given)

@@ -2,7 +2,20 @@
 
 import pytest
 
-from fedmerit.flare.simulation import _what_happened
+from fedmerit.configuration.run import TASKS, make_configuration
+from fedmerit.files import write_json
+from fedmerit.flare.simulation import _what_happened, memory_of
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "measured"),
+    [(8, 64, 0.8e9), (8, 128, 0.92e9), (32, 64, 4.0e9), (64, 64, 15.9e9), (8, 256, 1.36e9)],
+)
+def test_memory_is_near_what_processes_of_six_sites_took(tmp_path, width, size, measured):
+    """Two at work; measured on an x86 processor with PyTorch 2.13, what they share left out."""
+    config = make_configuration("fedce", "prostate", 3, 0, TASKS["prostate"], {"width": str(width)})
+    write_json(tmp_path / "run.json", {"image_size": [size, size]})
+    assert 0.8 * measured < memory_of(config, tmp_path, 6, 2) < 1.6 * measured
 
 
 @pytest.mark.parametrize(

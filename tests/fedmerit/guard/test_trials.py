@@ -11,16 +11,16 @@ from fedmerit.guard.raters import judged_by, voices
 
 
 def test_the_model_without_a_site_is_the_mean_of_the_others():
-    trained = torch.tensor([[1.0, 2.0], [3.0, 5.0], [9.0, 9.0], [2.0, 0.0]])
+    trained, received = torch.tensor([[1.0, 2.0], [3.0, 5.0], [9.0, 9.0], [2.0, 0.0]]), torch.tensor([0.5, 1.0])
     weights, there = torch.tensor([0.5, 0.2, 0.0, 0.3]).double(), torch.tensor([True, True, False, True])
     model = (weights @ trained.double()).float()
     share = torch.tensor([0.25, 0.25, 0.0, 0.5]).double()
-    found = trials.models_without(model, trained, weights, share, there)
+    found = trials.models_without(model, received, trained - received, weights, share, there)
     models = found.mixtures @ found.models.double()
     assert models[0].tolist() == pytest.approx([(0.2 * 3 + 0.3 * 2) / 0.5, (0.2 * 5) / 0.5], rel=1e-5)
     assert found.shares[0].tolist() == pytest.approx([0, 1 / 3, 0, 2 / 3])
     assert len(models) == 3
-    with_all = trials.models_without(model, trained, weights, share, there, whole=True)
+    with_all = trials.models_without(model, received, trained - received, weights, share, there, whole=True)
     assert (with_all.mixtures @ with_all.models.double())[-1].tolist() == pytest.approx(model.tolist())
     assert with_all.shares[-1].tolist() == share.tolist()
     assert torch.equal(with_all.mixtures[:3], found.mixtures)

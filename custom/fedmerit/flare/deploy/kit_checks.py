@@ -15,16 +15,18 @@ from nvflare.lighter.constants import ProvFileName
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.flare.deploy.kits import REFUSED, kind_of, manifest_of, name_of
+from fedmerit.flare.deploy.kits import REFUSED, allows_surveys, kind_of, manifest_of, name_of, path_of
 from fedmerit.flare.deploy.line import Found, fail, ok, warn
 from fedmerit.flare.deploy.provision import VERSIONS_FILE
-from fedmerit.flare.recipe import site_policy, survey_classes
+from fedmerit.flare.egress import EgressFilter
+from fedmerit.flare.recipe import site_policy
 from fedmerit.plugins import approvable, refusal
 from fedmerit.records.ciphertexts import open_context
 from fedmerit.training.place import ALL_PARTS, PARTS
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # a certificate that ends within this is told
+GATE_DOCS = "docs/privacy.md, what enforces the list"
 CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # basename of the files, by kind of kit
 
 
@@ -115,7 +117,7 @@ def policy(kit: Path) -> Iterator[Found]:
     except (BadInput, KeyError, TypeError, AttributeError) as error:
         yield fail(f"local/resources.json or local/authorization.json is not FedMerit's ({error}); {again}")
         return
-    surveys = bool(allowed & survey_classes())
+    surveys = allows_surveys(resources)
     wanted = set(site_policy(kind_of(kit) == "server", surveys)["class_allow_list"])
     if lacking := wanted - allowed:
         yield fail(f"the class allow list lacks {', '.join(sorted(lacking))}: jobs would be refused; {again}")
@@ -128,6 +130,27 @@ def policy(kit: Path) -> Iterator[Found]:
     if allowed == wanted and enforced and not open_to:
         refused = "" if surveys else "; no surveys"
         yield ok(f"{len(allowed)} classes of fedmerit may be named by jobs; no code of others, no shell{refused}")
+
+
+def gate(kit: Path) -> Iterator[Found]:
+    """What a site's own privacy.json lets pass: the gate, last in every scope that jobs get, as strict as it is."""
+    path = kit / "local" / "privacy.json"
+    again = f"move it away and run `fedmerit deploy site` for this kit again, or mend it: {GATE_DOCS}"
+    try:
+        scopes = {str(scope["name"]): list(scope["task_result_filters"]) for scope in read_json(path)["scopes"]}
+        if not scopes:
+            raise ValueError("no scope")
+        for name, filters in scopes.items():
+            if not filters or filters[-1]["path"] != path_of(EgressFilter):
+                yield warn(f"{path}: scope {name} does not end with the gate, {path_of(EgressFilter)}; {again}")
+                continue
+            last = EgressFilter(**filters[-1].get("args", {}))
+            strict = ["encrypted updates alone"] if last.encrypted else []
+            strict += [f"{last.decimals} decimals", f"surveys of {last.least} patients and more"]
+            before = [str(one["path"]).rpartition(".")[2] for one in filters[:-1]]
+            yield ok(f"{', '.join(strict)}{'; before it ' + ', '.join(before) if before else ''}")
+    except (BadInput, KeyError, TypeError, ValueError, AttributeError) as error:
+        yield fail(f"{path}: jobs would end here ({error}); {again}")
 
 
 def parts(kit: Path) -> Iterator[Found]:

@@ -163,9 +163,14 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
     return content
 
 
+def allows_surveys(resources: Mapping[str, Any]) -> bool:
+    """Whether jobs may ask for a survey, by a kit's resources.json."""
+    return bool(survey_classes() & set(resources.get(CLASS_ALLOW_LIST, ())))
+
+
 def _surveys_so_far(kit: Path) -> bool:
     path = kit / "local" / "resources.json"
-    return not path.exists() or bool(survey_classes() & set(read_json(path).get(CLASS_ALLOW_LIST, ())))
+    return not path.exists() or allows_surveys(read_json(path))
 
 
 def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:
@@ -176,7 +181,7 @@ def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = Tru
     validator = {"config": config, "manifest": str((local / MANIFEST).resolve())}
     ours = {
         "class_list_enforcement_mode": "enforce",
-        "app_validator": {"path": _path_of(ClassValidator), "args": validator},
+        "app_validator": {"path": path_of(ClassValidator), "args": validator},
     }
     write_json(local / "resources.json", resources | ours | site_policy(kind == "server", surveys))
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
@@ -184,7 +189,7 @@ def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = Tru
         write_json(local / "privacy.json", privacy_policy(kind))
 
 
-def _path_of(kind: type) -> str:
+def path_of(kind: type) -> str:
     """As NVFlare's files name a class."""
     return f"{kind.__module__}.{kind.__name__}"
 
@@ -201,7 +206,7 @@ def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
 
 def privacy_policy(kind: str) -> dict[str, Any]:
     """privacy.json: one scope, which every job gets; at a site with the gate, and room for filters of its own."""
-    gate = {"path": _path_of(EgressFilter), "args": {"decimals": DECIMALS, "encrypted": False}}
+    gate = {"path": path_of(EgressFilter), "args": {"decimals": DECIMALS, "encrypted": False}}
     filters = [gate] if kind == "client" else []
     scope = {"name": SCOPE, "properties": {}, "task_result_filters": filters, "task_data_filters": []}
     return {"scopes": [scope], "default_scope": SCOPE}

@@ -24,6 +24,7 @@ def preflight(kit: Path, offline: bool = False) -> list[Line]:
         ("versions", lambda: kit_checks.versions(kit)),
         ("certificate", lambda: kit_checks.certificate(kit, kind)),
         ("policy", lambda: kit_checks.policy(kit)),
+        *([("gate", lambda: kit_checks.gate(kit))] if kind == "client" else []),
         ("parts of others", lambda: kit_checks.parts(kit)),
         ("encryption", lambda: kit_checks.encryption(kit, kind)),
         ("server", lambda: machine_checks.ports(kit) if kind == "server" else machine_checks.server(kit, offline)),

@@ -15,6 +15,7 @@ from fedmerit.flare.recipe import site_policy
 from fedmerit.plugins import approvable
 
 CLASSES = site_policy()["class_allow_list"]
+GATE = "fedmerit.flare.egress.EgressFilter"
 
 
 def read(path):
@@ -113,6 +114,41 @@ def test_other_policy(ready, change, state, word, found):
     path.write_text(json.dumps(read(path) | change))
     ((told_state, told),) = found(ready, "policy")
     assert (told_state, word in told) == (state, True)
+
+
+def test_what_the_own_gate_lets_pass_is_told(ready, found):
+    assert found(ready, "gate") == [("ok", "6 decimals, surveys of 5 patients and more")]
+    path = ready / "local/privacy.json"
+    content = read(path)
+    (scope,) = content["scopes"]
+    (gate,) = scope["task_result_filters"]
+    gate["args"] |= {"encrypted": True, "decimals": 3, "least": 9}
+    scope["task_result_filters"].insert(0, {"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy", "args": {}})
+    path.write_text(json.dumps(content))
+    strict = "encrypted updates alone, 3 decimals, surveys of 9 patients and more; before it SVTPrivacy"
+    assert found(ready, "gate") == [("ok", strict)]
+    scope["task_result_filters"].reverse()
+    path.write_text(json.dumps(content))
+    ((state, told),) = found(ready, "gate")
+    assert (state, "does not end with the gate" in told) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {},
+        {"scopes": []},
+        {"scopes": [{"name": "a", "task_result_filters": [{"args": {}}]}]},
+        *(
+            {"scopes": [{"name": "a", "task_result_filters": [{"path": GATE, "args": arguments}]}]}
+            for arguments in ({"decimals": 12}, {"decimal": 3})
+        ),
+    ],
+)
+def test_a_privacy_policy_that_would_end_jobs(ready, policy, found):
+    (ready / "local/privacy.json").write_text(json.dumps(policy))
+    ((state, told),) = found(ready, "gate")
+    assert (state, "privacy.json: jobs would end here" in told) == ("fail", True)
 
 
 def test_parts_of_others_are_held_against_what_was_approved(ready, tmp_path, found):
