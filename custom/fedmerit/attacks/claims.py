@@ -24,7 +24,7 @@ class Inflated(Attack):
     """Trains honestly and lies of itself: "num_samples" times ``by``, or a value that methods ask for at its best."""
 
     what: str = parameter("all", "what it lies of", choices=("all", "num_samples", *CLAIMS))
-    by: float = parameter(10.0, "factor of num_samples", above=0)
+    by: float = parameter(10.0, "factor of num_samples", low=1)
 
     def _counted(self, images: int) -> int:
         return max(1, round(self.by * images)) if self.what in ("all", "num_samples") else images

@@ -21,10 +21,10 @@ class FaultyMasks(Attack):
     share: float = parameter(1.0, "of its training images that have wrong masks", above=0, high=1)
 
     def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
-        """Its cases with the masks of round(share * n) images spoiled."""
+        """Its cases with the masks of round(share * n) images spoiled, of one at least."""
         cases = folder.cases("training")
         index = Slices(cases).index
-        chosen = random.permutation(len(index))[: round(self.share * len(index))]
+        chosen = random.permutation(len(index))[: max(1, round(self.share * len(index)))]
         masks = {case.name: np.array(case.label) for case in cases}
         for number in sorted(chosen):
             case, place = index[number]

@@ -280,7 +280,7 @@ class Federation:
         assert isinstance(self.models, ModelsInTheClear)
         rounds, began = self.config.rounds, self.models.parameters
         if outcome.models.ndim == 1 and began.ndim == 2:  # a verdict stood: what those had who do not go on alone
-            began = began[next(row for row in range(len(self.sites)) if row not in self.models.alone)]
+            began = began[next(row for row in range(len(self.sites)) if row not in self.models.alone)].clone()
         view = RoundView(self.round, rounds, began, outcome.models, admission.updates, outcome.weights, reports)
         replies, first = admission.replies, admission.first
         if self.config.keep_updates:
@@ -298,10 +298,10 @@ class Federation:
     def _take_over(self, outcome: Outcome, replies: Replies, admission: Admission) -> None:
         """The outcome is where the next round starts."""
         reports = admission.parts
-        absent = ~reports.present
+        absent, before = ~reports.present, self.models.buffers
         self.models.advance(self.round, outcome, admission.replies, reports, self.submodels.held)
         if admission.alone and isinstance(self.models, ModelsInTheClear):
-            self.models.keep_own_statistics(admission.alone, replies)
+            self.models.keep_own_statistics(admission.alone, replies, before)
         self.weights = outcome.weights.masked_fill(absent, math.nan)
         self.data_share = reports.data_share.masked_fill(absent, math.nan)
         for site, reply in zip(self.sites, replies, strict=True):

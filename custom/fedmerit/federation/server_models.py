@@ -223,11 +223,14 @@ class ModelsInTheClear(Models):
         return self.parameters[row] if sparse is None else sparse
 
     def peer_parts(self, sharing: Sharing | None, row: int, round: int, missed: Sequence[bool]) -> dict[str, Any]:
-        """The models of those who share with the site; whoever missed the last round has none to share."""
+        """The models of those who share with the site; whoever missed the last round has none to share.
+
+        Who goes on alone is shared none.
+        """
         if sharing is None:
             return {}
         models = self.parameters.expand(len(self.sites), -1)
-        peers = givers(sharing, self.config.seed, self.sites, row, round)
+        peers = [] if row in self.alone else givers(sharing, self.config.seed, self.sites, row, round)
         return {
             "peers": {
                 self.sites[peer]: PeerModel(models[peer], self.buffers[peer], float(sharing.weights[row, peer]))
@@ -261,13 +264,13 @@ class ModelsInTheClear(Models):
         else:
             self.buffers = [self.statistics] * len(replies)
 
-    def keep_own_statistics(self, rows: Sequence[int], replies: Replies) -> None:
-        """From now on those that the sites at ``rows`` trained, who go on alone."""
-        self.alone = rows
-        own = {row: replies[row] for row in rows}
-        self.buffers = [
-            dict(reply.buffers) if (reply := own.get(row)) else buffers for row, buffers in enumerate(self.buffers)
-        ]
+    def keep_own_statistics(self, rows: Sequence[int], replies: Replies, before: Sequence[Buffers]) -> None:
+        """From now on those that the sites at ``rows`` trained, who go on alone; without a reply as ``before``."""
+        self.alone, own = rows, dict[int, Buffers]()
+        for row in rows:
+            reply = replies[row]
+            own[row] = dict(reply.buffers) if reply else before[row]
+        self.buffers = [own.get(row, buffers) for row, buffers in enumerate(self.buffers)]
 
     def take_estimated(self, estimated: Sequence[Buffers | None], shares: Tensor) -> None:
         """Statistics that the sites estimated for the models as they are: of one model the mean by ``shares`` (n,)."""

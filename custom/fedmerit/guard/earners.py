@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 import torch
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedmerit.guard.rule import Rule
@@ -63,8 +65,9 @@ def earners_of(present: Tensor, counts: Tensor, copied: Tensor, organisations: T
     n = len(present)
     both = present[:, None] & present
     linked = (copied | (organisations[:, None] == organisations)) & both | torch.eye(n, dtype=torch.bool)
-    for _ in range(n):
-        linked = (linked.double() @ linked.double()) > 0
+    _, groups = connected_components(csr_array(linked.numpy()), directed=False)
+    of_one = torch.from_numpy(groups)
+    linked = of_one[:, None] == of_one
     first = linked.long().argmax(dim=1)
     copies = (linked & copied & ~torch.eye(n, dtype=torch.bool)).any(dim=1)
     amounts = torch.where(copies | (counts <= 0), 1.0, counts.double())

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import Outcome, Reports, inner_products
+from fedmerit.errors import RunFailed
 from fedmerit.guard import (
     bounded_statistics,
     clipping,
@@ -21,10 +22,15 @@ from fedmerit.guard import (
 )
 from fedmerit.guard.earners import Earners, earners_of, near_copies
 from fedmerit.guard.history import WIDTH, History, remembered, sketch
+from fedmerit.guard.rule import known_or, median_of_others
 from fedmerit.guard.settings import Guarding
 from fedmerit.guard.signs import KINDS
-from fedmerit.vectors import norms
+from fedmerit.vectors import BLOCK, norms
 
+ALL_EXCLUDED = (
+    "only sites answered that verdicts have excluded; `fedmerit run --resume` goes on when others answer, or begin a "
+    "run without these"
+)
 RULES = (
     counts.RULE,
     raters.RULE,
@@ -155,7 +161,9 @@ class Guard:
         """Bound the answers, look for signs, find verdicts and who earns as one."""
         present, reports = answers.reports.present, answers.reports
         products = inner_products(answers.updates, reports)
-        factors = clipping.clipping(norms(products), present)
+        lengths = norms(products)
+        factors = clipping.clipping(lengths, present, history.usual)
+        history = replace(history, usual=known_or(median_of_others(lengths, present), history.usual))
         updates, products = _shortened(answers.updates, products, factors)
         if updates.shape[1]:
             history = self._looked_at(history, answers, products, factors)
@@ -163,6 +171,8 @@ class Guard:
         if self.settings.on_verdict != "show":
             withheld = history.verdicts.against  # also of who misses a round, or it would get the model by that
         if (withheld | ~present).all():  # somebody has to go on
+            if self.settings.on_verdict == "exclude":
+                raise RunFailed(ALL_EXCLUDED)
             withheld = torch.zeros_like(present)
         group = self._earners(present & ~withheld, self._counts(reports), history)
         images = counts.bounded_counts(self._counts(reports), group.first, group.parts, group.copies)
@@ -235,6 +245,9 @@ class Guard:
             ]
         )
         known = torch.ones_like(seen)
+        known[KINDS.index("length")] = signs.measured(lengths, present)
+        stale = KINDS.index("staleness")
+        known[stale] = seen[stale] | signs.measured(to_step, present) | signs.measured(history.lasting, present)
         known[KINDS.index("direction")] = signs.compared(history.direction, present) | empty
         known[KINDS.index("response")] = responses.compared(history.response, present, size)
         known[KINDS.index("profile")] = profiles.compared(history.likeness, present, d)
@@ -354,7 +367,7 @@ def _mixed(merging: Tensor, rows: Tensor) -> Tensor:
 def _inner(updates: Tensor, step: Tensor) -> tuple[Tensor, float]:
     """(n,) inner products of ``updates`` (n, d) and ``step`` (d,), and its squared norm, float64."""
     inner, squared = torch.zeros(len(updates), dtype=torch.float64), 0.0
-    for rows, part in zip(torch.split(updates, 1 << 15, dim=1), torch.split(step, 1 << 15), strict=True):
+    for rows, part in zip(torch.split(updates, BLOCK, dim=1), torch.split(step, BLOCK), strict=True):
         inner += rows.double() @ part.double()
         squared += float(part.double().square().sum())
     return inner, squared

@@ -20,6 +20,7 @@ MEMORY = 0.5  # of means over rounds
 class History:
     """Before a round."""
 
+    usual: Tensor  # (n,) the last median norm of the others' updates; NaN: none yet
     sketches: Tensor  # (n, m) float32, of each site's last update; zero rows: none yet
     nearness: Tensor  # (n, n) cosines of updates, mean over rounds; NaN: none yet
     copied: Tensor  # (n, n) bool: near copies
@@ -44,6 +45,7 @@ class History:
         zeros = torch.zeros(sites, dtype=torch.long)
         pairs = torch.zeros(sites, sites, dtype=torch.long)
         return cls(
+            usual=unknown,
             sketches=torch.zeros(sites, WIDTH),
             nearness=unknown.repeat(sites, 1),
             copied=pairs.bool(),

@@ -53,6 +53,11 @@ CLAIM = Rule(
 KINDS = ("length", "staleness", "direction", "claim", "response", "profile")
 
 
+def measured(values: Tensor, present: Tensor) -> Tensor:
+    """(n,) bool: whether there is a median of the others to hold ``values`` (n,) to, NaN: not known."""
+    return median_of_others(values, present & values.isfinite()).isfinite()
+
+
 def too_short(lengths: Tensor, present: Tensor, part: float = SHORT) -> Tensor:
     """(n,) bool; ``lengths`` (n,) norms of the updates, which should be ``part`` of the others' median."""
     return present & (lengths < part * median_of_others(lengths, present))

@@ -60,7 +60,9 @@ class ShapFed(Method):
     )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> ShapFedState:
-        """The state before round 0; ``model`` is (d,)."""
+        """The state before round 0; ``model`` is (d,). ValueError: the network has no output layer to compare."""
+        if not len(layout.outputs):
+            raise ValueError("the network has no convolution that makes its logits, whose updates ShapFed compares")
         return ShapFedState(
             models=model if self.reward == "global" else model.repeat(num_sites, 1),
             gamma=torch.zeros(num_sites, dtype=torch.float64),

@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from monai.networks.layers import DropPath
 from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
 
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
@@ -13,7 +15,12 @@ from fedmerit.training.networks import ARCHITECTURES, initial_network, kernels_a
 
 
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where the network cannot halve an image, or its patches, as often as it has to."""
+    """`BadInput` where the network cannot halve an image, or its patches, as often as it has to, or draws at random."""
+    _require_size(network, image_size)
+    _require_repeatable(network)
+
+
+def _require_size(network: Network, image_size: tuple[int, int]) -> None:
     if network.architecture not in ARCHITECTURES:
         _require_masks(network, image_size)
         return
@@ -32,6 +39,17 @@ def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
             f"image size {image_size[0]}x{image_size[1]}: {_of_depth(network)} needs multiples of {step}, at least "
             f"{2 * step}; prepare with another --size{_or_depth(network, ' or run with --set depth=...')}"
         )
+
+
+def _require_repeatable(network: Network) -> None:
+    """`BadInput` where layers drop at random: they draw from PyTorch's one generator, which sites' threads share."""
+    for name, module in initial_network(network, 0).named_modules():
+        share = module.p if isinstance(module, _DropoutNd) else module.drop_prob if isinstance(module, DropPath) else 0
+        if share:
+            raise BadInput(
+                f"architecture={network.architecture}: {name} drops {share:g} at random, and no run could be repeated; "
+                "leave dropout out of its arguments, augmentation and weight_decay are there instead"
+            )
 
 
 def _check_patch(network: Network, step: int) -> None:

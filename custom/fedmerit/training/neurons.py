@@ -226,7 +226,7 @@ def _first_order(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> 
         for layer in layers(network)
     }
     result = torch.zeros(count(network), dtype=torch.float64)
-    for batch, masks in DataLoader(images, batch_size=EVALUATION_BATCH):
+    for batch, masks in DataLoader(images, batch_size=EVALUATION_BATCH) if gates else ():
         with _gated(gates):
             loss = soft_dice_losses(network(batch.to(device)), masks.to(device)).sum()
         slopes = torch.autograd.grad(loss, list(gates.values()))

@@ -15,6 +15,7 @@ from fedmerit.capabilities.candidates import EvaluatesCandidates
 from fedmerit.errors import BadInput
 from fedmerit.federation.guarding import Guarding
 from fedmerit.federation.recorder import Recorder
+from fedmerit.flat import Buffers
 from fedmerit.methods.registry import build_method
 from fedmerit.records.results import read_results, read_table
 from fedmerit.training.data import SERVER_SPLIT, SPLITS
@@ -295,18 +296,27 @@ def test_whose_reward_is_withheld_is_sent_no_model_of_the_others_to_rate_or_to_t
 def test_nobody_gets_the_others_model_by_missing_a_round(tmp_path, on_verdict):
     """Birch, whose reward is withheld, does not answer in round 5, nor in the last one."""
     federation = Federation(plan("fedavg", 8, on_verdict=on_verdict), SITES, tmp_path / "run")
-    sent, tested = [], {}
+    sent, statistics, tested = [], list[Buffers](), {}
+
+    def change(site: str, reply: Reply) -> Reply:
+        buffers = {name: value + SITES.index(site) for name, value in reply.buffers.items()}
+        return replace(idle(site, reply), buffers=buffers)
+
     while federation.work:
         tasks, round = federation.tasks(), federation.round
         if federation.work == TRAIN and round > 3:
             sent.append((tasks["Birch"].parameters, tasks["Alder"].parameters))
+            statistics.append(tasks["Birch"].buffers)
         if all(isinstance(task, Evaluation) for task in tasks.values()) and round == 8:
             tested.setdefault(tasks["Alder"].split, tasks)
         missing = {"Birch": Failure("asleep")} if round in (5, 7) and federation.work == TRAIN else {}
-        federation.take(answers(federation, change=idle) | missing)
+        federation.take(answers(federation, change=change) | missing)
     assert all(not torch.equal(own, others) for own, others in sent)
     assert torch.equal(sent[2][0], sent[1][0])  # what it trained on in round 5 was not heard of
     assert torch.equal(tested["testing"]["Birch"].models, sent[-1][0][None])
+    for earlier, later in ((statistics[1], statistics[2]), (statistics[-1], tested["testing"]["Birch"].buffers[0])):
+        assert earlier
+        assert all(torch.equal(value, later[name]) for name, value in earlier.items())
     last = ledger(tmp_path / "run")[-1]
     assert last["guard"]["verdicts"] == ["Birch"]
     assert "Birch" not in last["participants"]

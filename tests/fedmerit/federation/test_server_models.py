@@ -159,7 +159,7 @@ def test_a_checkpoint_brings_back_what_is_sent_and_who_has_one_model(tmp_path):
     changed = models.parameters.clone()
     changed[0, 3] = 7.0
     advance(models, changed, round=1)
-    models.keep_own_statistics([0], replies_of(5.0, 5.0, 5.0))
+    models.keep_own_statistics([0], replies_of(5.0, 5.0, 5.0), models.buffers)
     torch.save(models.content(), tmp_path / "checkpoint")
     again.restore(torch.load(tmp_path / "checkpoint"))
     assert torch.equal(again.changed, models.changed)
@@ -173,7 +173,7 @@ def test_who_goes_on_alone_has_a_final_model_beside_that_of_the_others(tmp_path)
     models = clear()
     advance(models, START)
     assert models.together == [0, 1, 2]
-    models.keep_own_statistics([0], replies_of(5.0, 6.0, 7.0))
+    models.keep_own_statistics([0], replies_of(5.0, 6.0, 7.0), models.buffers)
     assert means_of(models) == [5.0, 4.0, 4.0]
     models.replace(torch.stack([START + 1, START, START]))
     assert models.together == [1, 2]
@@ -225,13 +225,22 @@ def test_a_final_model_that_stays_with_its_site_is_not_sent():
     assert not clear().own_alone
 
 
+def test_who_goes_on_alone_and_does_not_reply_keeps_the_statistics_of_before():
+    models = clear()
+    advance(models, START)
+    before = [statistics(1.0), statistics(2.0), statistics(3.0)]
+    replies = [None, *replies_of(5.0, 6.0, 7.0)[1:]]
+    models.keep_own_statistics([0, 1], replies, before)
+    assert means_of(models) == [1.0, 6.0, 4.0]
+
+
 def test_estimated_statistics_are_averaged_where_there_is_one_model_and_kept_where_each_has_its_own():
     models = clear()
     advance(models, START)
     models.take_estimated([statistics(8.0), None, statistics(16.0)], torch.tensor([0.25, 0.5, 0.25]))
     assert means_of(models) == [12.0] * 3  # by the shares of those who said something
     assert not models.own_statistics
-    models.keep_own_statistics([2], replies_of(0.0, 0.0, 7.0))
+    models.keep_own_statistics([2], replies_of(0.0, 0.0, 7.0), models.buffers)
     models.take_estimated([statistics(2.0), statistics(5.0), statistics(1.0)], torch.tensor([0.25, 0.5, 0.25]))
     assert means_of(models) == [4.0, 4.0, 1.0]
     models.take_estimated([None] * 3, torch.tensor([0.25, 0.5, 0.25]))
@@ -260,6 +269,8 @@ def test_peers_models_reach_a_site_unless_they_missed_the_round():
     never = Sharing(torch.zeros(3, 3, dtype=torch.float64), weights)
     assert models.peer_parts(never, 0, 1, [False] * 3) == {"peers": {}}
     assert models.peer_parts(None, 0, 1, [False] * 3) == {}
+    models.alone = [0]
+    assert models.peer_parts(always, 0, 1, [False] * 3) == {"peers": {}}  # nothing of the others
 
 
 def test_vectors_beside_the_model_are_the_same_for_all_or_each_sites():
@@ -295,7 +306,7 @@ def test_a_neurons_statistics_are_of_those_who_hold_it_and_stay_where_nobody_doe
 def test_models_that_differ_are_no_one_model_whoever_goes_on_alone():
     models = clear()
     advance(models, START)
-    models.keep_own_statistics([0], replies_of(5.0, 6.0, 7.0))
+    models.keep_own_statistics([0], replies_of(5.0, 6.0, 7.0), models.buffers)
     models.replace(torch.stack([START, START, START + 1]))
     assert models.together == []
     models.alone = [0, 1, 2]

@@ -1,6 +1,6 @@
 """Rounds for the guard."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 import torch
@@ -17,15 +17,25 @@ Change = Callable[[int, torch.Tensor], torch.Tensor]
 
 @pytest.fixture
 def play():
-    """Rounds through a guard: the ruling and history of each; ``change`` (round, updates) makes attackers."""
+    """Rounds through a guard: the ruling and history of each.
 
-    def rounds(change: Change, count: int = 8, on_verdict: str = "withhold", enrolled: Enrolled | None = None):
+    ``change`` (round, updates) makes attackers; only the rows ``there`` (round) answer.
+    """
+
+    def rounds(
+        change: Change,
+        count: int = 8,
+        on_verdict: str = "withhold",
+        enrolled: Enrolled | None = None,
+        there: Callable[[int], Collection[int]] = lambda round: range(99),
+    ):
         n = len(change(0, updates_of(0)))
         guard = Guard(Guarding("on", on_verdict), enrolled or Enrolled.nothing(n))
         history, step, given = History.empty(n), None, []
         for number in range(count):
-            updates = change(number, updates_of(number))
-            reports = Reports(torch.full((n,), 50.0).double(), torch.ones(n).bool(), products=gram(updates))
+            present = torch.tensor([row in there(number) for row in range(n)])
+            updates = change(number, updates_of(number)) * present[:, None]
+            reports = Reports(torch.full((n,), 50.0).double() * present, present, products=gram(updates))
             history, ruling = guard.rule(history, Answers(updates, reports, step))
             step = ruling.updates[ruling.reports.present].mean(dim=0)
             given.append((ruling, history))

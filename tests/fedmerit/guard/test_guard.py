@@ -8,6 +8,7 @@ import torch
 from pulling_sites import updates_of
 
 from fedmerit.core import Outcome, Reports
+from fedmerit.errors import RunFailed
 from fedmerit.guard.guard import RULES, Answers, Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import Guarding
@@ -166,6 +167,26 @@ def test_long_updates_are_shortened_to_three_times_the_median(play):
     assert float(lengths[2]) == pytest.approx(3 * float(others), rel=1e-5)
     assert ruling.quantities["clipped"][[0, 1, 3, 4, 5]].tolist() == [1.0] * 5
     assert torch.allclose(ruling.reports.products, gram(ruling.updates), rtol=1e-5)
+
+
+def test_a_long_update_is_held_to_the_last_median_where_few_answer(play):
+    long, few = replaced(2, lambda round, updates: 1e6 * updates[2]), lambda round: (1, 2) if round else range(6)
+    (first, _), (second, _) = play(long, 2, there=few)
+    assert float(second.updates[2].norm()) == pytest.approx(float(first.updates[2].norm()), rel=1e-5)
+    assert second.quantities["clipped"][1] == 1
+
+
+def test_a_verdict_is_not_lifted_while_few_answer(play):
+    for ruling, history in play(replaced(5, zeros), 12, there=lambda round: (0, 5) if round > 6 else range(6))[6:]:
+        assert history.verdicts.against.tolist() == [False] * 5 + [True]
+        assert ruling.withheld[5]
+
+
+def test_excluded_sites_alone_make_no_model(play):
+    with pytest.raises(RunFailed, match="only sites answered that verdicts have excluded"):
+        play(replaced(5, zeros), 8, "exclude", there=lambda round: (5,) if round > 6 else range(6))
+    ruling, _ = play(replaced(5, zeros), 8, there=lambda round: (5,) if round > 6 else range(6))[-1]
+    assert not ruling.withheld[5]  # somebody has to go on
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])

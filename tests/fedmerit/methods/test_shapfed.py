@@ -13,6 +13,7 @@ from rounds import as_numbers, few, layout, make_rounds, outcomes
 
 from fedmerit import flat
 from fedmerit.configuration.run import Network
+from fedmerit.core import Layout
 from fedmerit.federation.layout import layout_of
 from fedmerit.methods.shapfed import ShapFed
 from fedmerit.training.networks import build_network
@@ -93,6 +94,12 @@ def test_shapfed_is_the_reference(mu, contribution, reward, rounds):
             assert outcome.reputation[i].item() == pytest.approx(gamma.get(i, 0.0), abs=1e-7)
             assert outcome.weights[i].item() == pytest.approx(weights.get(i, 0.0), abs=1e-6)
         assert_models(outcome.models, models if reward == "personal" else models[0])
+
+
+def test_a_network_whose_output_layer_is_not_known_is_refused():
+    nothing = Layout((4,), torch.full((4,), -1, dtype=torch.int32))
+    with pytest.raises(ValueError, match="no convolution that makes its logits"):
+        ShapFed().start(torch.zeros(4), 2, nothing)
 
 
 def test_the_output_layer_of_every_network_is_cut_by_labels():

@@ -70,8 +70,33 @@ def test_what_cannot_be_trained_on_is_told_before_a_run(wrong, told):
         check_image_size(network, (16, 16))
 
 
+class Noisy(nn.Conv2d):
+    """Adds noise to its logits in training."""
+
+    def __init__(self):
+        super().__init__(1, 1, 1)
+
+    def forward(self, images):
+        logits = super().forward(images)
+        return logits + torch.randn_like(logits) if self.training else logits
+
+
 def test_looking_at_a_network_of_others_draws_nothing():
-    arguments = {"features": [4, 4, 8, 8, 8, 4], "dropout": 0.5}
     before = torch.get_rng_state()
-    check_image_size(Network(1, ("disc",), "BasicUNetPlusPlus", arguments=arguments), (32, 32))
+    check_image_size(Network(1, ("disc",), f"{__name__}:Noisy"), (32, 32))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "arguments", "told"),
+    [
+        ("unet", {"dropout": 0.2}, "drops 0.2 at random"),
+        ("segresnet", {"dropout_prob": 0.1}, "drops 0.1 at random"),
+        ("swinunetr", {"dropout_path_rate": 0.3}, "at random"),
+    ],
+)
+def test_layers_that_drop_at_random_are_refused(architecture, arguments, told):
+    width = 12 if architecture == "swinunetr" else 8
+    with pytest.raises(BadInput, match=told):
+        check_image_size(Network(1, ("disc",), architecture, width=width, arguments=arguments), (64, 64))
+    check_image_size(Network(1, ("disc",), architecture, width=width), (64, 64))
