@@ -118,5 +118,5 @@ def _evaluated(
             own = samples_of(folder.cases("training"), network.patch) if estimates(config.training) else None
             answers[folder.name] = evaluate_models(built, folder.cases("validation"), task, config, own)
     sites = [folder.name for folder in folders]
-    coalitions = with_groups(observation.coalitions, kept.first)
+    coalitions = with_groups(observation.coalitions, kept.first, kept.heard)
     return observed_rows((run.name, config.method, config.seed, number), name, sites, coalitions, answers)

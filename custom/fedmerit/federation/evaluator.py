@@ -13,7 +13,7 @@ from fedmerit.federation.clock import Clock
 from fedmerit.federation.evaluating import Evaluations, candidate_task, evaluate_models, measure_importance
 from fedmerit.federation.exchange import Exchange, FaultOf, Moment
 from fedmerit.federation.guarding import Admission, Guarding
-from fedmerit.federation.recorder import Admitted, Replies
+from fedmerit.federation.recorder import Admitted
 from fedmerit.federation.server_models import Models, ModelsInTheClear
 from fedmerit.federation.statistics_rules import RoundStatistics, estimates, of_candidates, rule_of_candidates
 from fedmerit.federation.submodels import mean_importance
@@ -54,7 +54,7 @@ class Evaluator:
         self, candidates: Candidates, admitted: Admitted, admission: Admission, clock: Clock
     ) -> Generator[Exchange, None, tuple[CandidateResults, Admitted]]:
         """What the server validation set says of candidate models, and what counts of the round with that."""
-        task_of = self._tasks(candidates, admission.replies, SERVER_SPLIT)
+        task_of = self._tasks(candidates, admission, SERVER_SPLIT)
         if self.cases:
             return _pooled([self._here(task_of(None))]), admitted
         usable, admitted = yield from self._by_those_that_replied(task_of, admitted, admission.alone, clock)
@@ -70,7 +70,7 @@ class Evaluator:
         ``weights`` (n,) are those of the aggregation.
         """
         split = SERVER_SPLIT if self.cases else self.guarding.split
-        task_of = self._tasks(without, admission.replies, split, weights)
+        task_of = self._tasks(without, admission, split, weights)
         if self.cases:
             self.guarding.measured(admission, {"server": self._here(task_of(None))}, by_server=True)
             return admitted
@@ -79,14 +79,14 @@ class Evaluator:
         return admitted
 
     def observation(
-        self, candidates: Candidates, replies: Replies, weights: Tensor
+        self, candidates: Candidates, admission: Admission, weights: Tensor
     ) -> Generator[Exchange, None, list[Evaluated | None]]:
-        """What the sites with a reply say of models on their validation patients, in site order.
+        """What the sites with a part in the aggregation say of models on their validation patients, in site order.
 
         ``weights`` (n,) are those of the aggregation.
         """
-        task_of = self._tasks(candidates, replies, "validation", weights)
-        return (yield from self.by_sites({self.sites[row]: task_of(row) for row, reply in enumerate(replies) if reply}))
+        task_of, rows = self._tasks(candidates, admission, "validation", weights), admission.heard.nonzero().flatten()
+        return (yield from self.by_sites({self.sites[row]: task_of(row) for row in rows.tolist()}))
 
     def by_sites(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
         """What the sites make of their tasks, in site order."""
@@ -104,14 +104,13 @@ class Evaluator:
         return mean_importance([measure_importance(self._network(), self.cases, task)])
 
     def _tasks(
-        self, candidates: Candidates, replies: Replies, split: str, weights: Tensor | None = None
+        self, candidates: Candidates, admission: Admission, split: str, weights: Tensor | None = None
     ) -> Callable[[int | None], Evaluation]:
         """What the site of a row is asked; of None, the server itself."""
         models, now, config = self.models, self.now(), self.config
         assert isinstance(models, ModelsInTheClear)
-        trained = [reply.buffers if reply else {} for reply in replies]
         held = models.buffers if models.own_statistics else None
-        there = RoundStatistics(trained, models.statistics, held, weights)
+        there = RoundStatistics(admission.statistics, models.statistics, held, weights)
         rule = rule_of_candidates(config.training, now.round, config.build_method())
 
         def task_of(row: int | None) -> Evaluation:

@@ -66,6 +66,19 @@ class Admission:
         return self.ruling.earners.first if self.ruling else torch.arange(len(self.replies))
 
     @property
+    def heard(self) -> Tensor:
+        """(n,) bool: who has a part in the aggregation."""
+        return torch.tensor([reply is not None for reply in self.replies])
+
+    @property
+    def statistics(self) -> Sequence[Buffers]:
+        """(n,) BatchNorm statistics by the method's rows; of a group whose first is away those of another of it."""
+        found = [reply.buffers if reply else dict[str, Tensor]() for reply in self.replies]
+        for row, first in enumerate(self.first.tolist()):
+            found[first] = found[first] or found[row]
+        return found
+
+    @property
     def alone(self) -> Sequence[int]:
         """The rows of sites that go on from their own model."""
         return self.ruling.withheld.nonzero().flatten().tolist() if self.ruling else []

@@ -56,18 +56,18 @@ class KeptRound:
     """A round as the server held it, and the sites' BatchNorm statistics."""
 
     view: RoundView
-    buffers: tuple[Buffers, ...]  # of each site's reply; empty ones of absent sites
+    buffers: tuple[Buffers, ...]  # `Admission.statistics`
     statistics: Buffers  # sent out
     first: Tensor  # (n,) the row of the first of those that each site earns as one with; its own: alone
     heard: Tensor  # (n,) bool: whose update has a part, who also evaluates
 
 
-def with_groups(coalitions: Tensor, first: Tensor) -> Tensor:
-    """(k, n) bool ``coalitions`` of players, those among them who earn as one with a player and are none themselves.
+def with_groups(coalitions: Tensor, first: Tensor, heard: Tensor) -> Tensor:
+    """(k, n) bool the sites of ``coalitions`` (k, n) of the method's rows: all who earn as one in each, and were heard.
 
-    ``first`` (n,) is as in `KeptRound`; that site is the player.
+    ``first`` (n,) and ``heard`` (n,) are as in `KeptRound`.
     """
-    return coalitions | (coalitions[:, first] & ~coalitions.any(dim=0))
+    return coalitions[:, first] & heard
 
 
 def keep_round(run: Path, kept: KeptRound) -> None:

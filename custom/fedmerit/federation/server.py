@@ -282,14 +282,13 @@ class Federation:
         if outcome.models.ndim == 1 and began.ndim == 2:  # a verdict stood: what those had who do not go on alone
             began = began[next(row for row in range(len(self.sites)) if row not in self.models.alone)].clone()
         view = RoundView(self.round, rounds, began, outcome.models, admission.updates, outcome.weights, reports)
-        replies, first = admission.replies, admission.first
+        first, heard = admission.first, admission.heard
         if self.config.keep_updates:
-            buffers = tuple(reply.buffers if reply else {} for reply in replies)
-            heard = torch.tensor([reply is not None for reply in replies])
-            keep_round(self.run, KeptRound(view, buffers, self.models.statistics, first, heard))
+            statistics = self.models.statistics
+            keep_round(self.run, KeptRound(view, tuple(admission.statistics), statistics, first, heard))
         for name, observation in self.observers.observe(view):
-            answers = yield from self.evaluator.observation(observation.candidates, replies, outcome.weights)
-            self.recorder.observed(self.round, name, with_groups(observation.coalitions, first), answers)
+            answers = yield from self.evaluator.observation(observation.candidates, admission, outcome.weights)
+            self.recorder.observed(self.round, name, with_groups(observation.coalitions, first, heard), answers)
 
     def _require_finite(self, outcome: Outcome) -> None:
         if not (all_finite(outcome.models) and all_finite(outcome.weights)):

@@ -36,8 +36,8 @@ COPIES = Rule(
 class Earners:
     """Which sites earn as one."""
 
-    first: Tensor  # (n,) the first site of each one's group; its own place: alone
-    parts: Tensor  # (n,) of what the group earns; sums to 1 in each
+    first: Tensor  # (n,) the first site of each one's group, in whose row the method has it; its own place: alone
+    parts: Tensor  # (n,) of what the group earns; sums to 1 in each. 0: others of the group count, this one does not
     copies: Tensor  # (n,) bool: in a group of copies
 
     @property
@@ -47,31 +47,33 @@ class Earners:
 
     @property
     def merging(self) -> Tensor:
-        """(n, n): its product with updates has each group's mean at its first site, zeros at the others."""
+        """(n, n): its product with updates has each group's mean in the row of its first site, zeros in the others'."""
         merging = torch.zeros(len(self.first), len(self.first), dtype=torch.float64)
         merging[self.first, torch.arange(len(self.first))] = self.parts
         return merging
 
 
-def earners_of(present: Tensor, counts: Tensor, copied: Tensor, organisations: Tensor) -> Earners:
-    """The groups of the ``present`` (n,) sites.
+def earners_of(counted: Tensor, counts: Tensor, copied: Tensor, organisations: Tensor) -> Earners:
+    """The groups of n sites.
+
+    The first of a group is that whether it answered or not: the method remembers in its row what the group has earned.
 
     Args:
-        present: bool; absent sites stay alone.
+        counted: (n,) bool, who has a part in the round; groups of others alone are none.
         counts: (n,) images.
         copied: (n, n) bool, symmetric: near copies.
         organisations: (n,) numbers of organisations; equal ones are one.
     """
-    n = len(present)
-    both = present[:, None] & present
-    linked = (copied | (organisations[:, None] == organisations)) & both | torch.eye(n, dtype=torch.bool)
+    places = torch.arange(len(counted))
+    linked = copied | (organisations[:, None] == organisations)
     _, groups = connected_components(csr_array(linked.numpy()), directed=False)
     of_one = torch.from_numpy(groups)
     linked = of_one[:, None] == of_one
-    first = linked.long().argmax(dim=1)
-    copies = (linked & copied & ~torch.eye(n, dtype=torch.bool)).any(dim=1)
-    amounts = torch.where(copies | (counts <= 0), 1.0, counts.double())
-    total = torch.zeros(n, dtype=torch.float64).index_add_(0, first, amounts)
+    alone = ~(linked & counted).any(dim=1)
+    first = torch.where(alone, places, linked.long().argmax(dim=1))
+    copies = (linked & copied & (places[:, None] != places)).any(dim=1) & ~alone
+    amounts = torch.where(copies | (counts <= 0), 1.0, counts.double()).where(counted | alone, 0.0)
+    total = torch.zeros(len(counted), dtype=torch.float64).index_add_(0, first, amounts)
     return Earners(first, amounts / total[first], copies)
 
 

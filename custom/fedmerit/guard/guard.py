@@ -92,7 +92,7 @@ class Ruling:
     def as_sent(self) -> Tensor:
         """(n,) bool: whose update is the method's as the site sent it: neither shortened, nor one with others'."""
         first = self.earners.first
-        alone = torch.bincount(first, minlength=len(first))[first] == 1
+        alone = torch.bincount(first[self.earners.parts > 0], minlength=len(first))[first] == 1
         return alone & ~(self.quantities["clipped"] < 1)
 
     @property
@@ -101,16 +101,24 @@ class Ruling:
         parts = self.reports.num_samples[self.earners.first] * self.earners.parts
         return replace(self.reports, num_samples=parts.where(self.counted, 0.0), present=self.counted)
 
-    def divided(self, earned: Tensor) -> Tensor:
-        """(n,) by site: groups divide what their first site ``earned`` (n,), who is withheld from has nothing."""
-        shares, nothing = earned[self.earners.first] * self.earners.parts, self.withheld & self.answered
-        return shares.where(self.counted | nothing, earned).masked_fill(nothing, 0.0)
+    @property
+    def represented(self) -> Tensor:
+        """(n,) bool: who has no part itself, but others of its group have."""
+        return self.earners.parts == 0
+
+    def divided(self, earned: Tensor, without: float = 0.0) -> Tensor:
+        """(n,) by site: groups divide what is ``earned`` (n,) in their row; who is withheld from has nothing.
+
+        Whose group goes on without it has ``without``.
+        """
+        shares = (earned[self.earners.first] * self.earners.parts).where(self.counted, earned)
+        return shares.masked_fill(self.represented, without).masked_fill(self.withheld & self.answered, 0.0)
 
     def settled(self, outcome: Outcome, received: Tensor) -> Outcome:
         """The outcome by site; ``received`` (d,) or (n, d) is what they started from.
 
-        Groups divide what their first site earned, and share its model. Who is withheld from has earned nothing and
-        keeps the model that it trained.
+        Groups divide what is earned in the row of their first site, and share its model. Who is withheld from has
+        earned nothing and keeps the model that it trained.
         """
         if not self.earners.grouped and not self.withheld.any():
             return outcome
@@ -123,13 +131,16 @@ class Ruling:
             models = models.expand(len(first), -1).clone()
             models[nothing] = (received.expand(len(first), -1) + self.own)[nothing]
 
-        quantities = {name: values[first] for name, values in outcome.quantities.items()}
+        quantities = {
+            name: values[first].double().masked_fill(self.represented, torch.nan)
+            for name, values in outcome.quantities.items()
+        }
         if "quota" in quantities:
             quantities["quota"] = quantities["quota"].masked_fill(nothing & self.answered, 0.0)
         vectors = {name: vector if vector.ndim == 1 else vector[first] for name, vector in outcome.vectors.items()}
         return replace(
             outcome,
-            contribution=self.divided(outcome.contribution),
+            contribution=self.divided(outcome.contribution, torch.nan),
             reputation=self.divided(outcome.reputation),
             weights=self.divided(outcome.weights),
             models=models,
@@ -175,7 +186,8 @@ class Guard:
                 raise RunFailed(ALL_EXCLUDED)
             withheld = torch.zeros_like(present)
         group = self._earners(present & ~withheld, self._counts(reports), history)
-        images = counts.bounded_counts(self._counts(reports), group.first, group.parts, group.copies)
+        known = self._counts(reports).masked_fill(group.parts == 0, 0.0)
+        images = counts.bounded_counts(known, group.first, group.parts, group.copies)
         ruling = self._ruling(answers, updates, products, group, withheld, images, history)
         return history, replace(
             ruling,
@@ -184,7 +196,7 @@ class Guard:
                 "counted_images": images.where(present, torch.nan),
                 "signs": history.verdicts.now.sum(dim=0).double(),
                 "verdict": history.verdicts.against.double(),
-                "part": ruling.earners.parts,
+                "part": ruling.earners.parts.masked_fill(ruling.represented, 1.0),
             },
             signs=history.verdicts.standing,
         )
@@ -270,23 +282,24 @@ class Guard:
         images: Tensor,
         history: History,
     ) -> Ruling:
-        reports, own, own_products, n = answers.reports, updates, products, len(products)
+        reports, own, own_products = answers.reports, updates, products
         counted = reports.present & ~withheld
-        vectors = reports.vectors
+        vectors, values = reports.vectors, reports.values
         if group.grouped:
             merging = group.merging
             updates = _mixed(merging, updates)
             vectors = {name: _mixed(merging, vector) for name, vector in vectors.items()}
+            values = {name: _mean_of_parts(merging, value) for name, value in values.items()}
             products = merging @ products @ merging.T
-        is_first = group.first == torch.arange(n)
-        present = counted & is_first
+        present = torch.zeros_like(counted)
+        present[group.first[counted]] = True
         samples = torch.zeros_like(images).index_add_(0, group.first, images)
         if withheld.any():
             updates = updates.where(present[:, None], 0.0)
             vectors = {name: vector.where(present[:, None], 0.0) for name, vector in vectors.items()}
             products = products * torch.outer(present.double(), present.double())
         measured = history.measured if self.measures else None
-        values = held_claims.held_claims(reports.values, present, measured)
+        values = held_claims.held_claims(values, present, measured)
         values = {name: value.where(present, torch.nan) for name, value in values.items()}
         reports = replace(
             reports,
@@ -362,6 +375,12 @@ def _mixed(merging: Tensor, rows: Tensor) -> Tensor:
         for other in parts.nonzero().flatten().tolist():
             result[place] += rows[other] if parts[other] == 1 else rows[other] * float(parts[other])
     return result
+
+
+def _mean_of_parts(merging: Tensor, values: Tensor) -> Tensor:
+    """(n,) the product; NaN where one of those that are merged is."""
+    unknown = ((merging > 0) & values.isnan()).any(dim=1)
+    return (merging @ values.double().nan_to_num(0.0)).masked_fill(unknown, torch.nan)
 
 
 def _inner(updates: Tensor, step: Tensor) -> tuple[Tensor, float]:

@@ -11,10 +11,12 @@ from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.capabilities.candidates import Candidates
+from fedmerit.core import Reports
 from fedmerit.errors import RunFailed
 from fedmerit.federation import evaluator
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Moment
+from fedmerit.federation.guarding import Admission
 from fedmerit.federation.recorder import Admitted
 from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.records.results import read_results
@@ -211,7 +213,8 @@ def run_through(steps, answers, calls=None):
 
 
 def admission_of(there):
-    return SimpleNamespace(replies=there.replies, alone=())
+    present = torch.tensor([reply is not None for reply in there.replies])
+    return Admission(torch.empty(len(present), 0), Reports(present.double(), present), there.replies)
 
 
 def test_what_sites_say_is_pooled_as_one_set_and_waiting_for_them_does_not_count(build, calls):
@@ -283,7 +286,7 @@ def test_on_its_own_images_the_servers_word_on_models_without_each_counts_alone(
 
 
 def test_what_is_observed_is_on_validation_patients_of_those_that_replied_in_site_order(build):
-    steps = build().observation(ASKED, admitted(2.0, None, 3.0).replies, EQUAL)
+    steps = build().observation(ASKED, admission_of(admitted(2.0, None, 3.0)), EQUAL)
     cedar = said(20, 60)
     found, (exchange,) = run_through(steps, {"Cedar": cedar})
     assert found == [None, None, cedar]
@@ -298,7 +301,7 @@ def test_where_sites_hold_statistics_of_their_own_a_candidate_may_have_the_mean_
     buffers = evaluates.models.buffers[0]
     evaluates.models.buffers = [{name: torch.full_like(v, k) for name, v in buffers.items()} for k in (1, 2, 3)]
     asked = Candidates(torch.zeros(1, SIZE), torch.eye(1, dtype=torch.float64), 0 * third, received=third)
-    steps = evaluates.observation(asked, admitted(2.0, 1.0, 3.0).replies, EQUAL)
+    steps = evaluates.observation(asked, admission_of(admitted(2.0, 1.0, 3.0)), EQUAL)
     task = next(steps).tasks["Alder"]
     mixed = flat.average_buffers(task.buffers, task.shares[0])
     assert all(value.unique().tolist() == [2.25] for name, value in mixed.items() if name.endswith("running_mean"))
@@ -315,7 +318,7 @@ def test_by_the_methods_weights_are_the_statistics_of_models_made_after_a_round(
     candidates = Candidates(torch.zeros(1, SIZE), torch.eye(1, dtype=torch.float64), third)
     weights = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64)
     if asked == "observation":
-        steps = evaluates.observation(candidates, there.replies, weights)
+        steps = evaluates.observation(candidates, admission_of(there), weights)
     else:
         steps = evaluates.without_each(candidates, there, admission_of(there), weights, clock(calls))
     for task in next(steps).tasks.values():

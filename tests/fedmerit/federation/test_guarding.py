@@ -414,6 +414,32 @@ def test_the_method_knows_what_withheld_sites_and_copies_train_from(tmp_path, me
     assert alike[-1] == (method != "fedsac")  # whose sites hold different neurons
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedce", "rffl", "cgsv", "cffl", "fedave", "fedci", "shapfed"])
+def test_sites_that_earn_as_one_keep_what_they_earned_whichever_of_them_is_away(tmp_path, method):
+    """Alder and Birch enrolled the same cases; Alder is away in round 2, Birch in round 3."""
+    config = replace(plan(method, 5), values=("others_lose",) if method == "fedavg" else ())
+    federation = Federation(config, SITES, tmp_path / "run")
+    while federation.work:
+        given = answers(federation)
+        if all(isinstance(task, EnrolmentTask) for task in federation.tasks().values()):
+            given["Birch"] = replace(given["Birch"], fingerprint=given["Alder"].fingerprint)
+        asleep = {2: "Alder", 3: "Birch"}.get(federation.round)
+        if federation.work == TRAIN and asleep:
+            given[asleep] = Failure("asleep")
+        federation.take(given)
+    table = read_results(tmp_path / "run").query("split == 'training' or split == ''")
+    of_site = table[table["quantity"] == "weight"].pivot_table(index="round", columns="site", values="value")
+    together = of_site[["Alder", "Birch"]].sum(axis=1)
+    assert together[2] == pytest.approx(together[1], rel=0.5)  # of a newcomer it would be next to nothing
+    assert together[3] == pytest.approx(together[2], rel=0.5)
+    if config.values:
+        rows = read_table(tmp_path / "run" / "values.csv")
+        coalitions = rows[rows["quantity"] == "dice"].groupby("round")["coalition"].agg(lambda said: sorted(set(said)))
+        assert coalitions[1] == ["Alder+Birch", "Alder+Birch+Cedar", "Cedar"]
+        assert coalitions[2] == ["Birch", "Birch+Cedar", "Cedar"]
+        assert coalitions[3] == ["Alder", "Alder+Cedar", "Cedar"]
+
+
 def test_without_a_guard_nothing_is_asked_or_recorded_of_it(tmp_path):
     federation = Federation(tiny_plan("fedavg", 1), SITES, tmp_path / "run")
     assert federation.work == TRAIN

@@ -1,6 +1,11 @@
 """Who earns as one."""
 
-from fedmerit.guard.earners import sharing_cases
+import pytest
+import torch
+
+from fedmerit.guard.earners import earners_of, sharing_cases
+
+ORGANISATIONS = torch.tensor([0, 1, 1, 1])
 
 
 def test_sites_are_copies_by_cases_where_each_has_half_of_the_others():
@@ -8,3 +13,31 @@ def test_sites_are_copies_by_cases_where_each_has_half_of_the_others():
     sites = [frozenset(hospital), frozenset(hospital[:1]), frozenset(hospital[:5]), frozenset()]
     shared = sharing_cases(sites)
     assert shared.nonzero().tolist() == [[0, 2], [2, 0]]  # one image of ten, and all that a site has, is not enough
+
+
+@pytest.mark.parametrize(
+    ("counted", "first", "parts"),
+    [
+        ([True, True, True, True], [0, 1, 1, 1], [1, 0.25, 0.25, 0.5]),
+        ([True, False, True, True], [0, 1, 1, 1], [1, 0, 1 / 3, 2 / 3]),
+        ([True, False, False, True], [0, 1, 1, 1], [1, 0, 0, 1]),
+        ([True, False, False, False], [0, 1, 2, 3], [1, 1, 1, 1]),
+    ],
+)
+def test_a_group_stands_in_the_row_of_its_first_site_whoever_is_away(counted, first, parts):
+    counts, none = torch.tensor([50.0, 10.0, 10.0, 20.0]), torch.zeros(4, 4).bool()
+    found = earners_of(torch.tensor(counted), counts, none, ORGANISATIONS)
+    assert found.first.tolist() == first
+    assert found.parts.tolist() == pytest.approx(parts)
+    merged = found.merging @ torch.tensor([1.0, 5.0, 6.0, 9.0]).double()
+    expected = sum(part * value for part, value in zip(parts[1:], (5.0, 6.0, 9.0), strict=True))
+    assert float(merged[1]) == pytest.approx(expected if any(counted[1:]) else 5.0)
+
+
+def test_copies_count_alike_whoever_is_away():
+    counts, copied = torch.tensor([50.0, 10.0, 30.0]), torch.zeros(3, 3).bool()
+    copied[0, 1] = copied[1, 0] = copied[1, 2] = copied[2, 1] = True
+    apart = torch.arange(3)
+    assert earners_of(torch.ones(3).bool(), counts, copied, apart).parts.tolist() == pytest.approx([1 / 3] * 3)
+    two = earners_of(torch.tensor([True, False, True]), counts, copied, apart)
+    assert (two.first.tolist(), two.parts.tolist()) == ([0, 0, 0], pytest.approx([0.5, 0, 0.5]))

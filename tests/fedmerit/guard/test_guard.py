@@ -215,6 +215,37 @@ def test_an_organisation_counts_with_all_its_images_as_one_site(play):
     assert ruling.earners.parts[4:].tolist() == pytest.approx([1 / 3, 2 / 3])
 
 
+def test_what_a_group_has_earned_stays_when_its_first_site_is_away(play):
+    """Sites 1 and 4 are one; round by round one of them is away, and another method's memory is not begun."""
+    enrolled = Enrolled(torch.full((6,), 50.0).double(), torch.tensor([0, 1, 2, 3, 1, 5]), torch.zeros(6, 6).bool())
+    away = {1: (1,), 2: (4,)}
+    rounds = play(honest, 3, enrolled=enrolled, there=lambda round: set(range(6)) - set(away.get(round, ())))
+    earned = torch.tensor([0.1, 0.3, 0.2, 0.2, torch.nan, 0.2]).double()  # as the method has it, row by row
+    for number, (ruling, _) in enumerate(rounds):
+        assert ruling.reports.present.tolist() == [True, True, True, True, False, True]
+        mean = updates_of(number)[[row for row in (1, 4) if row not in away.get(number, ())]].mean(dim=0)
+        assert torch.allclose(ruling.updates[1], mean, atol=1e-7)
+        models = torch.arange(6.0)[:, None].repeat(1, 2)
+        quantities = {"cosine": earned}
+        settled = ruling.settled(Outcome(earned, earned, earned, models, quantities), torch.zeros(6, 2))
+        expected = {0: (0.15, 0.15), 1: (torch.nan, 0.3), 2: (0.3, torch.nan)}[number]
+        assert settled.contribution[[1, 4]].tolist() == pytest.approx(expected, nan_ok=True)
+        assert settled.weights[[1, 4]].tolist() == pytest.approx([0.0 if one != one else one for one in expected])
+        assert settled.quantities["cosine"][[1, 4]].isnan().tolist() == [one != one for one in expected]
+        assert settled.models[[1, 4]].tolist() == [[1.0, 1.0]] * 2  # the group has one model
+        assert ruling.reports_of_parts.num_samples.sum() == pytest.approx(50.0 * ruling.counted.sum())
+
+
+def test_a_group_claims_the_mean_of_what_its_sites_claim():
+    guard = Guard(
+        Guarding("on"), Enrolled(torch.ones(4).double(), torch.tensor([0, 0, 1, 2]), torch.zeros(4, 4).bool())
+    )
+    updates, claimed = torch.randn(4, 10), torch.tensor([0.1, 0.5, 0.6, 0.7]).double()
+    reports = Reports(torch.ones(4).double(), torch.ones(4).bool(), {"loss": claimed}, products=gram(updates))
+    _, ruling = guard.rule(History.empty(4), Answers(updates, reports))
+    assert ruling.reports.values["loss"].tolist() == pytest.approx([0.3, torch.nan, 0.5, 0.45], nan_ok=True)
+
+
 def test_sites_that_enrolled_the_same_cases_are_copies_from_the_first_round(play):
     shared = torch.zeros(6, 6).bool()
     shared[0, 1] = shared[1, 0] = True
