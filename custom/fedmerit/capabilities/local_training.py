@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import ClassVar, Protocol
 
-from torch import Tensor
+from torch import Tensor, device, dtype
 
 from fedmerit.flat import Buffers
 
@@ -13,7 +14,12 @@ Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), where 
 
 def towards(point: Tensor, strength: float) -> Penalty:
     """strength/2 ‖w - point‖², which holds a model near ``point`` (d,)."""
-    return lambda w: strength / 2 * (w - point.to(w)).square().sum()
+
+    @cache  # on a GPU it is copied once, not for every step
+    def placed(where: device, kind: dtype) -> Tensor:
+        return point.to(where, kind)
+
+    return lambda w: strength / 2 * (w - placed(w.device, w.dtype)).square().sum()
 
 
 @dataclass(frozen=True)

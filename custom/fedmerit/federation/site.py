@@ -28,6 +28,7 @@ from fedmerit.federation.site_models import EncryptedModelsFromServer, ModelsFro
 from fedmerit.federation.statistics_rules import estimates, rule_of
 from fedmerit.flat import Buffers
 from fedmerit.games import MOST_COALITION_SITES
+from fedmerit.machine import give_back_memory
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import SERVER_SPLIT, Case, Samples, SiteFolder
@@ -162,6 +163,7 @@ class Site:
         overlaps = self._validate(model, task.buffers)
         values = self._report(task, model, memory, overlaps)
         learned = self.learn(task, model, memory)
+        give_back_memory()  # what training held: other sites of this process may be at work while this one writes
         after = self._validate(learned.trained, learned.buffers) if self.config.training.validate_trained else ()
         self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)

@@ -97,6 +97,7 @@ def train(
     augment = Augmenter(AUGMENTATIONS[training.augmentation], seed, device) if training.augment else None
     precision = precision_of(device, training.amp)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
+    shift = None if shift is None else shift.to(device)
     total = torch.zeros((), device=device)
     network.train()
     for images, masks in _batches(samples, training, seed, device):
