@@ -14,6 +14,7 @@ from cryptography.x509.oid import NameOID
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.guard.earners import sharing_cases
 from fedmerit.guard.guard import Enrolled
+from fedmerit.records.certificates import name_of
 from fedmerit.training.data import SiteFolder, Slices
 from fedmerit.wire.messages import Enrolment
 
@@ -53,15 +54,16 @@ def fault_of_certificate(enrolment: Enrolment, site: str, root: Certificate | No
         certificate.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature):
         return "enrolment without a certificate of this federation"
-    return None if _named(certificate, NameOID.COMMON_NAME) == site else "enrolment with another site's certificate"
+    return None if name_of(certificate) == site else "enrolment with another site's certificate"
 
 
 def organisation_of(enrolment: Enrolment, site: str, root: Certificate | None) -> str:
     """As the certificate has it, where ``root`` vouches for it; otherwise the site is its own."""
     if root is None or not enrolment.certificate:
         return f"site {site}"
-    organisation = _named(load_pem_x509_certificate(enrolment.certificate.encode()), NameOID.ORGANIZATION_NAME)
-    return f"organisation {organisation}" if organisation else f"site {site}"
+    subject = load_pem_x509_certificate(enrolment.certificate.encode()).subject
+    organisations = subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return f"organisation {organisations[0].value!s}" if organisations else f"site {site}"
 
 
 def enrolled(sites: Sequence[str], enrolments: Mapping[str, Enrolment], root: Certificate | None) -> Enrolled:
@@ -82,8 +84,3 @@ def _images(enrolment: Enrolment) -> float:
     """Training images; a case that was enrolled twice counts once."""
     unique = len(set(enrolment.fingerprint)) / len(enrolment.fingerprint)
     return enrolment.slices["training"] * unique
-
-
-def _named(certificate: Certificate, what: object) -> str:
-    values = certificate.subject.get_attributes_for_oid(what)  # type: ignore[arg-type]
-    return str(values[0].value) if values else ""

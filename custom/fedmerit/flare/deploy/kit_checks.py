@@ -10,7 +10,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-from cryptography.x509.oid import NameOID
 from nvflare.lighter.constants import ProvFileName
 
 from fedmerit.errors import BadInput
@@ -21,6 +20,7 @@ from fedmerit.flare.deploy.provision import VERSIONS_FILE
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import site_policy
 from fedmerit.plugins import approvable, refusal
+from fedmerit.records.certificates import name_of as name_of_certificate
 from fedmerit.records.ciphertexts import open_context
 from fedmerit.training.place import ALL_PARTS, PARTS
 
@@ -86,7 +86,7 @@ def _flaws(own: x509.Certificate, root: x509.Certificate, key: PrivateKeyTypes, 
         own.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature):
         yield "is not signed by the federation's authority (rootCA.pem); ask the coordinator for the kit again"
-    if (name := str(own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)) != owner:
+    if (name := name_of_certificate(own)) != owner:
         yield f"is that of {name}, the kit is that of {owner}; unpack the kit again"
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if key.public_key().public_bytes(*form) != own.public_key().public_bytes(*form):
