@@ -19,7 +19,7 @@ from evaluation.results.run_folders import open_run
 from evaluation.results.views import Results
 from evaluation.truth.reliability import drawn_counts, drawn_means
 from evaluation.truth.semivalues import NOBODY, Coalition, FloatArray, coalition_of
-from evaluation.values.same_images import fingerprints
+from evaluation.values.same_images import sharing
 from fedmerit.errors import BadInput
 from fedmerit.federation import recorder
 from fedmerit.records.results import read_table
@@ -96,10 +96,9 @@ class ObservedRun:
 
     @cached_property
     def holders(self) -> FloatArray:
-        """(n,) of how many sites each one's training images are, all of them, itself included: as far as is known."""
-        known = fingerprints(self.path, self.info)
-        prints = [known.get(site, site) for site in self.sites]
-        return np.array([float(prints.count(one)) for one in prints])
+        """(n,) of how many sites each one's training images are, half of them or more, itself included: as is known."""
+        known = sharing(self.path, self.info)
+        return np.array([1.0 + len(known.get(site, ())) for site in self.sites])
 
     @cached_property
     def folders(self) -> list[SiteFolder]:

@@ -294,8 +294,14 @@ class Guarding:
             "cases": dict(one.cases),
             "slices": dict(one.slices),
             "fingerprint": digest_of_texts(one.fingerprint),
+            "shares_with": self._sharing(site),
             "organisation": organisation_of(one, site, self.root),
         }
+
+    def _sharing(self, site: str) -> list[str]:
+        """The sites of which each has half of the other's training cases or more."""
+        shared = self.guard.enrolled.shared[self.sites.index(site)].tolist()
+        return [other for other, both in zip(self.sites, shared, strict=True) if both]
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""

@@ -1,5 +1,6 @@
 """Sites with the same training images are known by their enrolments, or by what was prepared, and share a value."""
 
+import json
 import shutil
 
 import numpy as np
@@ -8,7 +9,7 @@ from run_factory import make_sites
 from stopping import stop_at
 
 from evaluation.values.observed_run import ObservedRun
-from evaluation.values.same_images import fingerprints
+from evaluation.values.same_images import sharing
 from evaluation.values.valued_runs import value_runs
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -50,11 +51,33 @@ def test_the_same_images_are_one_sites_worth(run):
     assert (said["alone:copies=apart"] > 0).all()
 
 
+def test_who_leaves_a_case_out_shares_all_the_same(run, sites, tmp_path):
+    """Half of each other's cases are enough; in ledgers of before sites with all of them were told alone."""
+    lesser = shutil.copytree(sites, tmp_path / "sites")
+    lists = read_json(lesser / "Dogwood/datalist.json")
+    lists["training"] = lists["training"][:-1]
+    write_json(lesser / "Dogwood/datalist.json", lists)
+    again = tmp_path / "run"
+    runs.create(again, method="standalone", sites=lesser, rounds=1, engine="local", threads=1, values=["alone"],
+                settings={**TINY, "guard": run.name})  # fmt: skip
+    runs.execute(again, lambda record: None)
+    assert sharing(again, read_json(again / "run.json")) == {
+        "Alder": set(), "Birch": {"Dogwood"}, "Cedar": set(), "Dogwood": {"Birch"},
+    }  # fmt: skip
+    told = sharing(run, read_json(run / "run.json"))
+    records = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    for one in records[0].get("guard", {}).get("enrolled", {}).values():
+        del one["shares_with"]
+    before = shutil.copytree(run, tmp_path / "before")
+    (before / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert sharing(before, read_json(run / "run.json")) == told
+
+
 def test_of_whom_nothing_is_known_nobody_holds_the_images(run, tmp_path):
     away = shutil.copytree(run, tmp_path / "run")
     (away / "ledger.jsonl").unlink()
     info = {**read_json(away / "run.json"), "sites_folder": None}
-    assert fingerprints(away, info) == {}
+    assert sharing(away, info) == {}
     write_json(away / "run.json", info)
     assert ObservedRun(away).holders.tolist() == [1, 1, 1, 1]
 
@@ -63,7 +86,7 @@ def test_a_ledger_that_is_none_is_told(run, tmp_path):
     spoiled = shutil.copytree(run, tmp_path / "run")
     (spoiled / "ledger.jsonl").write_text('{"guard": {"enrolled": {"Alder": 1}}}\n')
     with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds"):
-        fingerprints(spoiled, read_json(run / "run.json"))
+        sharing(spoiled, read_json(run / "run.json"))
 
 
 def test_an_interrupted_run_asks_nobody_to_enrol_again(run, sites, tmp_path, assert_same_run):
