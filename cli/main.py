@@ -50,3 +50,6 @@ for file in (
     benching,
 ):
     app.add_typer(file.commands)
+
+if __name__ == "__main__":
+    app()

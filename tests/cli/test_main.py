@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from unittest.mock import patch
 
 import pytest
@@ -83,7 +84,9 @@ def test_unknown_command(fedmerit):
     assert "trian" in result.output
 
 
-def test_installed_command(scripts):
-    result = subprocess.run([scripts / "fedmerit", "--help"], capture_output=True, text=True, timeout=300)
+@pytest.mark.parametrize("as_module", [False, True])
+def test_installed_command(scripts, as_module):
+    command = [sys.executable, "-m", "cli.main"] if as_module else [scripts / "fedmerit"]
+    result = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0
     assert "federated" in result.stdout
