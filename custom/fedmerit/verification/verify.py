@@ -25,7 +25,7 @@ from fedmerit.verification.plans import compare_plan
 from fedmerit.verification.result_tables import compare_answers, compare_tables, read_tables
 from fedmerit.verification.round_records import read_ledger
 from fedmerit.verification.saved_models import compare_models
-from fedmerit.verification.sent_updates import compare_updates
+from fedmerit.verification.sent_updates import compare_updates, left_out
 from fedmerit.verification.site_chains import Log, Record, read_log
 from fedmerit.verification.told_heads import not_vouched, require_one_story, require_told
 
@@ -65,13 +65,14 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     logs = _logs(site_logs, trust)
     require_one_story(logs, certificates, records)
     _require_rounds(run, ledger, records)
-    updates, answers = {}, {}
+    updates, answers, silent = {}, {}, list[str]()
     for log in logs:
         require_told(ledger, records, log, certificates)
         updates[log.site] = compare_updates(ledger, records, log)
+        silent += left_out(records, log)
     head = records[-1]["hash"] if records else GENESIS
     closing = require_left_behind(run, head, certificates)
-    there, silent = (run / "results.csv").exists(), []
+    there = (run / "results.csv").exists()
     if closing and not there:
         raise BadInput(f"{run / 'results.csv'}: file not found; every run that came to its end has one")
     results = read_tables(run) if there else None
