@@ -4,6 +4,7 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -26,8 +27,17 @@ Cell = tuple[int, str, str]  # round, split, site
 Values = Mapping[tuple[int, str, str], float]  # by round, site and quantity: those of whole rounds
 
 
-def read_tables(run: Path) -> pd.DataFrame:
-    """results.csv; `BadInput` where it holds anything twice, or of two runs."""
+@dataclass(frozen=True)
+class Table:
+    """results.csv of a run."""
+
+    path: Path
+    rows: pd.DataFrame
+    overlaps: Mapping[Cell, Sequence[Overlap]]
+
+
+def read_tables(run: Path) -> Table:
+    """results.csv; `BadInput` where it holds anything twice, of two runs, or Dice that is not of its voxels."""
     results, path = read_results(run), run / "results.csv"
     for name in ("method", "seed"):
         if len(said := sorted(set(results[name]))) > 1:
@@ -37,10 +47,10 @@ def read_tables(run: Path) -> pd.DataFrame:
         round, split, site, _, case, label, quantity = twice.iloc[0][WHERE]
         which = f", {split} case {case}, {label}" if case else f", {split}" if split else ""
         raise BadInput(f"{path}: has {quantity} of {site} in round {round}{which} twice; expected one row of each")
-    return results
+    return Table(path, results, overlaps_of(results, path))
 
 
-def compare_tables(run: Path, records: Sequence[Record], results: pd.DataFrame) -> None:
+def compare_tables(table: Table, records: Sequence[Record]) -> None:
     """What results.csv says of rounds is what the ledger has.
 
     Weights, contributions, who was left out or flagged, whose update came before, what the guard saw and bounded, what
@@ -50,7 +60,7 @@ def compare_tables(run: Path, records: Sequence[Record], results: pd.DataFrame) 
     Raises:
         BadInput: something else is said there; it names round, site, and what the ledger has.
     """
-    path = run / "results.csv"
+    path, results, overlaps = table.path, table.rows, table.overlaps
     whole = results[(results["split"] == "") & (results["coalition"] == "")]
     values = {
         (int(round), str(site), str(quantity)): float(value)
@@ -58,7 +68,6 @@ def compare_tables(run: Path, records: Sequence[Record], results: pd.DataFrame) 
             whole["round"], whole["site"], whole["quantity"], whole["value"], strict=True
         )
     }
-    overlaps = overlaps_of(results, path)
     means = (mean_dice,) if records and "plan" in records[0] else (mean_dice, _mean_of_before)
     for record in records:
         round = record["round"]
@@ -238,17 +247,14 @@ def overlaps_of(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
     return found
 
 
-def compare_answers(
-    run: Path, rounds: int, log: Log, taken: Iterable[int], results: pd.DataFrame
-) -> tuple[int, list[str]]:
+def compare_answers(table: Table, rounds: int, log: Log, taken: Iterable[int]) -> tuple[int, list[str]]:
     """A site's own measurements, and its images, in results.csv are what its log says that it answered.
 
     Args:
-        run: the run folder.
+        table: of the run.
         rounds: of the run.
         log: of the site.
         taken: the rounds whose ledger record has the site.
-        results: the table of the run.
 
     Returns:
         How many of them; in sentences, which of them the log, or results.csv, is silent on.
@@ -256,8 +262,7 @@ def compare_answers(
     Raises:
         BadInput: one is another, or is left out.
     """
-    path, compared, silent = run / "results.csv", 0, []
-    overlaps = overlaps_of(results, path)
+    path, overlaps, compared, silent = table.path, table.overlaps, 0, []
     answered: dict[tuple[int, str], set[str]] = {}
     for entry in log.entries:
         if entry["work"] in (TRAIN, EVALUATE) and "overlaps" in entry:
@@ -266,7 +271,7 @@ def compare_answers(
     if not answered:  # of an earlier version
         return 0, [f"that measurements of {log.site} are its own: its log has none"]
     rows = {(round, "validation"): (round, "validation") for round in taken}
-    _compare_images(path, log, {round for round, _ in rows}, results)
+    _compare_images(path, log, {round for round, _ in rows}, table.rows)
     needed = set(rows)
     rows[rounds, "validation"], rows[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
     for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among

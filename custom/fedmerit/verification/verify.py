@@ -75,17 +75,17 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     there = (run / "results.csv").exists()
     if closing and not there:
         raise BadInput(f"{run / 'results.csv'}: file not found; every run that came to its end has one")
-    results = read_tables(run) if there else None
-    if results is not None:
-        compare_tables(run, records, results)
+    table = read_tables(run) if there else None
+    if table:
+        compare_tables(table, records)
         for log in logs:
             taken = [record["round"] for record in records if log.site in record["participants"]]
-            answers[log.site], unsaid = compare_answers(run, _rounds(records), log, taken, results)
+            answers[log.site], unsaid = compare_answers(table, _rounds(records), log, taken)
             silent += unsaid
     if records:
         silent += compare_plan(run, records, logs)
     if closing and records:
-        silent += compare_models(run, records, logs, results)
+        silent += compare_models(run, records, logs, table.rows if table else None)
     sites = {site for record in records for site in (*record["participants"], *record["weights"])}
     between = [peer_models_of(giver, receiver) for giver, receiver in permutations(logs, 2)]
     if closing:

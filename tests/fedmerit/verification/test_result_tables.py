@@ -55,11 +55,11 @@ def written(tmp_path):
 
 
 def compare(run, records):
-    compare_tables(run, records, read_tables(run))
+    compare_tables(read_tables(run), records)
 
 
 def answers(run, log, taken):
-    return compare_answers(run, 2, log, taken, read_tables(run))
+    return compare_answers(read_tables(run), 2, log, taken)
 
 
 def test_tables_that_agree(written):
