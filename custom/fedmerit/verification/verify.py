@@ -21,6 +21,7 @@ from fedmerit.verification.left_behind import (
     require_last_words,
     require_left_behind,
 )
+from fedmerit.verification.made_up_rows import require_none_made_up, require_of_the_plan
 from fedmerit.verification.plans import compare_plan
 from fedmerit.verification.result_tables import compare_answers, compare_tables, read_tables
 from fedmerit.verification.round_records import read_ledger
@@ -78,12 +79,16 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     table = read_tables(run) if there else None
     if table:
         compare_tables(table, records)
+        if closing:
+            require_none_made_up(table, records)
         for log in logs:
             taken = [record["round"] for record in records if log.site in record["participants"]]
             answers[log.site], unsaid = compare_answers(table, _rounds(records), log, taken)
             silent += unsaid
     if records:
         silent += compare_plan(run, records, logs)
+    if table:
+        require_of_the_plan(table, run)
     if closing and records:
         silent += compare_models(run, records, logs, table.rows if table else None)
     sites = {site for record in records for site in (*record["participants"], *record["weights"])}
