@@ -8,10 +8,9 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import FINISHED
 from fedmerit.records.results import OF_A_ROUND, read_run
 from fedmerit.training.overlaps import COUNTS
-from fedmerit.verification.result_tables import UNION, Table
+from fedmerit.verification.result_tables import BEST, UNION, Table
 from fedmerit.verification.site_chains import Record
 
-BEST = "testing_best"
 SCORES = ("dice", "hd95", "nsd", "hd95_px", "nsd_px")
 MEASURED = (*SCORES, *COUNTS)
 AT_THE_END: Mapping[str, Sequence[str]] = {  # by split, the quantities written once all rounds are over

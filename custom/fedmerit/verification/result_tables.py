@@ -1,26 +1,23 @@
-"""results.csv against what the ledger, and the sites' own logs, say of the same rounds."""
+"""results.csv against what the ledger says of the same rounds."""
 
 import csv
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import FINISHED
-from fedmerit.federation.site_log import digest_of_counts
 from fedmerit.records.results import EXPECTED, OF_A_ROUND, digest_of_rows, read_results
 from fedmerit.training.overlaps import COUNTS, Overlap, mean_dice
-from fedmerit.verification.site_chains import Log, Record
-from fedmerit.wire.messages import EVALUATE, TRAIN
+from fedmerit.verification.site_chains import Record
 
 TABLES: Mapping[str, str] = {"weight": "weights", "contribution": "contributions"}  # by quantity, its part of a record
 AT_LEAST = "signs"  # in results.csv are those of the round, in the ledger those that last
 PLACES = 6  # after the point, of what a record has of bounds
-AFTERWARDS = ("testing_", *(f"validation_{name}" for name in FINISHED))  # splits measured once all rounds are over
+BEST = "testing_best"  # that of the best round's models
 UNION = "union"  # the split whose rows have scores alone: whoever tested them counted the voxels
 WHERE = ["round", "split", "site", "coalition", "case", "label", "quantity"]
 Cell = tuple[int, str, str]  # round, split, site
@@ -245,77 +242,3 @@ def overlaps_of(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
             )
         found.setdefault((int(round), str(split), str(site)), []).append(overlap)
     return found
-
-
-def compare_answers(table: Table, rounds: int, log: Log, taken: Iterable[int]) -> tuple[int, list[str]]:
-    """A site's own measurements, and its images, in results.csv are what its log says that it answered.
-
-    Args:
-        table: of the run.
-        rounds: of the run.
-        log: of the site.
-        taken: the rounds whose ledger record has the site.
-
-    Returns:
-        How many of them; in sentences, which of them the log, or results.csv, is silent on.
-
-    Raises:
-        BadInput: one is another, or is left out.
-    """
-    path, overlaps, compared, silent = table.path, table.overlaps, 0, []
-    answered: dict[tuple[int, str], set[str]] = {}
-    for entry in log.entries:
-        if entry["work"] in (TRAIN, EVALUATE) and "overlaps" in entry:
-            split = entry.get("split", "validation")
-            answered.setdefault((entry["round"], split), set()).update(entry["overlaps"])
-    if not answered:  # of an earlier version
-        return 0, [f"that measurements of {log.site} are its own: its log has none"]
-    rows = {(round, "validation"): (round, "validation") for round in taken}
-    _compare_images(path, log, {round for round, _ in rows}, table.rows)
-    needed = set(rows)
-    rows[rounds, "validation"], rows[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
-    for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among
-        if split.startswith(AFTERWARDS):
-            rows[round, split] = rounds, split.partition("_")[0]
-    shown: dict[tuple[int, str], set[str]] = {}
-    for (round, split, site), counted in overlaps.items():
-        if site == log.site and (round, split) in rows:
-            shown.setdefault(rows[round, split], set()).add(_digest(counted))
-    for (round, split), asked in rows.items():
-        counts, said = overlaps.get((round, split, log.site)), answered.get(asked)
-        what = f"{split} measurements of {log.site} in round {round}"
-        if said is None:
-            silent += [f"that {what} are its own: its log has none"] if counts else []
-        elif counts is None:
-            if (round, split) in needed:
-                raise BadInput(f"{path}: lacks {what}; {log.path} has what it answered")
-            if not said <= shown.get(asked, set()):  # it may have refused this model alone
-                silent.append(f"why {what} are not in results.csv: by its log it answered")
-        else:
-            told = _digest(counts)
-            if told not in said:
-                raise BadInput(f"{path}: {what} are not what it answered, by {log.path}")
-            compared += 1
-    return compared, silent
-
-
-def _compare_images(path: Path, log: Log, taken: Collection[int], results: pd.DataFrame) -> None:
-    """How many images it trained on, by which it may be weighed; earlier versions do not say."""
-    told: dict[int, set[int]] = {}
-    for entry in log.entries:
-        if entry["work"] == TRAIN and "images" in entry:
-            told.setdefault(entry["round"], set()).add(entry["images"])
-    rows = results[(results["quantity"] == "num_samples") & (results["site"] == log.site)]
-    for round, value in zip(rows["round"], rows["value"], strict=True):
-        said = told.get(round, {value}) if round in taken else {value}
-        if value not in said:
-            raise BadInput(
-                f"{path}: num_samples of {log.site} in round {round} is {value:g}, {log.path} has {min(said)}"
-            )
-
-
-def _digest(counts: Sequence[Overlap]) -> str:
-    """As a site's log has it of what it answered."""
-    return digest_of_counts(
-        (one.case, one.label, one.true_positives, one.false_positives, one.false_negatives) for one in counts
-    )

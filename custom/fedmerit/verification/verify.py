@@ -22,10 +22,11 @@ from fedmerit.verification.left_behind import (
     require_left_behind,
 )
 from fedmerit.verification.made_up_rows import require_none_made_up, require_of_the_plan
+from fedmerit.verification.own_answers import compare_answers
 from fedmerit.verification.plans import compare_plan
-from fedmerit.verification.result_tables import compare_answers, compare_tables, read_tables
+from fedmerit.verification.result_tables import compare_tables, read_tables
 from fedmerit.verification.round_records import read_ledger
-from fedmerit.verification.saved_models import compare_models
+from fedmerit.verification.saved_models import compare_models, sites_of
 from fedmerit.verification.sent_updates import compare_updates, left_out
 from fedmerit.verification.site_chains import Log, Record, read_log
 from fedmerit.verification.told_heads import not_vouched, require_one_story, require_told
@@ -82,8 +83,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
         if closing:
             require_none_made_up(table, records)
         for log in logs:
-            taken = [record["round"] for record in records if log.site in record["participants"]]
-            answers[log.site], unsaid = compare_answers(table, _rounds(records), log, taken)
+            answers[log.site], unsaid = compare_answers(table, records, _rounds(records), log, sites_of(run, records))
             silent += unsaid
     if records:
         silent += compare_plan(run, records, logs)
