@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,17 @@ Lines = list[dict[str, Any]]  # of a ledger, or of a site's log
 
 
 def run_signed(
-    run: Path, sites: Path, method: str, server: Signer, of_site: Callable[[str], Signer | None] = lambda name: None
+    run: Path,
+    sites: Path,
+    method: str,
+    server: Signer | None,
+    of_site: Callable[[str], Signer | None] = lambda name: None,
+    lost: Collection[tuple[str, int]] = (),
 ) -> Path:
-    """A whole run of three rounds; each site's log lies in its own folder, signed where ``of_site`` has a signer."""
+    """A whole run of three rounds; each site's log lies in its own folder, signed where ``of_site`` has a signer.
+
+    Of ``lost``, site and round, the server takes no answer.
+    """
     config, folders = tiny_plan(method, rounds=3), open_sites(sites)
     names = [folder.name for folder in folders]
     federation = Federation(config, names, run, signer=server)
@@ -32,7 +40,8 @@ def run_signed(
         for name, folder in zip(names, folders, strict=True)
     }
     while federation.work:
-        federation.take({name: own[name].answer(task) for name, task in federation.tasks().items()})
+        answers = {name: own[name].answer(task) for name, task in federation.tasks().items()}
+        federation.take({name: answer for name, answer in answers.items() if (name, answer.round) not in lost})
     return run
 
 

@@ -1,33 +1,40 @@
-"""results.csv against what the ledger, and the sites' own logs, say of the same rounds."""
+"""results.csv against what the ledger says of the same rounds."""
 
 import csv
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import FINISHED
-from fedmerit.federation.site_log import digest_of_counts
 from fedmerit.records.results import EXPECTED, OF_A_ROUND, digest_of_rows, read_results
 from fedmerit.training.overlaps import COUNTS, Overlap, mean_dice
-from fedmerit.verification.site_chains import Log, Record
-from fedmerit.wire.messages import EVALUATE, TRAIN
+from fedmerit.verification.site_chains import Record
 
 TABLES: Mapping[str, str] = {"weight": "weights", "contribution": "contributions"}  # by quantity, its part of a record
 AT_LEAST = "signs"  # in results.csv are those of the round, in the ledger those that last
 PLACES = 6  # after the point, of what a record has of bounds
-AFTERWARDS = ("testing_", *(f"validation_{name}" for name in FINISHED))  # splits measured once all rounds are over
+BEST = "testing_best"  # that of the best round's models
 UNION = "union"  # the split whose rows have scores alone: whoever tested them counted the voxels
 WHERE = ["round", "split", "site", "coalition", "case", "label", "quantity"]
 Cell = tuple[int, str, str]  # round, split, site
 Values = Mapping[tuple[int, str, str], float]  # by round, site and quantity: those of whole rounds
 
 
-def read_tables(run: Path) -> pd.DataFrame:
-    """results.csv; `BadInput` where it holds anything twice, or of two runs."""
+@dataclass(frozen=True)
+class Table:
+    """results.csv of a run."""
+
+    path: Path
+    rows: pd.DataFrame
+    overlaps: Mapping[Cell, Sequence[Overlap]]
+
+
+def read_tables(run: Path) -> Table:
+    """results.csv; `BadInput` where it holds anything twice, of two runs, or Dice that is not of its voxels."""
     results, path = read_results(run), run / "results.csv"
     for name in ("method", "seed"):
         if len(said := sorted(set(results[name]))) > 1:
@@ -37,10 +44,10 @@ def read_tables(run: Path) -> pd.DataFrame:
         round, split, site, _, case, label, quantity = twice.iloc[0][WHERE]
         which = f", {split} case {case}, {label}" if case else f", {split}" if split else ""
         raise BadInput(f"{path}: has {quantity} of {site} in round {round}{which} twice; expected one row of each")
-    return results
+    return Table(path, results, overlaps_of(results, path))
 
 
-def compare_tables(run: Path, records: Sequence[Record], results: pd.DataFrame) -> None:
+def compare_tables(table: Table, records: Sequence[Record]) -> None:
     """What results.csv says of rounds is what the ledger has.
 
     Weights, contributions, who was left out or flagged, whose update came before, what the guard saw and bounded, what
@@ -50,7 +57,7 @@ def compare_tables(run: Path, records: Sequence[Record], results: pd.DataFrame) 
     Raises:
         BadInput: something else is said there; it names round, site, and what the ledger has.
     """
-    path = run / "results.csv"
+    path, results, overlaps = table.path, table.rows, table.overlaps
     whole = results[(results["split"] == "") & (results["coalition"] == "")]
     values = {
         (int(round), str(site), str(quantity)): float(value)
@@ -58,7 +65,6 @@ def compare_tables(run: Path, records: Sequence[Record], results: pd.DataFrame) 
             whole["round"], whole["site"], whole["quantity"], whole["value"], strict=True
         )
     }
-    overlaps = overlaps_of(results, path)
     means = (mean_dice,) if records and "plan" in records[0] else (mean_dice, _mean_of_before)
     for record in records:
         round = record["round"]
@@ -236,81 +242,3 @@ def overlaps_of(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
             )
         found.setdefault((int(round), str(split), str(site)), []).append(overlap)
     return found
-
-
-def compare_answers(
-    run: Path, rounds: int, log: Log, taken: Iterable[int], results: pd.DataFrame
-) -> tuple[int, list[str]]:
-    """A site's own measurements, and its images, in results.csv are what its log says that it answered.
-
-    Args:
-        run: the run folder.
-        rounds: of the run.
-        log: of the site.
-        taken: the rounds whose ledger record has the site.
-        results: the table of the run.
-
-    Returns:
-        How many of them; in sentences, which of them the log, or results.csv, is silent on.
-
-    Raises:
-        BadInput: one is another, or is left out.
-    """
-    path, compared, silent = run / "results.csv", 0, []
-    overlaps = overlaps_of(results, path)
-    answered: dict[tuple[int, str], set[str]] = {}
-    for entry in log.entries:
-        if entry["work"] in (TRAIN, EVALUATE) and "overlaps" in entry:
-            split = entry.get("split", "validation")
-            answered.setdefault((entry["round"], split), set()).update(entry["overlaps"])
-    if not answered:  # of an earlier version
-        return 0, [f"that measurements of {log.site} are its own: its log has none"]
-    rows = {(round, "validation"): (round, "validation") for round in taken}
-    _compare_images(path, log, {round for round, _ in rows}, results)
-    needed = set(rows)
-    rows[rounds, "validation"], rows[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
-    for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among
-        if split.startswith(AFTERWARDS):
-            rows[round, split] = rounds, split.partition("_")[0]
-    shown: dict[tuple[int, str], set[str]] = {}
-    for (round, split, site), counted in overlaps.items():
-        if site == log.site and (round, split) in rows:
-            shown.setdefault(rows[round, split], set()).add(_digest(counted))
-    for (round, split), asked in rows.items():
-        counts, said = overlaps.get((round, split, log.site)), answered.get(asked)
-        what = f"{split} measurements of {log.site} in round {round}"
-        if said is None:
-            silent += [f"that {what} are its own: its log has none"] if counts else []
-        elif counts is None:
-            if (round, split) in needed:
-                raise BadInput(f"{path}: lacks {what}; {log.path} has what it answered")
-            if not said <= shown.get(asked, set()):  # it may have refused this model alone
-                silent.append(f"why {what} are not in results.csv: by its log it answered")
-        else:
-            told = _digest(counts)
-            if told not in said:
-                raise BadInput(f"{path}: {what} are not what it answered, by {log.path}")
-            compared += 1
-    return compared, silent
-
-
-def _compare_images(path: Path, log: Log, taken: Collection[int], results: pd.DataFrame) -> None:
-    """How many images it trained on, by which it may be weighed; earlier versions do not say."""
-    told: dict[int, set[int]] = {}
-    for entry in log.entries:
-        if entry["work"] == TRAIN and "images" in entry:
-            told.setdefault(entry["round"], set()).add(entry["images"])
-    rows = results[(results["quantity"] == "num_samples") & (results["site"] == log.site)]
-    for round, value in zip(rows["round"], rows["value"], strict=True):
-        said = told.get(round, {value}) if round in taken else {value}
-        if value not in said:
-            raise BadInput(
-                f"{path}: num_samples of {log.site} in round {round} is {value:g}, {log.path} has {min(said)}"
-            )
-
-
-def _digest(counts: Sequence[Overlap]) -> str:
-    """As a site's log has it of what it answered."""
-    return digest_of_counts(
-        (one.case, one.label, one.true_positives, one.false_positives, one.false_negatives) for one in counts
-    )

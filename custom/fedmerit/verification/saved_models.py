@@ -47,7 +47,7 @@ def compare_models(
         if further := [name for name in there if name not in saved]:
             yield f"what {', '.join(further)} are: models of sites, of which the ledger has no digest"
     listed = there if saved is None else list(saved)
-    models = _Models(run, _sites(run, records), [name for name in there if name in listed])
+    models = _Models(run, sites_of(run, records), [name for name in there if name in listed])
     yield from models.compare_final(records, logs)
     if models.at(BEST):
         yield from models.compare_best(records, results)
@@ -64,7 +64,7 @@ def _require_saved(run: Path, records: Sequence[Record], there: Sequence[str]) -
             raise BadInput(f"{run / name}: is missing; {ledger} has a digest of it")
 
 
-def _sites(run: Path, records: Sequence[Record]) -> list[str]:
+def sites_of(run: Path, records: Sequence[Record]) -> list[str]:
     """In the order of their models."""
     named = read_run(run).get("sites", ()) if (run / "run.json").exists() else ()
     sites = [site for site in named if isinstance(site, str)]

@@ -1,6 +1,6 @@
 """What a site sent, by its own log, against what the ledger says that it sent."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedmerit.errors import BadInput
@@ -29,3 +29,19 @@ def compare_updates(ledger: Path, records: Sequence[Record], own: Log) -> int:
                     f"{log}, line {lines[-1][0]}, says {lines[-1][1][part]}"
                 )
     return len(taken)
+
+
+def left_out(records: Sequence[Record], own: Log) -> Iterator[str]:
+    """In sentences, what a log's site trained in rounds whose record has nothing of it, by what the ledger says of it.
+
+    That is no contradiction: a reply may have come too late, or was no usable one. By the log it was trained.
+    """
+    trained = {entry["round"] for entry in own.entries if entry["work"] == TRAIN}
+    reasons: dict[str, list[int]] = {}
+    for record in records:
+        if record["round"] in trained and own.site not in (*record["participants"], *record["updates"]):
+            said = record.get("rejected", {}).get(own.site, "nothing of it")
+            reasons.setdefault(said, []).append(record["round"])
+    for said, rounds in reasons.items():
+        when = f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"
+        yield f"why what {own.site} trained in {when} did not count: its log has it, the ledger says: {said}"

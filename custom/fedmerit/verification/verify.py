@@ -21,11 +21,13 @@ from fedmerit.verification.left_behind import (
     require_last_words,
     require_left_behind,
 )
+from fedmerit.verification.made_up_rows import require_none_made_up, require_of_the_plan
+from fedmerit.verification.own_answers import compare_answers
 from fedmerit.verification.plans import compare_plan
-from fedmerit.verification.result_tables import compare_answers, compare_tables, read_tables
+from fedmerit.verification.result_tables import compare_tables, read_tables
 from fedmerit.verification.round_records import read_ledger
-from fedmerit.verification.saved_models import compare_models
-from fedmerit.verification.sent_updates import compare_updates
+from fedmerit.verification.saved_models import compare_models, sites_of
+from fedmerit.verification.sent_updates import compare_updates, left_out
 from fedmerit.verification.site_chains import Log, Record, read_log
 from fedmerit.verification.told_heads import not_vouched, require_one_story, require_told
 
@@ -65,26 +67,30 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     logs = _logs(site_logs, trust)
     require_one_story(logs, certificates, records)
     _require_rounds(run, ledger, records)
-    updates, answers = {}, {}
+    updates, answers, silent = {}, {}, list[str]()
     for log in logs:
         require_told(ledger, records, log, certificates)
         updates[log.site] = compare_updates(ledger, records, log)
+        silent += left_out(records, log)
     head = records[-1]["hash"] if records else GENESIS
     closing = require_left_behind(run, head, certificates)
-    there, silent = (run / "results.csv").exists(), []
+    there = (run / "results.csv").exists()
     if closing and not there:
         raise BadInput(f"{run / 'results.csv'}: file not found; every run that came to its end has one")
-    results = read_tables(run) if there else None
-    if results is not None:
-        compare_tables(run, records, results)
+    table = read_tables(run) if there else None
+    if table:
+        compare_tables(table, records)
+        if closing:
+            require_none_made_up(table, records)
         for log in logs:
-            taken = [record["round"] for record in records if log.site in record["participants"]]
-            answers[log.site], unsaid = compare_answers(run, _rounds(records), log, taken, results)
+            answers[log.site], unsaid = compare_answers(table, records, _rounds(records), log, sites_of(run, records))
             silent += unsaid
     if records:
         silent += compare_plan(run, records, logs)
+    if table:
+        require_of_the_plan(table, run)
     if closing and records:
-        silent += compare_models(run, records, logs, results)
+        silent += compare_models(run, records, logs, table.rows if table else None)
     sites = {site for record in records for site in (*record["participants"], *record["weights"])}
     between = [peer_models_of(giver, receiver) for giver, receiver in permutations(logs, 2)]
     if closing:

@@ -469,6 +469,34 @@ def test_results_that_the_server_edits_and_closes_anew_contradict_its_ledger(run
         verify_run(run, trust=keys.trust)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda row: [row, row | {"round": "3"}] if (row["quantity"], row["round"]) == ("weight", "2") else [row],
+            "has weight of site1 in round 3, which no run of 3 rounds writes",
+        ),
+        (
+            lambda row: [row, row | {"round": "4"}] if row["split"] == "testing" else [row],
+            "has dice of site1 in round 4, testing, which no run of 3 rounds writes",
+        ),
+        (
+            lambda row: (
+                [row, row | {"site": "site9"}] if (row["split"], row["site"]) == ("testing", "site1") else [row]
+            ),
+            "has dice of site9 in round 2, testing; the ledger has no such site",
+        ),
+        (lambda row: [row | {"method": "fedce"}], r"is of method fedce, .*run\.json of fedavg"),
+        (lambda row: [row | {"seed": "7"}], r"is of seed 7, .*run\.json of 0"),
+    ],
+)
+def test_results_that_the_server_makes_up_and_closes_anew_are_those_of_no_such_run(run, keys, change, words):
+    untold(run)
+    edited(run, keys.signer(SERVER), change)
+    with pytest.raises(BadInput, match=words):
+        verify_run(run, logs(run), keys.trust)
+
+
 def test_test_measurements_that_are_left_out_are_told_where_the_site_answered(run, keys):
     untold(run)
     edited(run, keys.signer(SERVER), lambda row: [] if (row["split"], row["site"]) == ("testing", "site1") else [row])

@@ -1,38 +1,19 @@
-"""results.csv beside a ledger and a site's log: weights, contributions, Dice and counts have to be theirs.
+"""results.csv beside a ledger: weights, contributions, Dice and counts have to be those that it has."""
 
-Of site A in round 0, TP 3, FP 1, FN 1 on case 0 make a Dice of 2*3 / (2*3 + 1 + 1) = 0.75, and TP 1, FP 0, FN 2 on
-case 1 one of 2/4 = 0.5: the mean is 0.625.
-"""
-
-import hashlib
-import json
 from pathlib import Path
 
 import pytest
+from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import ResultsFile, Row, digest_of_rows, read_results
 from fedmerit.training.overlaps import Overlap
-from fedmerit.verification.result_tables import compare_answers, compare_tables, overlaps_of, read_tables
+from fedmerit.verification.result_tables import compare_tables, overlaps_of, read_tables
 
-CASES = {"0": (3, 1, 1, 0.75), "1": (1, 0, 2, 0.5)}
 RECORDS = [
     {"round": 0, "weights": {"A": 0.25, "B": 0.75}, "contributions": {"A": None}, "validation_dice": {"A": 0.625}},
     {"round": 1, "weights": {"A": 1.0}},
 ]
-
-
-def row(round, site, quantity, value, **columns):
-    return Row("run", "fedce", 0, round, site, quantity, value, **columns)
-
-
-def measured(round, site, split, cases=CASES):
-    for case, (tp, fp, fn, dice) in cases.items():
-        counts = {"true_positives": tp, "false_positives": fp, "false_negatives": fn}
-        for quantity, value in ({"dice": dice} | counts).items():
-            yield row(round, site, quantity, value, split=split, case=case, label="disc")
-
-
 ROWS = [
     row(0, "A", "weight", 0.25),
     row(0, "B", "weight", 0.75),
@@ -55,11 +36,7 @@ def written(tmp_path):
 
 
 def compare(run, records):
-    compare_tables(run, records, read_tables(run))
-
-
-def answers(run, log, taken):
-    return compare_answers(run, 2, log, taken, read_tables(run))
+    compare_tables(read_tables(run), records)
 
 
 def test_tables_that_agree(written):
@@ -145,100 +122,6 @@ def test_counts_that_are_no_counts_are_named(written, count):
         BadInput, match=r"results\.csv: A in round 0, validation case 0, disc: true_positives 3, false_pos"
     ):
         overlaps_of(results, Path("results.csv"))
-
-
-def digest(cases):
-    """As a site's log has it: case, label and counts, in order."""
-    counts = sorted([case, "disc", tp, fp, fn] for case, (tp, fp, fn, _) in cases.items())
-    return hashlib.sha256(json.dumps(counts).encode()).hexdigest()
-
-
-def answered(round, work, *said, **more):
-    return {"work": work, "round": round, "overlaps": list(said), **more}
-
-
-FINAL = {"0": (2, 0, 0, 1.0)}
-OWN = [  # of a run of two rounds; in round 2 come the validation and the test of what the run ended with
-    answered(0, "train", digest(CASES)),
-    answered(1, "train", digest(FINAL)),
-    answered(2, "evaluate", "of another model", digest(FINAL), split="validation"),
-    answered(2, "evaluate", digest(CASES), split="testing"),
-    {"work": "lend", "round": 1},
-]
-OF_ROUNDS = [
-    *measured(0, "A", "validation"),
-    *measured(1, "A", "validation", FINAL),
-    *measured(2, "A", "validation", FINAL),
-    *measured(1, "A", "testing"),  # results.csv has the final test in the last round
-]
-
-
-def test_what_a_site_refused_is_not_asked_after_where_all_that_it_answered_is_there(written, own_log):
-    others = [row for split in ("validation_given", "testing_given") for row in measured(1, "B", split)]
-    refused = {"work": "refused", "round": 2, "reason": "asked to evaluate more models"}
-    run = written([*OF_ROUNDS, *others])
-    own = [
-        entry if "of another model" not in str(entry) else answered(2, "evaluate", digest(FINAL), split="validation")
-        for entry in OWN
-    ]
-    assert answers(run, own_log("A", *own, refused), [0, 1]) == (4, [])
-    further = answered(2, "evaluate", "of a model that it chose among", split="testing")
-    told = "why testing_given measurements of A in round 1 are not in results.csv: by its log it answered"
-    assert answers(run, own_log("A", *own, further), [0, 1]) == (4, [told])
-
-
-def test_a_sites_own_measurements_are_counted(written, own_log):
-    run = written(OF_ROUNDS)
-    assert answers(run, own_log("A", *OWN), [0, 1]) == (4, [])
-    assert answers(run, own_log("A", *OWN), [1]) == (3, [])
-    assert answers(run, own_log("B", *OWN), []) == (
-        0,
-        [f"why {what} of B in round {round} are not in results.csv: by its log it answered" for what, round in FINALLY],
-    )
-
-
-FINALLY = (("validation measurements", 2), ("testing measurements", 1))
-
-
-def test_what_one_is_silent_on_is_told(written, own_log):
-    run = written(OF_ROUNDS)
-    silent = [f"that {what} of A in round {round} are its own: its log has none" for what, round in FINALLY]
-    assert answers(run, own_log("A", *OWN[:2]), [0, 1]) == (2, silent)
-    of_before = own_log("A", {"work": "train", "round": 0})
-    assert answers(run, of_before, [0, 1]) == (0, ["that measurements of A are its own: its log has none"])
-
-
-def test_measurements_of_a_round_that_are_left_out_are_found(written, own_log):
-    run = written([row for row in OF_ROUNDS if row.round])
-    with pytest.raises(
-        BadInput, match=r"results\.csv: lacks validation measurements of A in round 0; A\.jsonl has what"
-    ):
-        answers(run, own_log("A", *OWN), [0, 1])
-
-
-@pytest.mark.parametrize(
-    ("place", "told", "words"),
-    [
-        (0, answered(0, "train", digest(FINAL)), "validation measurements of A in round 0"),
-        (3, answered(2, "evaluate", digest(FINAL), split="testing"), "testing measurements of A in round 1"),
-    ],
-)
-def test_measurements_that_the_site_did_not_answer_are_found(written, own_log, place, told, words):
-    entries = [told if number == place else entry for number, entry in enumerate(OWN)]
-    with pytest.raises(BadInput, match=rf"results\.csv: {words} are not what it answered, by A\.jsonl"):
-        answers(written(OF_ROUNDS), own_log("A", *entries), [0, 1])
-
-
-def test_images_are_as_many_as_the_site_said(written, own_log):
-    """A server that has a hospital count for more, or for less, than it said."""
-    run = written(
-        [*OF_ROUNDS, row(0, "A", "num_samples", 9), row(1, "A", "num_samples", 90), row(1, "B", "num_samples", 5)]
-    )
-    told = [entry | {"images": 9} if entry["work"] == "train" else entry for entry in OWN]
-    with pytest.raises(BadInput, match=r"results\.csv: num_samples of A in round 1 is 90, A\.jsonl has 9"):
-        answers(run, own_log("A", *told), [0, 1])
-    assert answers(run, own_log("A", *told), [0])[0] == 3  # of a round in which it had no part nothing is said
-    assert answers(run, own_log("A", *OWN), [0, 1]) == (4, [])  # an earlier version's log has none
 
 
 # What else a record has

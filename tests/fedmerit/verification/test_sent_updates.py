@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.verification.sent_updates import compare_updates
+from fedmerit.verification.sent_updates import compare_updates, left_out
 
 LEDGER = Path("ledger.jsonl")
 RECORDS = [  # A is absent from round 1
@@ -55,3 +55,26 @@ def test_what_differs_is_told_with_both_lines(own_log, entries, words):
     with pytest.raises(BadInput) as found:
         compare_updates(LEDGER, RECORDS, own_log("A", *entries))
     assert str(found.value) == words
+
+
+TAKEN = [
+    {"round": 0, "participants": ["A", "B"], "updates": {"A": "u0"}},
+    {"round": 1, "participants": ["B"], "rejected": {"A": "no reply"}, "updates": {}},
+    {"round": 2, "participants": ["B"], "rejected": {"A": "not finite"}, "updates": {}},
+    {"round": 3, "participants": ["B"], "rejected": {"A": "no reply"}, "updates": {}},
+    {"round": 4, "participants": ["B"], "updates": {}},
+]
+
+
+def test_what_was_trained_and_did_not_count_is_told_with_the_ledgers_reason(own_log):
+    own = [trained(round, "m", "u") for round in range(6)]  # in round 5 the run stands
+    assert list(left_out(TAKEN, own_log("A", *own))) == [
+        "why what A trained in rounds 1, 3 did not count: its log has it, the ledger says: no reply",
+        "why what A trained in round 2 did not count: its log has it, the ledger says: not finite",
+        "why what A trained in round 4 did not count: its log has it, the ledger says: nothing of it",
+    ]
+
+
+def test_who_was_away_or_whose_model_stays_with_it_is_left_out_of_nothing(own_log):
+    assert not list(left_out(TAKEN, own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})))
+    assert not list(left_out(TAKEN, own_log("B", *(trained(round, "m", "u") for round in range(5)))))

@@ -277,6 +277,16 @@ def test_round_trained_twice_agrees_where_either_time_is_in_the_ledger(run, keys
     assert verify_run(run, [log_of(run)]).updates == {"site2": ROUNDS}
 
 
+def test_what_the_server_threw_away_is_told_where_the_site_gives_its_log(sites, tmp_path):
+    write_json(tmp_path / "run/run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS), NAMES, "local"))
+    run = run_signed(tmp_path / "run", sites, "fedavg", None, lost=[("site2", 1)])
+    assert verify_run(run, [log_of(run, "site1")]).updates == {"site1": ROUNDS}
+    told = "why what site2 trained in round 1 did not count: its log has it, the ledger says: no reply"
+    assert told not in verify_run(run, [log_of(run, "site1")]).not_shown
+    found = verify_run(run, logs_of(run))
+    assert (found.updates["site2"], found.not_shown[-1]) == (ROUNDS - 1, told)
+
+
 def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
     path = run / "ledger.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))

@@ -1,0 +1,127 @@
+"""A site's own measurements and images in results.csv against what its log says that it answered."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from fedmerit.errors import BadInput
+from fedmerit.federation.recorder import FINISHED
+from fedmerit.federation.site_log import digest_of_counts
+from fedmerit.training.overlaps import Overlap
+from fedmerit.verification.result_tables import BEST, Table
+from fedmerit.verification.site_chains import Log, Record
+from fedmerit.wire.messages import EVALUATE, TRAIN
+
+AFTERWARDS = ("testing_", *(f"validation_{name}" for name in FINISHED))  # splits measured once all rounds are over
+
+
+def compare_answers(
+    table: Table, records: Sequence[Record], rounds: int, log: Log, sites: Sequence[str]
+) -> tuple[int, list[str]]:
+    """A site's own measurements, and its images, in results.csv are what its log says that it answered.
+
+    Args:
+        table: of the run.
+        records: of its ledger.
+        rounds: of the run.
+        log: of the site.
+        sites: of the run, in the order of their models.
+
+    Returns:
+        How many of them; in sentences, which of them the log, or results.csv, is silent on.
+
+    Raises:
+        BadInput: one is another, or is left out.
+    """
+    path, overlaps, compared, silent = table.path, table.overlaps, 0, []
+    answered: dict[tuple[int, str], set[str]] = {}
+    for entry in log.entries:
+        if entry["work"] in (TRAIN, EVALUATE) and "overlaps" in entry:
+            split = entry.get("split", "validation")
+            answered.setdefault((entry["round"], split), set()).update(entry["overlaps"])
+    if not answered:  # of an earlier version
+        return 0, [f"that measurements of {log.site} are its own: its log has none"]
+    taken = [record["round"] for record in records if log.site in record["participants"]]
+    rows = {(round, "validation"): (round, "validation") for round in taken}
+    _compare_images(path, log, {round for round, _ in rows}, table.rows)
+    needed = set(rows)
+    rows[rounds, "validation"], rows[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
+    for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among
+        if split.startswith(AFTERWARDS):
+            rows[round, split] = rounds, split.partition("_")[0]
+    shown: dict[tuple[int, str], set[str]] = {}
+    for (round, split, site), counted in overlaps.items():
+        if site == log.site and (round, split) in rows:
+            shown.setdefault(rows[round, split], set()).add(_digest(counted))
+    for (round, split), asked in rows.items():
+        counts, said = overlaps.get((round, split, log.site)), answered.get(asked)
+        what = f"{split} measurements of {log.site} in round {round}"
+        if said is None:
+            silent += [f"that {what} are its own: its log has none"] if counts else []
+        elif counts is None:
+            if (round, split) in needed:
+                raise BadInput(f"{path}: lacks {what}; {log.path} has what it answered")
+            if not said <= shown.get(asked, set()):  # it may have refused this model alone
+                silent.append(f"why {what} are not in results.csv: by its log it answered")
+        else:
+            models = _models(records, rounds, round, split, log.site)
+            if _digest(counts) not in (_answers_of(models, log, asked, sites) or said):
+                raise BadInput(f"{path}: {what} are not what it answered, by {log.path}")
+            compared += 1
+    return compared, silent
+
+
+def _models(records: Sequence[Record], rounds: int, round: int, split: str, site: str) -> set[str]:
+    """What a site received, by the ledger's digests, of which results.csv has measurements at a run's end.
+
+    The final models of all, or the one that all have; of the best round those that it began with, or the site's own.
+    """
+    if not records or len(records) < rounds:
+        return set()
+    found: list[str | None] = []
+    if (round, split) in ((rounds, "validation"), (rounds - 1, "testing")):
+        found = [records[-1].get("model")]
+    elif split == BEST and 0 <= round < rounds:
+        found = [records[round]["began"].get(site), records[round - 1].get("model") if round else None]
+    return {digest for digest in found if digest is not None}
+
+
+def _answers_of(models: Collection[str], log: Log, asked: tuple[int, str], sites: Sequence[str]) -> set[str]:
+    """What a site answered of its own, or the only, one of these models; nothing where its log does not show that.
+
+    Their order is that of the sites. Where a site finishes its model, it answers of three, whatever their number.
+    """
+    answers = [
+        entry["overlaps"]
+        for entry in log.entries
+        if entry["work"] == EVALUATE and (entry["round"], entry.get("split")) == asked
+        if entry.get("received") in models and "overlaps" in entry
+    ]
+    if alone := [of for of in answers if len(of) == 1]:
+        return {of[0] for of in alone}
+    if log.site not in sites or any(len(of) != len(sites) for of in answers):
+        return set()
+    return {of[sites.index(log.site)] for of in answers}
+
+
+def _compare_images(path: Path, log: Log, taken: Collection[int], results: pd.DataFrame) -> None:
+    """How many images it trained on, by which it may be weighed; earlier versions do not say."""
+    told: dict[int, set[int]] = {}
+    for entry in log.entries:
+        if entry["work"] == TRAIN and "images" in entry:
+            told.setdefault(entry["round"], set()).add(entry["images"])
+    rows = results[(results["quantity"] == "num_samples") & (results["site"] == log.site)]
+    for round, value in zip(rows["round"], rows["value"], strict=True):
+        said = told.get(round, {value}) if round in taken else {value}
+        if value not in said:
+            raise BadInput(
+                f"{path}: num_samples of {log.site} in round {round} is {value:g}, {log.path} has {min(said)}"
+            )
+
+
+def _digest(counts: Sequence[Overlap]) -> str:
+    """As a site's log has it of what it answered."""
+    return digest_of_counts(
+        (one.case, one.label, one.true_positives, one.false_positives, one.false_negatives) for one in counts
+    )
