@@ -52,6 +52,11 @@ class Decoded:
     slice_distance: float | None = None
 
 
+def blank(case: Decoded) -> list[str]:
+    """A remark where the whole image is of one value."""
+    return [] if np.ptp(case.image) else ["no content in its image: all of one value"]
+
+
 def visible(folder: Path) -> list[Path]:
     """Everything in a folder sorted by name, hidden entries aside; what is no file fails where it is read.
 

@@ -37,7 +37,7 @@ class OneImage:
     @property
     def digest(self) -> str:
         """The SHA-256 of its pixels or voxels as they are read: of one image the same, wherever it lies."""
-        return hashlib.sha256(np.ascontiguousarray(self.decoded.image)).hexdigest()
+        return hashlib.sha256(self.decoded.image.tobytes()).hexdigest()
 
     def mask_file(self, folder: Path, label: str) -> Path:
         """Where `write_mask` writes."""

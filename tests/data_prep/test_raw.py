@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from data_prep.raw import (
+    Decoded,
     RawCase,
     RawSite,
+    blank,
     by_site,
     files_below,
     pair,
@@ -102,3 +104,10 @@ def test_image_and_mask_have_one_shape(tmp_path):
     require_same_shape(case, np.zeros((3, 4)), np.ones((3, 4)))
     with pytest.raises(BadInput, match=r"a_mask.png: mask of shape \(4, 3\), but its image a.png has \(3, 4\)"):
         require_same_shape(case, np.zeros((3, 4)), np.ones((4, 3)))
+
+
+@pytest.mark.parametrize(("level", "found"), [(0, ["no content in its image: all of one value"]), (1, [])])
+def test_an_image_of_one_value_is_told(level, found):
+    image = np.full((2, 1, 3, 3), 7, np.float32)
+    image[0, 0, 0, 0] += level
+    assert blank(Decoded(image, np.zeros_like(image, np.uint8))) == found
