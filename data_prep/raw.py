@@ -139,7 +139,7 @@ def pair(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tu
 def remember(found: dict[str, Path], case: str, path: Path) -> None:
     """Note ``path`` as the file of ``case``; `BadInput` if another file already stands for it."""
     if case in found:
-        raise BadInput(f"{path}: {found[case]} already stands for case {case}; keep one of the two")
+        raise BadInput(f"{path}: {found[case]} already stands for case {case}; keep one of the two, or rename one")
     found[case] = path
 
 

@@ -87,7 +87,7 @@ def test_images_and_masks_are_paired_or_the_one_alone_is_named(tmp_path):
 def test_one_file_stands_for_a_case(tmp_path):
     found = {}
     remember(found, "a", tmp_path / "a.png")
-    with pytest.raises(BadInput, match=r"a.jpg: .*a.png already stands for case a; keep one of the two"):
+    with pytest.raises(BadInput, match=r"a.jpg: .*a.png already stands for case a; keep one of the two, or rename one"):
         remember(found, "a", tmp_path / "a.jpg")
     assert found == {"a": tmp_path / "a.png"}
 
