@@ -1,5 +1,6 @@
 """One raw image without a mask, as prediction reads it: what `generic` reads, or the folder of a DICOM series."""
 
+import gzip
 import hashlib
 import os
 from dataclasses import dataclass, replace
@@ -53,10 +54,8 @@ class OneImage:
             write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
             return path
         stored = nib.Nifti1Image(as_stored(self.volume, mask.astype(np.uint8)), self.volume.affine)
-        partial = path.with_name(f".{path.name}")
-        folder.mkdir(parents=True, exist_ok=True)
-        nib.save(stored, partial)
-        partial.replace(path)
+        packed = gzip.compress(stored.to_bytes(), compresslevel=1, mtime=0)  # as nibabel: the same bytes at any time
+        write_atomically(path, lambda file: file.write(packed))
         return path
 
 
