@@ -101,6 +101,6 @@ def prepared_otherwise(run: Path, sites: Path) -> list[str]:
             if name in own and name in trained and own[name] != trained[name]:
                 unlike[name, json.dumps(own[name])].append(site.name)
     return [
-        f"{', '.join(names)}: prepared with {field} {own}, but {run} was trained with {json.dumps(trained[field])}"
+        f"site {', '.join(names)}: prepared with {field} {own}, but {run} was trained with {json.dumps(trained[field])}"
         for (field, own), names in unlike.items()
     ]

@@ -73,7 +73,9 @@ def test_evaluate_tells_of_sites_that_were_prepared_unlike_the_run(fedmerit, own
     for more in ((), ("--protocols", "as-used")):
         result = fedmerit("evaluate", own_run, "--sites", other, *more)
         assert result.exit_code == 0, result.output
-        assert result.stderr.startswith(f"note: site1, site2, site3: prepared with field_of_view 37.5, but {own_run} ")
+        assert result.stderr.startswith(
+            f"note: site site1, site2, site3: prepared with field_of_view 37.5, but {own_run} "
+        )
         assert result.stderr.count("note:") == 1
 
 

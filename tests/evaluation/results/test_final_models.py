@@ -51,13 +51,13 @@ def test_sites_prepared_unlike_the_model_are_told_by_field(tmp_path: Path) -> No
         info = read_json(sites / name / "site.json")
         write_json(sites / name / "site.json", info | said)
     assert [text.replace(str(run), "RUN") for text in prepared_otherwise(run, sites)] == [
-        "A, B, C: prepared with size [64, 64], but RUN was trained with [32, 32]",
-        "B, C: prepared with field_of_view null, but RUN was trained with 150",
-        'B: prepared with crop "disc", but RUN was trained with "whole"',
-        "B: prepared with crop_multiple 3.0, but RUN was trained with null",
+        "site A, B, C: prepared with size [64, 64], but RUN was trained with [32, 32]",
+        "site B, C: prepared with field_of_view null, but RUN was trained with 150",
+        'site B: prepared with crop "disc", but RUN was trained with "whole"',
+        "site B: prepared with crop_multiple 3.0, but RUN was trained with null",
     ]
     for name in ("A", "B"):
         info = read_json(sites / name / "site.json")
         write_json(sites / name / "site.json", info | {"normalisation": "mri"})
-    normalised = 'A, B: prepared with normalisation "mri", but RUN was trained with "ct_lung"'
+    normalised = 'site A, B: prepared with normalisation "mri", but RUN was trained with "ct_lung"'
     assert normalised in [text.replace(str(run), "RUN") for text in prepared_otherwise(run, sites)]
