@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cli.app import Truth, console, tell
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 RunFolders = Annotated[list[Path], typer.Argument(help="Run folders.")]
@@ -58,6 +58,7 @@ def evaluate(
     from evaluation.display.table import Table, headed, print_table
     from evaluation.results.dice import Dice
     from evaluation.results.evaluate import evaluate as evaluate_run
+    from evaluation.results.final_models import prepared_otherwise
     from evaluation.results.protocols import audit
 
     if protocols is not None and estimate_statistics:
@@ -67,12 +68,14 @@ def evaluate(
     if protocols is not None:
         caption = f"Dice [%] of the same final weights by protocol, {split.value} split"
         show([Table("protocols", caption, headed(audit(run, sites, protocols, split.value)), decimals=1)], run)
-        return
-    rows = evaluate_run(run, sites, split.value, estimated=estimate_statistics, metrics=metric or ())
-    print_table(Dice(rows, split.value).sites, console)
-    if metric:
-        means = rows[rows["quantity"].isin(metric)].groupby(["site", "quantity"])["value"].mean().unstack()
-        print_table(means.reset_index(), console)
+    else:
+        rows = evaluate_run(run, sites, split.value, estimated=estimate_statistics, metrics=metric or ())
+        print_table(Dice(rows, split.value).sites, console)
+        if metric:
+            means = rows[rows["quantity"].isin(metric)].groupby(["site", "quantity"])["value"].mean().unstack()
+            print_table(means.reset_index(), console)
+    for unlike in prepared_otherwise(run, sites):
+        typer.echo(printable(f"note: {unlike}"), err=True)
 
 
 @commands.command()

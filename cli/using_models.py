@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.app import console
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 
 commands = typer.Typer()
 
@@ -42,7 +42,11 @@ def predict(
     from evaluation.models.raw_images import open_predictor, predict_files
 
     predictor = open_predictor(run, site, sites, device)
-    for path in predict_files(predictor, images, out, box, channel):
+
+    def note(text: str) -> None:
+        typer.echo(printable(f"noted: {text}"), err=True)
+
+    for path in predict_files(predictor, images, out, box, channel, note):
         console.print(str(path), soft_wrap=True)
 
 

@@ -52,6 +52,11 @@ class Decoded:
     slice_distance: float | None = None
 
 
+def blank(case: Decoded) -> list[str]:
+    """A remark where the whole image is of one value."""
+    return [] if np.ptp(case.image) else ["no content in its image: all of one value"]
+
+
 def visible(folder: Path) -> list[Path]:
     """Everything in a folder sorted by name, hidden entries aside; what is no file fails where it is read.
 
@@ -134,7 +139,7 @@ def pair(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tu
 def remember(found: dict[str, Path], case: str, path: Path) -> None:
     """Note ``path`` as the file of ``case``; `BadInput` if another file already stands for it."""
     if case in found:
-        raise BadInput(f"{path}: {found[case]} already stands for case {case}; keep one of the two")
+        raise BadInput(f"{path}: {found[case]} already stands for case {case}; keep one of the two, or rename one")
     found[case] = path
 
 

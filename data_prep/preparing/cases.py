@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.images.preprocessing import Box, box_about, central_box, preprocess
-from data_prep.raw import Decoded, RawCase, files_below, require_file, visible
+from data_prep.raw import Decoded, RawCase, blank, files_below, require_file, visible
 from data_prep.readers.kind import Kind
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
@@ -107,7 +107,7 @@ def prepare_case(work: Work) -> Finished | Unusable:
         organ=np.flatnonzero(label.any(axis=(1, 2, 3))).tolist(),
         crop=asdict(box),
         spacing=_spacing(decoded, box, work.size),
-        remarks=[*decoded.remarks, *_blank(decoded), *_empty(work.kind, label), *_odd(work.kind, decoded), *remarks],
+        remarks=[*decoded.remarks, *blank(decoded), *_empty(work.kind, label), *_odd(work.kind, decoded), *remarks],
     )
     write_json(work.note, asdict(finished))
     return finished
@@ -156,11 +156,6 @@ def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
 
 def _store(path: Path, array: NDArray[np.float32] | NDArray[np.uint8]) -> None:
     write_atomically(path, lambda file: np.save(file, array))
-
-
-def _blank(case: Decoded) -> list[str]:
-    """A remark where the whole image is of one value."""
-    return [] if np.ptp(case.image) else ["no content in its image: all of one value"]
 
 
 def _empty(kind: Kind, label: NDArray[np.uint8]) -> list[str]:

@@ -27,7 +27,10 @@ def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> d
     if long := [name for name in (site.name, *names) if len(name.encode()) > LONGEST_NAME]:
         raise BadInput(f"site {site.name}: {long[0]} is too long a name for its files; rename what is called so")
     if twice := [name for name, count in names.items() if count > 1]:
-        raise BadInput(f"site {site.name}: {twice[0]} is the name of {names[twice[0]]} cases; keep one of their files")
+        count = names[twice[0]]
+        raise BadInput(
+            f"site {site.name}: {twice[0]} is the name of {count} cases; keep one of their files, or rename one"
+        )
     patients = [case.patient for case in cases]
     return split_patients(site.name, patients, asked.ratios, asked.seed, asked.server_share)
 

@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -184,7 +184,13 @@ def _read_pairs(path: Path) -> list[RawSite]:
 
 
 def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[RawCase, ...]:
-    """Cases of (site, patient, image, mask), named by the image; without a patient each case is one."""
+    """Cases of (site, patient, image, mask), named by the image; without a patient each case is one.
+
+    Images of several folders that have one name, such as ``P1/t2.nii.gz`` and ``P2/t2.nii.gz``, are ``P1-t2`` and
+    ``P2-t2``.
+    """
+    listed = {_within(listing, image) for _, _, image, _ in entries}
+    stems = Counter(name_and_suffix(image)[0] for image in listed)
     images: dict[str, Path] = {}
     cases = []
     for site, patient, image, mask in entries:
@@ -195,10 +201,19 @@ def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[Raw
             if name_and_suffix(path)[1] not in READ:
                 known = ", ".join(READ)
                 raise BadInput(f"{listing}: names {path}, which is of no format that is read; expected one of {known}")
-        case = name_and_suffix(files[0])[0]
+        case, within = name_and_suffix(files[0])[0], _within(listing, image)
+        if stems[case] > 1:
+            folders = [part for part in within.parent.parts if part not in (within.anchor, "..")]
+            case = "-".join((*folders, case))
         remember(images, case, files[0])
         cases.append(RawCase(case, f"{site}-{patient or case}", *files))
     return tuple(sorted(cases, key=lambda case: case.name))
+
+
+def _within(listing: Path, image: str) -> Path:
+    """The path of a listed file from the list's folder, where it lies in it, spelt in one way."""
+    path, folder = (Path(os.path.abspath(one)) for one in (listing.parent / image, listing.parent))
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 
 def _is_file(path: Path) -> bool:

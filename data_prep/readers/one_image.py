@@ -1,5 +1,8 @@
 """One raw image without a mask, as prediction reads it: what `generic` reads, or the folder of a DICOM series."""
 
+import gzip
+import hashlib
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +35,11 @@ class OneImage:
         """As `image_name` has it."""
         return image_name(self.path)
 
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its pixels or voxels as they are read: of one image the same, wherever it lies."""
+        return hashlib.sha256(self.decoded.image.tobytes()).hexdigest()
+
     def mask_file(self, folder: Path, label: str) -> Path:
         """Where `write_mask` writes."""
         return folder / f"{self.name}_{label}{'.png' if self.volume is None else '.nii.gz'}"
@@ -46,16 +54,14 @@ class OneImage:
             write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
             return path
         stored = nib.Nifti1Image(as_stored(self.volume, mask.astype(np.uint8)), self.volume.affine)
-        partial = path.with_name(f".{path.name}")
-        folder.mkdir(parents=True, exist_ok=True)
-        nib.save(stored, partial)
-        partial.replace(path)
+        packed = gzip.compress(stored.to_bytes(), compresslevel=1, mtime=0)  # as nibabel: the same bytes at any time
+        write_atomically(path, lambda file: file.write(packed))
         return path
 
 
 def image_name(path: Path) -> str:
-    """That of a file without its ending, or of a folder."""
-    return path.name if path.is_dir() else name_and_suffix(path)[0]
+    """That of a file without its ending, or of a folder, also where the path says it as ``.``."""
+    return Path(os.path.abspath(path)).name if path.is_dir() else name_and_suffix(path)[0]
 
 
 def read_image(path: Path, channels: int, channel: int | None = None) -> OneImage:
@@ -79,7 +85,7 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
         raise BadInput(f"{path}: no image that is read; expected {KNOWN}")
     volumes = _volumes(path, channels, channel)
     blank = replace(volumes[0], voxels=np.zeros_like(volumes[0].voxels))
-    case = RawCase(path.name, path.name, path, path)
+    case = RawCase(image_name(path), image_name(path), path, path)
     sliced = [axial(case, volume, blank) for volume in volumes]
     image = np.concatenate([part.image for part in sliced], axis=1)
     return OneImage(path, replace(sliced[0], image=image), volumes[0])

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -30,11 +31,12 @@ def write_torchscript(predictor: Predictor, out: Path) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, that TorchScript is to be given up some day; of traced conditions
         traced = torch.jit.trace(network, example(predictor, 1), check_trace=False)  # type: ignore[no-untyped-call]
-        write_atomically(out, lambda file: torch.jit.save(traced, file))
-        loaded = torch.jit.load(out)  # type: ignore[no-untyped-call]
+        made = BytesIO()
+        torch.jit.save(traced, made)
+        made.seek(0)
+        loaded = torch.jit.load(made)  # type: ignore[no-untyped-call]
     difference = largest_difference(network, loaded, predictor)
-    _require_same(out, difference)
-    write_description(predictor, out)
+    _write_same(predictor, out, made.getvalue(), difference)
     return difference
 
 
@@ -65,18 +67,14 @@ def write_onnx(predictor: Predictor, out: Path) -> float:
             verbose=False,
         )
     assert program is not None
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}")
-    program.save(str(partial))
-    partial.replace(out)
-    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    made = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
         return torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
 
     difference = largest_difference(network, run, predictor)
-    _require_same(out, difference)
-    write_description(predictor, out)
+    _write_same(predictor, out, made, difference)
     return difference
 
 
@@ -114,7 +112,9 @@ def write_description(predictor: Predictor, out: Path) -> None:
     )
 
 
-def _require_same(out: Path, difference: float) -> None:
+def _write_same(predictor: Predictor, out: Path, made: bytes, difference: float) -> None:
+    """What was made, where it makes the network's logits, and its description; nothing, and `RunFailed`, else."""
     if not difference <= TOLERANCE:
-        out.unlink()
         raise RunFailed(f"{out}: its logits differ by {difference:.2g} from the network's, more than {TOLERANCE:g}")
+    write_atomically(out, lambda file: file.write(made))
+    write_description(predictor, out)

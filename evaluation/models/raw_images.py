@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from data_prep.images.preprocessing import Box, central_box, normalise_of, preprocess
-from data_prep.raw import Decoded
+from data_prep.raw import Decoded, blank
 from data_prep.readers.one_image import OneImage, image_name, read_image
 from evaluation.results.final_models import final_model
 from fedmerit.configuration.network_input import Preprocessing, common
@@ -147,15 +147,21 @@ def parse_box(text: str | None) -> Callable[[Decoded], Box | None]:
 
 
 def predict_files(
-    predictor: Predictor, images: Sequence[Path], out: Path, box: str | None = None, channel: int | None = None
+    predictor: Predictor,
+    images: Sequence[Path],
+    out: Path,
+    box: str | None = None,
+    channel: int | None = None,
+    note: Callable[[str], object] = lambda text: None,
 ) -> list[Path]:
     """Write a mask of every label for every image below ``out``, and what they were made by to ``out``/prediction.json.
 
-    Masks that the same model made before are replaced, or stay beside the new ones, also where it was interrupted.
+    Masks that the same model made before of the same image are replaced, also where it was interrupted; those of other
+    images stay beside the new ones. ``note`` is told what is noted of an image, with its path.
 
     Raises:
         BadInput: two images have one name, one is unreadable, the model does not fit it, or its mask would replace
-            another file; nothing of that one is written. Or ``out`` has masks of another model.
+            another image's or another file; nothing of that one is written. Or ``out`` has masks of another model.
     """
     window = parse_box(box)
     names = Counter(image_name(path) for path in images)
@@ -164,15 +170,18 @@ def predict_files(
     model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
     summary = {"model": model, "preprocessing": predictor.preprocessing.to_dict()}
     before = _told_before(out, summary)
-    replaceable = {mask for one in before for mask in one["masks"]}
     written, told = list[Path](), list[dict[str, Any]]()
     for path in images:
         image = read_image(path, predictor.description.in_channels, channel)
         files = [image.mask_file(out, label) for label in predictor.description.labels]
-        _require_free(files, replaceable)
+        digest = image.digest
+        _require_free(files, {mask for one in before if one.get("voxels") == digest for mask in one["masks"]})
         masks = _predicted(predictor, image, window)
         masked, asked = [file.name for file in files], {"box": box, "channel": channel}
-        told.append({"image": str(path), "masks": masked, **asked, "remarks": [*image.decoded.remarks]})
+        remarks = [*image.decoded.remarks, *blank(image.decoded)]
+        for remark in remarks:
+            note(f"{path}: {remark}")
+        told.append({"image": str(path), "voxels": digest, "masks": masked, **asked, "remarks": remarks})
         new = {mask for one in told for mask in one["masks"]}
         kept = [one for one in before if new.isdisjoint(one["masks"])]
         write_json(out / SUMMARY, summary | {"images": kept + told})  # first, so that what is cut off is its own
@@ -201,8 +210,8 @@ def _told_before(out: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _require_free(files: Sequence[Path], replaceable: Collection[str]) -> None:
     if there := [file for file in files if file.exists() and file.name not in replaceable]:
         raise BadInput(
-            f"{there[0]}: is there already, and {SUMMARY} beside it does not say that this model made it; name "
-            "another --out, or move the file"
+            f"{there[0]}: is there already, and {SUMMARY} beside it does not say that this model made it of this "
+            "image; name another --out, or move the file"
         )
 
 

@@ -14,6 +14,7 @@ from evaluation.results.run_folders import open_run
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.plugins import part_of
+from fedmerit.records.ledger import digest_of_texts
 from fedmerit.records.results import COLUMNS, Row
 from fedmerit.training.data import SiteFolder, open_sites
 from fedmerit.training.networks import patch_of
@@ -21,6 +22,7 @@ from fedmerit.training.patches import samples_of
 from fedmerit.training.prediction import evaluate as overlaps_of
 from fedmerit.training.statistics import estimate_statistics, has_statistics
 
+DIGITS = 8  # of the digest of sites
 ESTIMATED = "-estimated"  # ends the names of tables of statistics that each site estimated
 
 
@@ -38,8 +40,8 @@ def evaluate(
         run: a finished run folder.
         sites: a folder of site folders.
         split: ``training``, ``validation``, ``testing`` or ``server_validation``.
-        out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>.csv`` where not given, and
-            ``...-estimated.csv`` of estimated statistics.
+        out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>-<digest of the sites>.csv`` where
+            not given, and ``...-estimated.csv`` of estimated statistics.
         estimated: take not the BatchNorm statistics that the run shared but those of each site's own training images,
             of which no label is read: what a hospital that took no part can do.
         metrics: names of others', of `evaluation.results.metrics.METRICS`, to add.
@@ -69,7 +71,9 @@ def evaluate(
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})
-    out = out or Path(run) / "evaluation" / f"{split}-{Path(sites).resolve().name}{ESTIMATED * estimated}.csv"
+    whose = digest_of_texts(site.digest for site in folders)[:DIGITS]  # folders of one name may hold other sites
+    file = f"{split}-{Path(sites).resolve().name}-{whose}{ESTIMATED * estimated}.csv"
+    out = out or Path(run) / "evaluation" / file
     write_text(out, table.to_csv(index=False, lineterminator="\n"))
     return table
 

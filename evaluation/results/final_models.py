@@ -1,14 +1,18 @@
 """The final models of a run: one global model, or one per site; a site from which it was withheld has its own."""
 
+import json
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 from torch import nn
 
 from fedmerit.configuration.filters import HE
+from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run
-from fedmerit.training.data import SiteFolder
+from fedmerit.training.data import SiteFolder, open_sites
 from fedmerit.training.network_fit import check_image_size
 from fedmerit.training.saved_networks import load_network, read_description
 
@@ -81,3 +85,22 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
         return loaded[name]
 
     return model_of
+
+
+def prepared_otherwise(run: Path, sites: Path) -> list[str]:
+    """A text for each way in which site folders were prepared unlike the images that the run's models were trained on.
+
+    None of what model.json or a site.json does not say, as those of earlier versions.
+    """
+    _, said = read_description(model_folder(run))
+    trained = said.to_dict() if said else {}
+    unlike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for site in open_sites(sites):
+        own = {**site.info, "size": list(site.image_size)}
+        for name in (field.name for field in fields(Preprocessing)):
+            if name in own and name in trained and own[name] != trained[name]:
+                unlike[name, json.dumps(own[name])].append(site.name)
+    return [
+        f"site {', '.join(names)}: prepared with {field} {own}, but {run} was trained with {json.dumps(trained[field])}"
+        for (field, own), names in unlike.items()
+    ]

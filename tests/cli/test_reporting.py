@@ -1,6 +1,7 @@
 """`fedmerit evaluate`, `report`, `figure` and `verify` on finished runs."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -61,6 +62,21 @@ def test_evaluate_prints_surfaces_and_protocols(fedmerit, own_run, sites):
     wrong = fedmerit("evaluate", own_run, "--sites", sites, "--protocols", "voxels")
     assert wrong.exit_code == 2
     assert "--protocols voxels" in wrong.stderr
+
+
+def test_evaluate_tells_of_sites_that_were_prepared_unlike_the_run(fedmerit, own_run, sites, tmp_path):
+    """And says nothing of the run's own."""
+    assert fedmerit("evaluate", own_run, "--sites", sites).stderr == ""
+    other = shutil.copytree(sites, tmp_path / "sites")
+    for file in other.glob("*/site.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"field_of_view": 37.5}))
+    for more in ((), ("--protocols", "as-used")):
+        result = fedmerit("evaluate", own_run, "--sites", other, *more)
+        assert result.exit_code == 0, result.output
+        assert result.stderr.startswith(
+            f"note: site site1, site2, site3: prepared with field_of_view 37.5, but {own_run} "
+        )
+        assert result.stderr.count("note:") == 1
 
 
 def test_evaluate_of_another_split(fedmerit, own_run, sites):

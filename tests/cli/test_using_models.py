@@ -1,5 +1,7 @@
 """predict, export-model."""
 
+import nibabel as nib
+import numpy as np
 import pytest
 
 from fedmerit.training.data import open_sites
@@ -20,6 +22,20 @@ def test_predict(fedmerit, trained, scan, tmp_path):
         scan.name.replace(".nii.gz", "_prostate.nii.gz"),
         "prediction.json",
     ]
+
+
+def test_predict_tells_what_is_noted_of_an_image(fedmerit, trained, tmp_path):
+    """Its third axis leads to the left, so that slices are cut across the body, and nothing is in it."""
+    across = np.array([[0, 0, -3, 0], [0, -1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]])
+    image = tmp_path / "odd.nii.gz"
+    nib.save(nib.Nifti1Image(np.full((64, 64, 4), 7, np.int16), across), image)
+    told = fedmerit("predict", trained(), image, "--out", tmp_path / "masks", "--box", "whole", "--device", "cpu")
+    assert told.exit_code == 0, told.output
+    assert told.stderr.splitlines() == [
+        f"noted: {image}: header does not place the third axis along the body: axes kept as stored",
+        f"noted: {image}: no content in its image: all of one value",
+    ]
+    assert "noted" not in told.stdout
 
 
 @pytest.mark.parametrize(

@@ -505,7 +505,7 @@ def test_names_that_files_cannot_have(source, tmp_path):
     for part in ("images", "masks"):
         for folder in ("one", "two"):
             save_png(tmp_path / "own" / folder / part / "a.png", rings())
-    rows = [f"east,{folder},{folder}/images/a.png,{folder}/masks/a.png" for folder in ("one", "two")]
+    rows = [f"east,{folder},one/images/a.png,{folder}/masks/a.png" for folder in ("one", "two")]
     (tmp_path / "own" / "pairs.csv").write_text("\n".join(["site,patient,image,label", *rows]))
     with pytest.raises(BadInput, match="already stands for case a"):
         prepare("generic", tmp_path / "sites", source=tmp_path / "own")

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from data_prep.raw import (
+    Decoded,
     RawCase,
     RawSite,
+    blank,
     by_site,
     files_below,
     pair,
@@ -85,7 +87,7 @@ def test_images_and_masks_are_paired_or_the_one_alone_is_named(tmp_path):
 def test_one_file_stands_for_a_case(tmp_path):
     found = {}
     remember(found, "a", tmp_path / "a.png")
-    with pytest.raises(BadInput, match=r"a.jpg: .*a.png already stands for case a; keep one of the two"):
+    with pytest.raises(BadInput, match=r"a.jpg: .*a.png already stands for case a; keep one of the two, or rename one"):
         remember(found, "a", tmp_path / "a.jpg")
     assert found == {"a": tmp_path / "a.png"}
 
@@ -102,3 +104,10 @@ def test_image_and_mask_have_one_shape(tmp_path):
     require_same_shape(case, np.zeros((3, 4)), np.ones((3, 4)))
     with pytest.raises(BadInput, match=r"a_mask.png: mask of shape \(4, 3\), but its image a.png has \(3, 4\)"):
         require_same_shape(case, np.zeros((3, 4)), np.ones((4, 3)))
+
+
+@pytest.mark.parametrize(("level", "found"), [(0, ["no content in its image: all of one value"]), (1, [])])
+def test_an_image_of_one_value_is_told(level, found):
+    image = np.full((2, 1, 3, 3), 7, np.float32)
+    image[0, 0, 0, 0] += level
+    assert blank(Decoded(image, np.zeros_like(image, np.uint8))) == found

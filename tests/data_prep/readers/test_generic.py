@@ -238,6 +238,46 @@ def test_a_table_of_pairs(tmp_path):
             generic.find_sites(tmp_path)
 
 
+def pairs(folder, images):
+    """A pairs.csv of one site that names a patient by row, and these images, each its own mask."""
+    rows = [f"east,p{number},{image},{image}" for number, image in enumerate(images)]
+    (folder / "pairs.csv").write_text("\n".join([",".join(generic.COLUMNS), *rows]))
+
+
+def test_images_of_one_name_are_cases_by_their_folders(tmp_path):
+    """Those whose name is the only one of their site keep it, so do all where it is another site's."""
+    for image in ("A/P0/t2.nii.gz", "A/P1/t2.nii.gz", "A/P1/adc.nii.gz"):
+        save_nifti(tmp_path / image, volume(0))
+    images = ["./A/P0/t2.nii.gz", str(tmp_path / "A" / "P1" / "t2.nii.gz"), "A/P1/adc.nii.gz"]
+    expected = [("A-P0-t2", "east-p0"), ("A-P1-t2", "east-p1"), ("adc", "east-p2")]
+    pairs(tmp_path, images)
+    (east,) = generic.find_sites(tmp_path)
+    assert [(case.name, case.patient) for case in east.cases] == expected
+    assert {case.image.parent.name for case in east.cases[:2]} == {"P0", "P1"}
+    pairs(tmp_path, images[1:])
+    assert [case.name for case in generic.find_sites(tmp_path)[0].cases] == ["adc", "t2"]
+    with (tmp_path / "pairs.csv").open("a") as table:
+        table.write(f"\nwest,p0,{images[0]},{images[0]}")
+    assert [[case.name for case in site.cases] for site in generic.find_sites(tmp_path)] == [["adc", "t2"], ["t2"]]
+    training = [{"image": image, "label": image} for image in images]
+    (tmp_path / "dataset.json").write_text(json.dumps({"name": "east", "training": training}))
+    found = [(case.name, case.patient) for case in generic.find_sites(tmp_path)[0].cases]
+    assert found == [(name, f"east-{name}") for name, _ in expected]
+
+
+def test_one_image_is_no_two_cases(tmp_path):
+    """Nor are those that their folders do not tell apart."""
+    for image in ("a-b/t2.nii.gz", "a/b/t2.nii.gz"):
+        save_nifti(tmp_path / image, volume(0))
+    for images, case in (
+        (["a/b/t2.nii.gz", "a/b/../b/t2.nii.gz"], "t2"),
+        (["a-b/t2.nii.gz", "a/b/t2.nii.gz"], "a-b-t2"),
+    ):
+        pairs(tmp_path, images)
+        with pytest.raises(BadInput, match=f"already stands for case {case}; keep one of the two, or rename one"):
+            generic.find_sites(tmp_path)
+
+
 def test_bad_input_is_named(tmp_path):
     photographs(tmp_path / "east")
     (tmp_path / "east" / "masks" / "b.png").unlink()

@@ -1,5 +1,8 @@
 """One raw image without a mask, and masks in its geometry."""
 
+import os
+from pathlib import Path
+
 import nibabel as nib
 import numpy as np
 import pytest
@@ -30,6 +33,23 @@ def test_a_volume_is_its_axial_slices_and_its_mask_lies_where_it_does(tmp_path, 
     np.testing.assert_array_equal(stored.get_fdata(), voxels > 800)
     np.testing.assert_array_equal(stored.affine, affine)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_mask_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    """And the same mask is the same bytes."""
+    save_nifti(tmp_path / "scan.nii.gz", volume(1))
+    image = read_image(tmp_path / "scan.nii.gz", 1)
+    mask = image.decoded.image[:, 0] > 800
+    first, second = (image.write_mask(tmp_path / name, "prostate", mask).read_bytes() for name in ("a", "b"))
+    assert first == second
+
+    def fails(*_):
+        raise OSError("no such device")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="no such device"):
+        image.write_mask(tmp_path / "a", "prostate", ~mask)
+    assert [(file.name, file.read_bytes()) for file in (tmp_path / "a").iterdir()] == [("scan_prostate.nii.gz", first)]
 
 
 def test_channels_of_a_volume_are_all_read_or_one_is_chosen(tmp_path):
@@ -103,3 +123,21 @@ def test_an_image_is_named_without_its_ending(tmp_path, name):
     assert image_name(tmp_path / name) == "scan"
     (tmp_path / "study.1").mkdir()
     assert image_name(tmp_path / "study.1") == "study.1"
+
+
+def test_a_folder_given_as_a_dot_has_its_name(tmp_path, monkeypatch):
+    save_series(tmp_path / "series", volume(3))
+    monkeypatch.chdir(tmp_path / "series")
+    image = read_image(Path("."), 1)
+    assert image.mask_file(tmp_path, "prostate") == tmp_path / "series_prostate.nii.gz"
+
+
+def test_one_image_has_one_digest_wherever_it_lies(tmp_path):
+    """Also detached voxels tell images apart, whose headers are alike."""
+    for folder, seed in (("a", 3), ("b", 4)):
+        (tmp_path / folder).mkdir()
+        save_itk(tmp_path / folder / "scan.mhd", volume(seed))
+    save_series(tmp_path / "series", volume(3))
+    one, other, same = (read_image(tmp_path / name, 1).digest for name in ("a/scan.mhd", "b/scan.mhd", "series"))
+    assert one == same
+    assert one != other

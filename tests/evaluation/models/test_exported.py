@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from evaluation.models import exported
 from evaluation.models.bundle import write_bundle
 from evaluation.models.exported import write_onnx, write_torchscript
 from evaluation.models.raw_images import open_predictor
@@ -29,14 +30,21 @@ def test_a_network_of_volumes_is_given_patches(trained, tmp_path):
 
 
 def test_another_network_is_not_written(predictor, tmp_path, monkeypatch):
+    """And the file of before stays."""
+    (tmp_path / "model.ts").write_bytes(b"before")
     monkeypatch.setattr(torch.jit, "load", lambda path: lambda images: torch.zeros(3, 1, *images.shape[2:]) + 9)
     with pytest.raises(RunFailed, match="differ"):
         write_torchscript(predictor, tmp_path / "model.ts")
-    assert not (tmp_path / "model.ts").exists()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"model.ts": b"before"}
 
 
 @pytest.mark.slow
-def test_onnx(predictor, tmp_path):
+def test_onnx(predictor, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     assert write_onnx(predictor, tmp_path / "model.onnx") <= 1e-4
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx.json"]
+    monkeypatch.setattr(exported, "TOLERANCE", -1)
+    with pytest.raises(RunFailed, match="differ"):
+        write_onnx(predictor, tmp_path / "other.onnx")
+    assert not list(tmp_path.glob("*other*"))

@@ -217,6 +217,25 @@ def test_a_later_command_adds_to_the_record(predictor, scan, tmp_path):
     assert [one["masks"] for one in told["images"]] == [["other_prostate.nii.gz"], [f"{case.name}_prostate.nii.gz"]]
 
 
+def test_the_mask_of_another_image_of_one_name_is_not_replaced(predictor, scan, tmp_path, monkeypatch):
+    """Nor where both were given by one path, which told different files; the same image is known wherever it lies."""
+    raw, out = nib.load(scan[0]), tmp_path / "out"
+    for patient, slices in (("a", slice(None)), ("b", slice(None, None, -1))):
+        (tmp_path / patient).mkdir()
+        nib.save(nib.Nifti1Image(raw.get_fdata()[..., slices], raw.affine), tmp_path / patient / "t2.nii.gz")
+    monkeypatch.chdir(tmp_path / "a")
+    (mask,) = predict_files(predictor, [Path("t2.nii.gz")], out)
+    before, record = mask.read_bytes(), (out / "prediction.json").read_text()
+    monkeypatch.chdir(tmp_path / "b")
+    with pytest.raises(BadInput, match=f"{mask}: is there already, .* made it of this image; name another --out"):
+        predict_files(predictor, [Path("t2.nii.gz")], out)
+    assert (mask.read_bytes(), (out / "prediction.json").read_text()) == (before, record)
+    monkeypatch.chdir(tmp_path)
+    assert predict_files(predictor, [tmp_path / "a" / "t2.nii.gz"], out) == [mask]
+    told = json.loads((out / "prediction.json").read_text())
+    assert [one["image"] for one in told["images"]] == [str(tmp_path / "a" / "t2.nii.gz")]
+
+
 def test_two_images_of_one_name_are_refused(predictor, tmp_path):
     with pytest.raises(BadInput, match="the name of 2 images"):
         predict_files(predictor, [tmp_path / "a" / "x.nii", tmp_path / "b" / "x.nii.gz"], tmp_path)

@@ -57,8 +57,22 @@ def test_the_table_is_written_in_the_schema_of_results(tmp_path: Path) -> None:
     add_models(run)
     table = evaluate(run, make_sites(tmp_path / "sites"), split="validation")
     folder = run / "evaluation"
-    (folder / "validation-sites.csv").rename(folder / "results.csv")
+    (file,) = folder.glob("validation-sites-*.csv")
+    file.rename(folder / "results.csv")
     pd.testing.assert_frame_equal(read_results(folder), table, check_dtype=False)
+
+
+def test_folders_of_one_name_have_tables_of_their_own(tmp_path: Path) -> None:
+    """And the same folder, evaluated again, the same one."""
+    run = make_run(tmp_path / "run")
+    add_models(run)
+    found = [evaluate(run, make_sites(tmp_path / name / "sites", (name,))) for name in ("Yew", "Elm")]
+    evaluate(run, tmp_path / "Elm" / "sites")
+    tables = [pd.read_csv(file, dtype={"case": str}) for file in sorted((run / "evaluation").glob("*.csv"))]
+    assert sorted(table["site"][0] for table in tables) == ["Elm", "Yew"]
+    assert sorted(table["value"].sum() for table in tables) == pytest.approx(
+        sorted(table["value"].sum() for table in found)
+    )
 
 
 def test_each_site_is_evaluated_with_its_own_model(tmp_path: Path) -> None:
@@ -105,7 +119,7 @@ def test_statistics_of_the_sites_own_images(tmp_path: Path) -> None:
     add_models(run)
     given = evaluate(run, sites)
     estimated = evaluate(run, sites, estimated=True)
-    assert (run / "evaluation" / "testing-sites-estimated.csv").exists()
+    assert len(list((run / "evaluation").glob("testing-sites-*-estimated.csv"))) == 1
     assert not given["value"].equals(estimated["value"])
     site = open_sites(sites)[0]
     shared = final_models(run)(site)

@@ -6,8 +6,10 @@ import pytest
 import torch
 from run_factory import add_models, make_run, make_sites
 
-from evaluation.results.final_models import final_model, final_models
+from evaluation.results.final_models import final_model, final_models, prepared_otherwise
+from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
 from fedmerit.training.data import open_sites
 
 
@@ -31,3 +33,31 @@ def test_what_a_site_took_home_is_its_model(tmp_path: Path) -> None:
     assert final_model(run) == final_model(run, "global") == run / "models" / "global.pt"
     with pytest.raises(BadInput, match="has no model of 'B'"):
         final_model(run, "B")
+
+
+def test_sites_prepared_unlike_the_model_are_told_by_field(tmp_path: Path) -> None:
+    """Folders of before do not say how they were normalised, nor models of before what they are fed."""
+    run, sites = make_run(tmp_path / "run"), make_sites(tmp_path / "sites", ("A", "B", "C"))
+    add_models(run)
+    assert prepared_otherwise(run, sites) == []
+    fed = Preprocessing(size=(32, 32), field_of_view=150, normalisation="ct_lung").to_dict()
+    model = read_json(run / "models" / "model.json")
+    write_json(run / "models" / "model.json", model | {"preprocessing": fed})
+    for name, said in {
+        "A": {"field_of_view": 150.0, "crop": "whole", "normalisation": "ct_lung"},
+        "B": {"field_of_view": None, "crop": "disc", "crop_multiple": 3.0, "normalisation": "ct_lung"},
+        "C": {"field_of_view": None},
+    }.items():
+        info = read_json(sites / name / "site.json")
+        write_json(sites / name / "site.json", info | said)
+    assert [text.replace(str(run), "RUN") for text in prepared_otherwise(run, sites)] == [
+        "site A, B, C: prepared with size [64, 64], but RUN was trained with [32, 32]",
+        "site B, C: prepared with field_of_view null, but RUN was trained with 150",
+        'site B: prepared with crop "disc", but RUN was trained with "whole"',
+        "site B: prepared with crop_multiple 3.0, but RUN was trained with null",
+    ]
+    for name in ("A", "B"):
+        info = read_json(sites / name / "site.json")
+        write_json(sites / name / "site.json", info | {"normalisation": "mri"})
+    normalised = 'site A, B: prepared with normalisation "mri", but RUN was trained with "ct_lung"'
+    assert normalised in [text.replace(str(run), "RUN") for text in prepared_otherwise(run, sites)]
