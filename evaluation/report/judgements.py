@@ -10,6 +10,7 @@ from enum import StrEnum
 from math import isnan, nan
 
 FEWEST_SEEDS = 2
+LARGEST_P = 0.05  # by permuting the hospitals, of a correlation that is more than their chance order
 FEWEST_CASES = 5  # test cases of a hospital, in one seed
 TOO_FEW = "not enough cases to judge"
 TINY = 1e-9  # numbers that differ by less are a tie

@@ -66,7 +66,7 @@ def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
     results = _results()
     values = pd.DataFrame({"Alder": [4.0, 6.0], "Birch": [1.0, 1.0], "Cedar": [-2.0, 0.0]}, index=[0, 1])
     nothing = Table("t", "", pd.DataFrame())
-    agreed = [Agreement("Shapley", values, {}, {}, nothing, nothing, [], "")]
+    agreed = [Agreement("Shapley", values, {}, {}, {}, nothing, nothing, [], "")]
     found = hospitals(made_runs(results, tmp_path), results, "fedce", agreed, NOBODY)
     assert [row.name for row in found] == list(SITES)
     for row, alone, joint, share, value in zip(
