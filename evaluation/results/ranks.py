@@ -54,7 +54,7 @@ class Ranking:
     @property
     def measured(self) -> bool:
         """Whether anything is known of how far the values could be off."""
-        return bool(np.isfinite(self.low).all())
+        return bool(np.isfinite(self.low).any())
 
     @property
     def tells_any(self) -> bool:
@@ -87,12 +87,14 @@ class Ranking:
 def ranking(sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed: int = 0) -> Ranking:
     """The ranking by (s, n, D) values; D is 1 where nothing else than seeds is resampled.
 
-    Draws that are NaN, as of single patients, tell no sites apart: each could have any rank.
+    Draws that are NaN, as of single patients or of a site that never answered, tell no sites apart: each could have
+    any rank.
     """
     resampled = resample(values, seed)  # (R, n)
     ends = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(resampled, ends, axis=0)
-    if np.ptp(resampled, axis=0).max() <= ROUNDING * np.abs(values).max():
+    widest = np.nanmax(np.ptp(resampled, axis=0), initial=0.0)  # of the sites that anything is known of
+    if widest <= ROUNDING * np.nanmax(np.abs(values), initial=0.0):
         low = high = np.full(len(sites), np.nan)
     differences = resampled[:, :, None] - resampled[:, None, :]
     below, above = np.quantile(differences, ends, axis=0)

@@ -49,6 +49,19 @@ def test_counts_have_no_interval():
     assert not ranking(["A", "B"], sums).measured
 
 
+def test_a_site_of_which_nothing_is_known_changes_nothing_of_what_is_known_of_the_others():
+    counts = ranking(["A", "B", "C"], np.array([[[1.0], [2.0], [np.nan]]] * 2))
+    assert not counts.measured
+    assert np.isnan(counts.low).all()
+    assert np.isnan(counts.high).all()
+    drawn_ones = drawn([1.0, 3.0, np.nan], 0.1)
+    one, without = ranking(["A", "B", "C"], drawn_ones), ranking(["A", "B"], drawn_ones[:, :2])
+    assert one.measured
+    np.testing.assert_array_equal(one.low, [*without.low, np.nan])
+    assert one.told.tolist() == [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
+    assert not ranking(["A"], np.full((1, 1, 5), np.nan)).measured
+
+
 def test_shares_are_not_given_where_a_value_is_negative():
     assert ranking(["A", "B"], drawn([1.0, 3.0], 0.1)).share == pytest.approx([0.25, 0.75])
     assert np.isnan(ranking(["A", "B"], drawn([-1.0, 3.0], 0.1)).share).all()
