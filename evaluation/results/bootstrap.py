@@ -131,6 +131,12 @@ def observed(cases: pd.Series) -> SiteDice:
     return _as_observed(_units(cases))
 
 
+def tested_sites(frame: pd.DataFrame) -> pd.Series:
+    """By row of columns ``site, case``, whose patient it is: another's where the case is ``<tested site>/<case>``."""
+    tested = frame["case"].str.rpartition("/")
+    return tested[0].where(tested[1] != "", frame["site"])
+
+
 def _as_observed(table: pd.DataFrame) -> SiteDice:
     seeds, methods, sites = _shape(table)
     means = table.mean(axis=1).to_numpy(dtype=np.float64)
@@ -141,9 +147,8 @@ def _units(cases: pd.Series) -> pd.DataFrame:
     """``(seed, method, site)`` x units ``(tested site, case)``; all methods and sites for every seed."""
     frame = cases.rename("dice").reset_index().sort_values(["method", "seed", "site", "case"])
     frame = frame.astype({"method": str, "site": str, "case": str})
-    tested = frame["case"].str.rpartition("/")
-    frame["tested"] = tested[0].where(tested[1] != "", frame["site"])
-    frame["case"] = tested[2]
+    frame["tested"] = tested_sites(frame)
+    frame["case"] = frame["case"].str.rpartition("/")[2]
     table = frame.pivot(index=["seed", "method", "site"], columns=["tested", "case"], values="dice").sort_index(axis=1)
     levels = [sorted(frame[name].unique()) for name in ("seed", "method", "site")]
     return table.reindex(pd.MultiIndex.from_product(levels, names=["seed", "method", "site"]))
