@@ -83,7 +83,8 @@ def external(file: File) -> str:
     """Tests on sites that took no part, that `fedmerit evaluate` left in the run folder."""
     found = []
     for table in sorted((file.run.path / "evaluation").glob("*.csv")):
-        rows = pd.read_csv(table, dtype={"case": str})
+        # a site may be called NA
+        rows = pd.read_csv(table, dtype={"site": str, "case": str}, keep_default_na=False, na_values={"value": [""]})
         if not {"split", "quantity", "site", "value"} <= set(rows):
             continue  # another table, such as of losses
         tested = rows[(rows["split"] == "testing") & (rows["quantity"] == "dice")]
