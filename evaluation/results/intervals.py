@@ -29,7 +29,8 @@ def of_dice(cases: pd.Series, order: list[str], alone: str) -> pd.DataFrame:
     """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high``, ``seeds``.
 
     ``difference`` is the mean Dice of a method minus that of the next in rank, and of the best minus every other's.
-    ``rank`` is that of the mean over seeds, 1 the highest.
+    ``rank`` is that of the mean over seeds, 1 the highest. Both are over the sites that all compared methods have in a
+    seed: one that did not answer the last test of a method would else be compared with none.
 
     Args:
         cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
@@ -131,14 +132,14 @@ def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[
             yield Key("mean_gain", method, ""), _over_sites(gain, "mean")
             for place, site in enumerate(dice.sites):
                 yield Key("gain", method, site), gain[..., place]
-    overall = np.stack([mean_known(means[method], axis=-1) for method in order], axis=-1)
+    overall = _over_same_sites(np.stack([dice.of(method) for method in order], axis=-2))
     known = np.isfinite(overall)
     ranks = rankdata(np.where(known, -overall, np.inf), axis=-1, method="min")
     for place, method in enumerate(order):
         rank = np.where(known[..., place], ranks[..., place], np.nan)
         yield Key("rank", method, ""), np.broadcast_to(rank[..., None], means[method].shape)
     for one, other in dict.fromkeys([*pairwise(order), *((order[0], method) for method in order[1:])]):
-        yield Key("difference", one, other), means[one] - means[other]
+        yield Key("difference", one, other), _over_sites(dice.of(one) - dice.of(other), "mean")
 
 
 def _over_sites(dice: FloatArray, what: str) -> FloatArray:
@@ -147,6 +148,13 @@ def _over_sites(dice: FloatArray, what: str) -> FloatArray:
         return mean_known(dice, axis=-1)
     lowest = np.where(np.isfinite(dice), dice, np.inf).min(axis=-1)
     return np.where(np.isfinite(lowest), lowest, np.nan)
+
+
+def _over_same_sites(dice: FloatArray) -> FloatArray:
+    """(..., methods) means over sites and seeds of (..., s, methods, n), of sites that all methods of a seed have."""
+    known = np.isfinite(dice)
+    same = (known | ~known.any(axis=-1, keepdims=True)).all(axis=-2, keepdims=True)
+    return mean_known(mean_known(np.where(same, dice, np.nan), axis=-1), axis=-2)
 
 
 def _table(found: dict[Key, dict[str, float]]) -> pd.DataFrame:

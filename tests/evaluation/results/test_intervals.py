@@ -87,6 +87,22 @@ def test_a_site_that_a_method_was_not_tested_on_is_left_out_of_its_means() -> No
     assert means.to_dict() == pytest.approx({"a": 0.8, "b": 0.6})
 
 
+def test_methods_are_compared_over_the_sites_that_each_has() -> None:
+    """B, the hardest, has no Dice of a in either seed: a leads in the mean of what it has, and not where both have."""
+    seeds = (0, 1)
+    cases = _cases(
+        {("a", seed, "A"): [0.8, 0.7] for seed in seeds}
+        | {("b", seed, "A"): [0.82, 0.72] for seed in seeds}
+        | {("b", seed, "B"): [0.4, 0.3] for seed in seeds}
+        | {("c", 1, "A"): [0.6, 0.5], ("c", 1, "B"): [0.6, 0.5]}  # which has no run of the first seed
+    )
+    found = of_dice(cases, ["a", "b", "c"], "standalone")
+    assert of_methods(found, "mean")["mean"].to_dict() == pytest.approx({"a": 0.75, "b": 0.56, "c": 0.55})
+    assert of_sites(found, "difference").loc["a", "b"][["mean", "low", "high"]].tolist() == pytest.approx([-0.02] * 3)
+    assert of_sites(found, "difference").loc["b", "c"][["mean", "seeds"]].tolist() == pytest.approx([0.01, 1])
+    assert of_methods(found, "rank")["mean"].to_dict() == {"a": 2, "b": 1, "c": 3}
+
+
 def test_methods_that_tie_share_the_better_rank() -> None:
     cases = _cases({(method, 0, "A"): [dice] for method, dice in {"a": 0.8, "b": 0.8, "c": 0.5}.items()})
     ranks = of_methods(of_dice(cases, ["a", "b", "c"], "standalone"), "rank")["mean"]
