@@ -155,7 +155,7 @@ def grounds_of(results: Results, site: str | None = None, methods: Collection[st
         return Grounds(0, 0)
     tested = cases.notna().all(axis=1)
     seeds = [set(row.index[row].get_level_values("seed")) for _, row in tested.groupby(level="method", observed=True)]
-    return Grounds(int(cases.min(axis=None)), len(set.intersection(*seeds)))
+    return Grounds(int(cases.min().min()), len(set.intersection(*seeds)))
 
 
 def hospital_table(rows: Sequence[Hospital], method: str) -> Table:
