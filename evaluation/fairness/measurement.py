@@ -12,7 +12,7 @@ import pandas as pd
 
 from evaluation.display.table import DASH, MINUS, Table
 from evaluation.fairness.measures import FloatArray
-from evaluation.fairness.pairs import HEADINGS, TRAINED, Compared, Estimates, Key, Pair, estimates_of
+from evaluation.fairness.pairs import MEASURES, TRAINED, Compared, Estimates, Key, Pair, estimates_of
 from evaluation.results.bootstrap import USUAL, Resampling, SiteDice, bootstrap, observed, tested_sites
 from evaluation.results.dice import FEWEST_TO_RESAMPLE, OWN, RUN, SITE, UNION
 from evaluation.results.views import Results
@@ -65,7 +65,8 @@ def measure(
     def measures(dice: SiteDice) -> dict[Key, FloatArray]:
         return {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
 
-    summary, few = bootstrap(cases, measures, resampling), _with_few_cases(cases)
+    summary = bootstrap(cases, measures, resampling, lambda key: MEASURES[key.measure].bounds)
+    few = _with_few_cases(cases)
     for key in summary:
         if few or key.measure == "pearson_p":  # which is about chance already
             summary[key] |= {"low": np.nan, "high": np.nan}
@@ -163,7 +164,7 @@ def _shown(name: str, caption: str, rows: pd.DataFrame, ran: Mapping[str, int], 
     texts["Seeds"] = [str(ran[method]) for method, _ in lines]
     frame, spread = pd.DataFrame(texts), pd.DataFrame(texts)
     for key, part in rows.groupby("measure", sort=False):
-        part, heading = part.set_index(["method", "estimate"]).reindex(lines), HEADINGS[str(key)]
+        part, heading = part.set_index(["method", "estimate"]).reindex(lines), MEASURES[str(key)].heading
         if key == "pearson_p":
             frame[heading] = spread[heading] = [DASH if np.isnan(p) else f"{p:.2g}" for p in part["mean"]]
             continue

@@ -50,7 +50,8 @@ def test_contributions_that_overlap_and_negative_sums() -> None:
     results = made_results(made_rounds("contribution", contributions), ["a", "b", "c"])
     found = results.rounds.intervals
     ends = of_sites(found, "contribution").loc["a", "Birch"]
-    assert (ends["mean"], ends["low"], ends["high"]) == pytest.approx((0.25, 0.2, 0.3))
+    reach = 4.3 * 0.05 / 3**0.5  # standard errors of three seeds
+    assert (ends["mean"], ends["low"], ends["high"]) == pytest.approx((0.25, 0.25 - reach, 0.25 + reach), abs=0.02)
     overlap, sums, negative = caveats.of_contributions(results)
     assert "a, ranks 2 and 3 (Birch, Cedar)" in overlap
     assert "b" not in overlap.split("a, ranks")[0].replace("Contributions: intervals overlap", "")
