@@ -32,7 +32,8 @@ def uncertainty(file: File) -> str:
         return ""
     grounds = grounds_of(file.results, methods=file.method and [file.method])
     return (
-        f"{100 * LEVEL:g} % percentile intervals of {DRAWS} draws over seeds, and over test cases within sites. "
+        f"{100 * LEVEL:g} % intervals of {DRAWS} draws: of test cases within sites with replacement, of seeds by "
+        "Student's t. "
         f"Fewest test cases of a site: {grounds.cases}; seeds: {grounds.seeds}."
     )
 

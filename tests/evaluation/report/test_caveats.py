@@ -66,6 +66,13 @@ def test_one_seed_has_no_interval_of_contributions(tmp_path: Path) -> None:
     assert "One seed" in " ".join(caveats.of_runs([run], results))
 
 
+def test_of_two_seeds_it_is_told_how_wide_their_intervals_are(tmp_path: Path) -> None:
+    runs = open_runs([make_run(tmp_path / str(seed), rounds=2, seed=seed) for seed in range(3)])
+    told = "2 seeds: intervals over seeds take 12.7 standard errors, those of 3 take 4.3: more seeds tell better."
+    assert told in list(caveats.of_runs(runs[:2], together(runs[:2])))
+    assert told not in " ".join(caveats.of_runs(runs, together(runs)))
+
+
 def test_a_reader_of_an_encrypted_run_is_told_what_nobody_checked(tmp_path: Path) -> None:
     for privacy, told in ((["he"], True), ([], False), (["gaussian:clip=1,noise=0.01"], False)):
         (run,) = open_runs([make_run(tmp_path / str(len(privacy) + told), sites=SITES, privacy=privacy)])

@@ -88,8 +88,8 @@ def test_where_seeds_are_what_varies_intervals_hold_the_truth_as_often_as_they_s
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 @pytest.mark.parametrize(("seed_sd", "patient_sd"), [(0.04, 0.0001), (0.03, 0.03), (0.0001, 0.04)])
 def test_whether_seeds_or_patients_vary_intervals_hold_the_truth(seeds, seed_sd, patient_sd):
-    """Few patients alone leave them short: 92 % of six, by the normal quantile."""
-    assert 0.88 <= covered(seeds, seed_sd, patient_sd, 300) <= 0.99
+    """Few patients alone leave them short: of six 89 %, by the normal quantile where Student's is larger."""
+    assert 0.85 <= covered(seeds, seed_sd, patient_sd, 300) <= 0.99
 
 
 def test_a_draw_of_seeds_is_of_those_that_are_known():
