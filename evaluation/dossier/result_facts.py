@@ -32,7 +32,8 @@ def uncertainty(file: File) -> str:
         return ""
     grounds = grounds_of(file.results, methods=file.method and [file.method])
     return (
-        f"{100 * LEVEL:g} % percentile intervals of {DRAWS} draws over seeds, and over test cases within sites. "
+        f"{100 * LEVEL:g} % intervals of {DRAWS} draws: of test cases within sites with replacement, of seeds by "
+        "Student's t. "
         f"Fewest test cases of a site: {grounds.cases}; seeds: {grounds.seeds}."
     )
 
@@ -83,7 +84,8 @@ def external(file: File) -> str:
     """Tests on sites that took no part, that `fedmerit evaluate` left in the run folder."""
     found = []
     for table in sorted((file.run.path / "evaluation").glob("*.csv")):
-        rows = pd.read_csv(table, dtype={"case": str})
+        # a site may be called NA
+        rows = pd.read_csv(table, dtype={"site": str, "case": str}, keep_default_na=False, na_values={"value": [""]})
         if not {"split", "quantity", "site", "value"} <= set(rows):
             continue  # another table, such as of losses
         tested = rows[(rows["split"] == "testing") & (rows["quantity"] == "dice")]

@@ -12,9 +12,9 @@ import pandas as pd
 
 from evaluation.display.table import DASH, MINUS, Table
 from evaluation.fairness.measures import FloatArray
-from evaluation.fairness.pairs import HEADINGS, TRAINED, Compared, Estimates, Key, Pair, estimates_of
-from evaluation.results.bootstrap import USUAL, Resampling, SiteDice, bootstrap, observed
-from evaluation.results.dice import OWN, RUN, UNION
+from evaluation.fairness.pairs import MEASURES, TRAINED, Compared, Estimates, Key, Pair, estimates_of
+from evaluation.results.bootstrap import USUAL, Resampling, SiteDice, bootstrap, observed, tested_sites
+from evaluation.results.dice import FEWEST_TO_RESAMPLE, OWN, RUN, SITE, UNION
 from evaluation.results.views import Results
 from evaluation.truth.ground_truths import GroundTruth, Truth
 
@@ -65,9 +65,10 @@ def measure(
     def measures(dice: SiteDice) -> dict[Key, FloatArray]:
         return {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
 
-    summary = bootstrap(cases, measures, resampling)
+    summary = bootstrap(cases, measures, resampling, lambda key: MEASURES[key.measure].bounds)
+    few = _with_few_cases(cases)
     for key in summary:
-        if key.measure == "pearson_p":  # it is about chance already
+        if few or key.measure == "pearson_p":  # which is about chance already
             summary[key] |= {"low": np.nan, "high": np.nan}
     seen = observed(cases)
     why = {key: reason for pair in compared.pairs(seen) for key, reason in _reasons(pair, seen)}
@@ -76,7 +77,7 @@ def measure(
         columns=[*Key._fields, "mean", "std", "low", "high", "seeds", "note"],
     )
     ceilings = {} if truth is None else truth.ceilings
-    captions = _captions(alone, split, len(seen.seeds), resampling.level, truths, ceilings)
+    captions = _captions(alone, split, len(seen.seeds), resampling.level, few, truths, ceilings)
     runs = results.rows[["method", "seed"]].drop_duplicates()
     ran = {label: int((runs["method"] == label).sum()) for label in methods}
     tables = [
@@ -96,6 +97,14 @@ def _cases(results: Results, split: str) -> pd.Series:
     return frame.set_index(list(cases.index.names)).iloc[:, 0]
 
 
+def _with_few_cases(cases: pd.Series) -> list[str]:
+    """The sites with fewer than `FEWEST_TO_RESAMPLE` patients in some run; `Dice.intervals` leaves out the same."""
+    frame = cases.rename("dice").reset_index().astype({"site": str, "case": str})
+    numbers = frame.groupby([*SITE, tested_sites(frame).rename("tested")], observed=True).size()
+    fewest = numbers.groupby(level="tested").min()
+    return [str(site) for site in fewest.index[fewest < FEWEST_TO_RESAMPLE]]
+
+
 def _reasons(pair: Pair, seen: SiteDice) -> Iterator[tuple[Key, str]]:
     """Why measures of observed vectors are undefined, in those seeds that the method ran."""
     ran = np.flatnonzero(np.isfinite(seen.of(pair.method)).any(axis=-1)).tolist()
@@ -112,13 +121,17 @@ def _captions(
     split: str,
     seeds: int,
     level: float,
+    few: Sequence[str],
     truths: Sequence[Truth],
     ceilings: Mapping[str, float],
 ) -> dict[str, str]:
-    """What stands above each table."""
+    """What stands above each table; no interval where some sites have too few cases."""
     where = "on each site's test split" if split == "testing" else f"on the {split} of the test splits"
     over = "seeds and cases" if seeds > 1 else "cases"
-    end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{100 * level:g} % interval from resampled {over}"
+    interval = f"{100 * level:g} % interval from resampled {over}"
+    if few:
+        interval = f"no interval: fewer than {FEWEST_TO_RESAMPLE} test cases at {', '.join(few)}"
+    end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{interval}"
     performance = f"Performance fairness, Dice of {alone} and of the method {where}"
     chance = "; p is a mean over seeds, twice of which is a p-value" if seeds > 1 else ""
     captions = {
@@ -151,7 +164,7 @@ def _shown(name: str, caption: str, rows: pd.DataFrame, ran: Mapping[str, int], 
     texts["Seeds"] = [str(ran[method]) for method, _ in lines]
     frame, spread = pd.DataFrame(texts), pd.DataFrame(texts)
     for key, part in rows.groupby("measure", sort=False):
-        part, heading = part.set_index(["method", "estimate"]).reindex(lines), HEADINGS[str(key)]
+        part, heading = part.set_index(["method", "estimate"]).reindex(lines), MEASURES[str(key)].heading
         if key == "pearson_p":
             frame[heading] = spread[heading] = [DASH if np.isnan(p) else f"{p:.2g}" for p in part["mean"]]
             continue

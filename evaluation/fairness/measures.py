@@ -122,17 +122,18 @@ def bounded(alone: ArrayLike, final: ArrayLike) -> FloatArray:
 
 @dataclass(frozen=True)
 class Measure:
-    """A function of two vectors, and what it is called in tables."""
+    """A function of two vectors, what it is called in tables, and the least and the most that it can be."""
 
     heading: str
     of: Callable[[ArrayLike, ArrayLike], FloatArray]
+    bounds: tuple[float, float]
 
 
 CORRELATIONS: Mapping[str, Measure] = {
-    "pearson": Measure("Pearson", pearson),
-    "pearson_p": Measure("p", pearson_p),
-    "spearman": Measure("Spearman", spearman),
-    "kendall": Measure("Kendall", kendall),
+    "pearson": Measure("Pearson", pearson, (-100, 100)),
+    "pearson_p": Measure("p", pearson_p, (0, 1)),
+    "spearman": Measure("Spearman", spearman, (-1, 1)),
+    "kendall": Measure("Kendall", kendall, (-1, 1)),
 }
 
 

@@ -20,22 +20,22 @@ Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seed
 TRAINED = "trained by "  # stands before a coalition where methods stand
 
 DICE: Mapping[str, Measure] = {
-    "mean": Measure("Mean", lambda dice, _: measures.mean(dice)),
-    "std": Measure("Std", lambda dice, _: measures.std(dice)),
-    "worst": Measure("Worst", lambda dice, _: measures.worst(dice)),
+    "mean": Measure("Mean", lambda dice, _: measures.mean(dice), (0, 100)),
+    "std": Measure("Std", lambda dice, _: measures.std(dice), (0, 100)),
+    "worst": Measure("Worst", lambda dice, _: measures.worst(dice), (0, 100)),
 }
 LINEAR = {name: measures.CORRELATIONS[name] for name in ("pearson", "pearson_p")}
 RANKS = {name: measures.CORRELATIONS[name] for name in ("spearman", "kendall")}
-EUCLIDEAN = {"euclidean": Measure("Euclidean", measures.euclidean)}
-COSINE = {"cosine": Measure("Cosine", measures.cosine)}
+EUCLIDEAN = {"euclidean": Measure("Euclidean", measures.euclidean, (0, np.inf))}
+COSINE = {"cosine": Measure("Cosine", measures.cosine, (-1, 1))}
 DISTANCES = LINEAR | EUCLIDEAN | COSINE
 GAINS: Mapping[str, Measure] = {
-    "mean_gain": Measure("MCG", measures.mean_gain),
-    "gain_spread": Measure("CGS", measures.gain_spread),
-    "losers": Measure("Losers", measures.losers),
-    "bounded": Measure("BCF", measures.bounded),
+    "mean_gain": Measure("MCG", measures.mean_gain, (-100, 100)),
+    "gain_spread": Measure("CGS", measures.gain_spread, (0, np.inf)),
+    "losers": Measure("Losers", measures.losers, (0, 1)),
+    "bounded": Measure("BCF", measures.bounded, (0, 1)),
 }
-HEADINGS = {name: measure.heading for name, measure in {**DICE, **DISTANCES, **RANKS, **GAINS}.items()}
+MEASURES = {**DICE, **DISTANCES, **RANKS, **GAINS}
 
 
 class Key(NamedTuple):

@@ -110,18 +110,18 @@ def horizon(watched: Watched, after: int) -> int:
 
 def detection_table(said: Sequence[Spoken], after: int) -> Table:
     """Method, attack, detector: AUROC, F1 and who was named within ``after`` rounds of the attack."""
-    measures: Mapping[str, Callable[[Spoken], float]] = {
-        "AUROC": lambda one: one.auroc(horizon(one.watched, after)),
-        "F1": lambda one: one.f1(horizon(one.watched, after)),
-        "Named [%]": lambda one: 100 * one.named_within(horizon(one.watched, after)),
+    measures: Mapping[str, tuple[float, Callable[[Spoken], float]]] = {  # by name, of which unit
+        "AUROC": (1, lambda one: one.auroc(horizon(one.watched, after))),
+        "F1": (1, lambda one: one.f1(horizon(one.watched, after))),
+        "Named [%]": (100, lambda one: one.named_within(horizon(one.watched, after))),
     }
     rows, lows, highs = [], [], []
     for key, group in _grouped([one for one in said if one.watched.attackers]).items():
         row: dict[str, object] = {**dict(zip(KEY, key, strict=True)), "Seeds": len(group)}
         low: dict[str, float] = dict.fromkeys([*KEY, "Seeds"], float("nan"))
         high = dict(low)
-        for name, measure in measures.items():
-            row[name], low[name], high[name] = over_seeds([measure(one) for one in group])
+        for name, (unit, measure) in measures.items():
+            row[name], low[name], high[name] = (unit * end for end in over_seeds([measure(one) for one in group]))
         rows.append(row)
         lows.append(low)
         highs.append(high)
@@ -224,12 +224,12 @@ def _of(one: Watched, values: Sequence[float], sites: Sequence[str]) -> float:
 
 
 def over_seeds(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of what is known, and the ends of its interval by drawing seeds anew; NaN where one has none."""
+    """The mean of what is known, 0 to 1, and the ends of its interval by other seeds; NaN where one has none."""
     known = np.array([value for value in values if np.isfinite(value)])
     if len(known) < 2:
         return (float(known.mean()) if len(known) else float("nan"), float("nan"), float("nan"))
     drawn = resample(known[:, None, None])[:, 0]
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).clip(0, 1)
     return float(known.mean()), float(low), float(high)
 
 

@@ -39,6 +39,7 @@ class Agreement:
     values: pd.DataFrame  # seeds x sites, points of Dice
     said: Mapping[tuple[str, str], pd.DataFrame]  # by method and estimate: seeds x sites
     ranks: Mapping[str, Measured]  # by method: Spearman's correlation of its `ESTIMATE` with the values
+    p: Mapping[str, float]  # by method: of that correlation, as `permutation_p`
     of_values: Table
     of_methods: Table
     caveats: list[str]
@@ -127,7 +128,12 @@ def _agreement(
         for row in measured.to_dict("records")
         if (row["table"], row["estimate"], row["measure"]) == (f"{truth.name.lower()}-ranks", ESTIMATE, "spearman")
     }
-    return Agreement(truth.name, valued, said, ranks, shown[0], table, caveats, truth.sampled)
+    p = {
+        str(row["Method"]): float(row["p, Spearman"])
+        for row in table.frame.to_dict("records")
+        if row["Contribution"] == ESTIMATE
+    }
+    return Agreement(truth.name, valued, said, ranks, p, shown[0], table, caveats, truth.sampled)
 
 
 def _compared(

@@ -126,7 +126,8 @@ def _answers(
         values = {str(site): value / 100 for site, value in one.values.mean().items()}
         said.append(statements.of_values(values, one.truth, len(one.values), cases))
         if method in one.ranks:
-            said.append(statements.of_agreement(one.ranks[method], one.truth, len(one.values), cases))
+            ranks, p = one.ranks[method], one.p[method]
+            said.append(statements.of_agreement(ranks, p, one.truth, len(one.values), cases))
     return list(filter(None, said))
 
 

@@ -138,6 +138,8 @@ def hospitals(
 def grounds_of(results: Results, site: str | None = None, methods: Collection[str] | None = None) -> Grounds:
     """What a comparison rests on: the fewest test cases in any seed, and the seeds in which all of it was tested.
 
+    A seed in which a site has no Dice of a method does not count.
+
     Args:
         results: of all runs.
         site: whose Dice is compared; None: that of all sites.
@@ -145,13 +147,15 @@ def grounds_of(results: Results, site: str | None = None, methods: Collection[st
     """
     if results.dice.rows.empty:
         return Grounds(0, 0)
-    cases = results.dice.sites["cases"].reset_index()
-    cases = cases if methods is None else cases[cases["method"].isin(list(methods))]
-    cases = cases if site is None else cases[cases["site"] == site]
+    cases = results.dice.sites["cases"].unstack("site")
+    cases = cases.where(results.dice.by_site.reindex(columns=cases.columns).notna())
+    cases = cases if methods is None else cases[cases.index.get_level_values("method").isin(list(methods))]
+    cases = cases.reindex(columns=[site] if site is not None else cases.columns).dropna(axis=1, how="all")
     if cases.empty:
         return Grounds(0, 0)
-    seeds = [set(numbers) for _, numbers in cases.groupby("method", observed=True)["seed"]]
-    return Grounds(int(cases["cases"].min()), len(set.intersection(*seeds)))
+    tested = cases.notna().all(axis=1)
+    seeds = [set(row.index[row].get_level_values("seed")) for _, row in tested.groupby(level="method", observed=True)]
+    return Grounds(int(cases.min().min()), len(set.intersection(*seeds)))
 
 
 def hospital_table(rows: Sequence[Hospital], method: str) -> Table:

@@ -10,10 +10,12 @@ from enum import StrEnum
 from math import isnan, nan
 
 FEWEST_SEEDS = 2
+LARGEST_P = 0.05  # by permuting the hospitals, of a correlation that is more than their chance order
 FEWEST_CASES = 5  # test cases of a hospital, in one seed
 TOO_FEW = "not enough cases to judge"
 TINY = 1e-9  # numbers that differ by less are a tie
 ONE_SEED = "one seed is not enough to judge"
+NO_SEED = "no seed has all test Dice that this takes"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Grounds:
         """Why nothing may be called told apart; nothing where it may."""
         if self.cases < FEWEST_CASES:
             return f"{TOO_FEW} ({self.cases}; {FEWEST_CASES} are needed)"
+        if not self.seeds:
+            return NO_SEED
         return ONE_SEED if self.seeds < FEWEST_SEEDS else ""
 
 

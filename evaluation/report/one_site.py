@@ -65,7 +65,7 @@ def write_site_report(
         raise BadInput(f"--site {name}: no site of {opened[0].path}; its sites are {', '.join(opened[0].sites)}")
     everything = together(opened)
     others = len(opened[0].sites) - 1
-    results, left_out = without_what_tells(everything, name, others)
+    results, left_out = without_what_tells(everything, others)
     own = Own(name, opened, results)
     agreed = agreements(opened, everything, truth)[0] if truth is not None else []
     default = common_folder(opened) / re.sub(r"[^\w.-]", "_", f"for-{name}") / "report.html"

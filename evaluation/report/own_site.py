@@ -84,7 +84,7 @@ def rank_bands(table: pd.DataFrame, own: str, *, lowest_first: bool = False) -> 
     return told.where((count > FEWEST_OTHERS) & place.notna(), MISSING)
 
 
-def without_what_tells(results: Results, name: str, others: int) -> tuple[Results, list[str]]:
+def without_what_tells(results: Results, others: int) -> tuple[Results, list[str]]:
     """The results without what would tell other sites' numbers, and why each is left out.
 
     Beside a site's own number of images, weights and contributions that are shares of training images would tell how
@@ -93,7 +93,6 @@ def without_what_tells(results: Results, name: str, others: int) -> tuple[Result
 
     Args:
         results: of all sites.
-        name: of the site that the report is for.
         others: how many other sites there are.
     """
     rows, said = results.rows, []

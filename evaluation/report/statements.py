@@ -6,12 +6,21 @@ What they may say of these, and when nothing, is in `evaluation.report.judgement
 from collections.abc import Mapping, Sequence
 from math import isnan
 
-from evaluation.report.judgements import FEWEST_CASES, FEWEST_SEEDS, Grounds, Measured, Verdict, highest, verdict
+from evaluation.report.judgements import (
+    FEWEST_CASES,
+    FEWEST_SEEDS,
+    LARGEST_P,
+    Grounds,
+    Measured,
+    Verdict,
+    highest,
+    verdict,
+)
 from evaluation.report.words import between, correlation, listed, percent, points
 
 AS_SHOWN = 3  # decimals of a fraction: what a reader sees as the same percentage is not told apart
 AGREES = {  # whether an estimate ranks hospitals as their values do, by where the interval of the correlation lies
-    1: "They agree beyond what cases and seeds leave to chance.",
+    1: "They agree beyond what cases, seeds and so few hospitals leave to chance.",
     0: "That they agree is not shown, so no payment should rest on the estimate.",
     -1: "They disagree, so no payment should rest on the estimate.",
 }
@@ -131,11 +140,14 @@ def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -
     return f"{text}. {_perhaps('the order', seeds, cases)}".rstrip()
 
 
-def of_agreement(ranks: Measured, truth: str, seeds: int, cases: int) -> str:
+def of_agreement(ranks: Measured, p: float, truth: str, seeds: int, cases: int) -> str:
     """Whether a method's estimate ranks the hospitals as a ground truth does; nothing where that is undefined.
+
+    The interval holds the hospitals fixed: of few, half of all orders at random lie above 0 by it. So p counts, too.
 
     Args:
         ranks: Spearman's correlation of the two, -1 to 1, with its interval over cases and seeds.
+        p: of it, by permuting the hospitals, 0 to 1.
         truth: what the values are.
         seeds: that it rests on.
         cases: test cases of the hospital that has the fewest, of any seed; 0: not known.
@@ -147,7 +159,7 @@ def of_agreement(ranks: Measured, truth: str, seeds: int, cases: int) -> str:
         f"The method's estimate and {truth} values rank the hospitals with a correlation of "
         f"{correlation(ranks.mean)}{inside}"
     )
-    return f"{text}. {_perhaps('it', seeds, cases) or AGREES[ranks.against(0)]}"
+    return f"{text}. {_perhaps('it', seeds, cases) or AGREES[ranks.against(0) if p <= LARGEST_P else 0]}"
 
 
 def of_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:

@@ -33,7 +33,9 @@ def final_losses(run: Path, sites: Path) -> "pd.Series[float]":
     path = Path(run) / "evaluation" / FILE.format(whose[:16])
     if not path.exists():
         write_text(path, _computed(run, sites).to_csv(lineterminator="\n"))
-    return pd.read_csv(path, index_col="site", dtype={"site": str})["loss"]
+    # a site may be called NA
+    table = pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"loss": [""]})
+    return table.set_index("site")["loss"]
 
 
 def _computed(run: Path, sites: Path) -> "pd.Series[float]":

@@ -1,7 +1,6 @@
 """Intervals of what a report says: Dice, gains, ranks and differences of methods; contributions of sites.
 
-All are percentile intervals of `evaluation.results.bootstrap`, at 95 %: Dice over cases and seeds, contributions over
-seeds.
+All are intervals of `evaluation.results.bootstrap`, at 95 %: Dice over cases and seeds, contributions over seeds.
 """
 
 from collections.abc import Collection, Iterator
@@ -29,14 +28,15 @@ def of_dice(cases: pd.Series, order: list[str], alone: str) -> pd.DataFrame:
     """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high``, ``seeds``.
 
     ``difference`` is the mean Dice of a method minus that of the next in rank, and of the best minus every other's.
-    ``rank`` is that of the mean over seeds, 1 the highest.
+    ``rank`` is that of the mean over seeds, 1 the highest. Both are over the sites that all compared methods have in a
+    seed: one that did not answer the last test of a method would else be compared with none.
 
     Args:
         cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
         order: the methods by rank of their means.
         alone: the one that gains are against, where it is among them.
     """
-    return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, alone))))
+    return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, alone)), bounds=_bounds))
 
 
 def with_enough_cases(table: pd.DataFrame, few: Collection[str]) -> pd.DataFrame:
@@ -52,13 +52,14 @@ def with_enough_cases(table: pd.DataFrame, few: Collection[str]) -> pd.DataFrame
     return table.assign(**{end: table[end].mask(gone) for end in ("low", "high")})
 
 
-def of_contributions(known: pd.Series) -> pd.DataFrame:
+def of_contributions(known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)) -> pd.DataFrame:
     """Contributions by `Key`: ``contribution`` of a site, ``difference: SITE`` to the next in rank.
 
     Of methods with differing contributions; the intervals are over seeds alone, so those of one seed have no width.
 
     Args:
         known: contributions, ``(method, seed, site)``.
+        bounds: the least and the most that one can be, in its unit.
     """
     if known.empty:
         return NONE
@@ -79,7 +80,8 @@ def of_contributions(known: pd.Series) -> pd.DataFrame:
                 found[Key(f"difference: {higher}", method, lower)] = line[higher] - line[lower]
         return found
 
-    return _table(bootstrap(rows, statistics))
+    free = (-np.inf, np.inf)
+    return _table(bootstrap(rows, statistics, bounds=lambda key: bounds if key.statistic == "contribution" else free))
 
 
 def of_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
@@ -131,14 +133,20 @@ def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[
             yield Key("mean_gain", method, ""), _over_sites(gain, "mean")
             for place, site in enumerate(dice.sites):
                 yield Key("gain", method, site), gain[..., place]
-    overall = np.stack([mean_known(means[method], axis=-1) for method in order], axis=-1)
+    same = _over_same_sites(np.stack([dice.of(method) for method in order], axis=-2))
+    overall = np.stack([dice.over_seeds(same[..., place]) for place in range(len(order))], axis=-1)
     known = np.isfinite(overall)
     ranks = rankdata(np.where(known, -overall, np.inf), axis=-1, method="min")
     for place, method in enumerate(order):
         rank = np.where(known[..., place], ranks[..., place], np.nan)
         yield Key("rank", method, ""), np.broadcast_to(rank[..., None], means[method].shape)
     for one, other in dict.fromkeys([*pairwise(order), *((order[0], method) for method in order[1:])]):
-        yield Key("difference", one, other), means[one] - means[other]
+        yield Key("difference", one, other), _over_sites(dice.of(one) - dice.of(other), "mean")
+
+
+def _bounds(key: Key) -> tuple[float, float]:
+    """The least and the most that a statistic of Dice can be: of a rank as it comes."""
+    return {"rank": (1, np.inf), "dice": (0, 1), "mean": (0, 1), "worst": (0, 1)}.get(key.statistic, (-1, 1))
 
 
 def _over_sites(dice: FloatArray, what: str) -> FloatArray:
@@ -147,6 +155,13 @@ def _over_sites(dice: FloatArray, what: str) -> FloatArray:
         return mean_known(dice, axis=-1)
     lowest = np.where(np.isfinite(dice), dice, np.inf).min(axis=-1)
     return np.where(np.isfinite(lowest), lowest, np.nan)
+
+
+def _over_same_sites(dice: FloatArray) -> FloatArray:
+    """(..., methods) means over sites of (..., methods, n), of the sites that all methods there have."""
+    known = np.isfinite(dice)
+    same = (known | ~known.any(axis=-1, keepdims=True)).all(axis=-2, keepdims=True)
+    return mean_known(np.where(same, dice, np.nan), axis=-1)
 
 
 def _table(found: dict[Key, dict[str, float]]) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """Values of sites with what is not known of them: intervals, pairs that cannot be told apart, ranks as intervals.
 
 Values come for s seeds, n sites and D draws of everything else that is random, such as patients; the first draw is what
-was observed. A resample takes as many seeds as there are, with replacement, and one draw for all of them: with a
-single seed, nothing is known of what another would have given, and the intervals are too short.
+was observed. A resample takes one draw for all seeds, and `SeedDraws` of what others would have given: with a single
+seed, nothing is known of that, and the intervals are too short.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from evaluation.results.bootstrap import LEVEL, FloatArray
+from evaluation.results.bootstrap import DRAWS, LEVEL, FloatArray, SeedDraws
 
 ROUNDING = 1e-12  # of the largest value: what means of equal numbers, summed in another order, may differ by
 
@@ -54,7 +54,7 @@ class Ranking:
     @property
     def measured(self) -> bool:
         """Whether anything is known of how far the values could be off."""
-        return bool(np.isfinite(self.low).all())
+        return bool(np.isfinite(self.low).any())
 
     @property
     def tells_any(self) -> bool:
@@ -87,12 +87,14 @@ class Ranking:
 def ranking(sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed: int = 0) -> Ranking:
     """The ranking by (s, n, D) values; D is 1 where nothing else than seeds is resampled.
 
-    Draws that are NaN, as of single patients, tell no sites apart: each could have any rank.
+    Draws that are NaN, as of single patients or of a site that never answered, tell no sites apart: each could have
+    any rank.
     """
     resampled = resample(values, seed)  # (R, n)
     ends = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(resampled, ends, axis=0)
-    if np.ptp(resampled, axis=0).max() <= ROUNDING * np.abs(values).max():
+    widest = np.nanmax(np.ptp(values, axis=(0, 2)), initial=0.0)  # of the sites that anything is known of
+    if widest <= ROUNDING * np.nanmax(np.abs(values), initial=0.0):
         low = high = np.full(len(sites), np.nan)
     differences = resampled[:, :, None] - resampled[:, None, :]
     below, above = np.quantile(differences, ends, axis=0)
@@ -110,17 +112,17 @@ def ranking(sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed
     )
 
 
-def resample(values: FloatArray, seed: int = 0, least: int = 1000) -> FloatArray:
-    """(R, n) means over seeds of (s, n, D) values, seeds drawn anew, and draws as they come; R is ``least`` or D - 1.
+def resample(values: FloatArray, seed: int = 0, least: int = DRAWS) -> FloatArray:
+    """(R, n) means over seeds of (s, n, D) values, by other seeds, and draws as they come; R is ``least`` or D - 1.
 
     With one seed and D = 1 there is nothing to resample: each is what was observed.
     """
     s, _, count = values.shape
-    random = np.random.default_rng(seed)
     number = max(least, count - 1)
     draws = np.zeros(number, dtype=int) if count == 1 else 1 + np.arange(number) % (count - 1)
-    chosen = random.integers(s, size=(number, s))
-    return np.asarray(np.moveaxis(values, -1, 0)[draws[:, None], chosen].mean(axis=1))
+    drawn = SeedDraws.of(s, number, np.random.default_rng(seed))
+    means = [np.where(np.isfinite(one).all(axis=1), drawn.mean(one), np.nan) for one in values.T[draws].swapaxes(0, 1)]
+    return np.stack(means, axis=1)
 
 
 def flips(rankings: Mapping[str, Ranking]) -> pd.DataFrame:

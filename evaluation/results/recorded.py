@@ -120,7 +120,9 @@ class Rounds:
         known = shares.filter(lambda of_method: bool(of_method.notna().any()))
         missing = known.isna().groupby(level=["method", "seed"], observed=True).transform("all")
         telling = ~missing.groupby(level="method", observed=True).transform("any")
-        return intervals.of_sites(intervals.of_contributions(known[telling].dropna()), "contribution")
+        told = known[telling].dropna()
+        bounds = min(0.0, told.min()), max(1.0, told.max())  # beyond 0 to 1 only where contributions of both signs are
+        return intervals.of_sites(intervals.of_contributions(told, bounds), "contribution")
 
     @cached_property
     def costs(self) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from evaluation.results.bootstrap import mean_known
 from evaluation.truth.regression import shapley_or_regression
-from evaluation.truth.semivalues import FloatArray
+from evaluation.truth.semivalues import FloatArray, named
 from evaluation.values.estimator import Estimator
 from evaluation.values.observed_run import ObservedRun, RoundGame
 from fedmerit.errors import BadInput
@@ -24,9 +24,24 @@ def shapley_matrix(game: RoundGame, sites: Sequence[str]) -> FloatArray:
     return _placed(shapley_or_regression(game.utilities, game.players), game, sites)
 
 
-def leave_one_out_matrix(game: RoundGame, sites: Sequence[str]) -> FloatArray:
-    """(n, n, D) what the Dice at column loses without row, likewise; 0 where nothing is left without it."""
+def leave_one_out_matrix(game: RoundGame, sites: Sequence[str], lacking: int = 0) -> FloatArray:
+    """(n, n, D) what the Dice at column loses without row, likewise; 0 where nothing is left without it.
+
+    Args:
+        game: one round's.
+        sites: n names.
+        lacking: of how many players of several there may be no model without them: of 1, that has all the weight.
+
+    Raises:
+        BadInput: a model that this takes was not evaluated.
+    """
     grand = frozenset(game.players)
+    missing = [rest for rest in (grand - {site} for site in game.players) if rest not in game.utilities]
+    if grand not in game.utilities or len(missing) > (lacking if len(grand) > 1 else 1):
+        raise BadInput(
+            f"round {game.round}: {named(missing or [grand])}: not evaluated; leave-one-out takes the models of all "
+            "and without each, so observe 2 n + 2 coalitions of n sites or more (most=)"
+        )
     whole = game.utilities[grand]
     lost = [whole - game.utilities.get(grand - {site}, whole) for site in game.players]
     return _placed(np.stack(lost), game, sites)
@@ -121,7 +136,7 @@ class OthersLoseValues(Estimator):
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) fractions of Dice."""
         games = _last(run, self.observes, self.last)
-        lost = [(leave_one_out_matrix(game, run.sites), own_patients(game, run.sites)) for game in games]
+        lost = [(leave_one_out_matrix(game, run.sites, lacking=1), own_patients(game, run.sites)) for game in games]
         parts = np.stack([others_lose(one, run.num_samples, own) for one, own in lost])
         return _summed(parts, np.stack([game.counts for game in games]))
 

@@ -57,3 +57,14 @@ def test_of_tests_elsewhere_only_tests_are_told_and_of_which_table(tmp_path: Pat
         "Mean test Dice at sites that took no part: Elm 90.0 % (testing-others-estimated.csv, with BatchNorm "
         "statistics of their own training images); Elm 80.0 % (testing-others.csv)."
     )
+
+
+def test_a_site_that_took_no_part_may_be_called_by_a_word_for_nothing(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=1)
+    rows = [Row("run", "fedce", 0, 0, site, "dice", dice, "testing", case, "prostate")
+            for site in ("NA", "null") for case, dice in (("000", 0.8), ("001", None))]  # fmt: skip
+    (run / "evaluation").mkdir()
+    pd.DataFrame([vars(row) for row in rows]).to_csv(run / "evaluation" / "testing-others.csv", index=False)
+    assert external(open_file(open_runs([run]), None)) == (
+        "Mean test Dice at sites that took no part: NA 80.0 %, null 80.0 % (testing-others.csv)."
+    )

@@ -7,6 +7,7 @@ from made_results import SITES, made_dice, made_row
 
 from evaluation.fairness.measurement import measure
 from evaluation.results.bootstrap import Resampling
+from evaluation.results.views import Results
 
 METHODS = {name: name for name in ("standalone", "fedce")}
 FEW = Resampling(20)
@@ -71,6 +72,19 @@ def test_tables_have_a_row_per_method_each_number_before_its_interval():
     dice = measure(made_dice({"fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=1), {"fedce": "fedce"}, resampling=FEW)
     assert [table.name for table in dice.tables] == ["fairness-dice"]
     assert dice.tables[0].caption.endswith("; 95 % interval from resampled cases")
+
+
+@pytest.mark.parametrize(("kept", "enough"), [(2, False), (3, True)])
+def test_where_a_site_has_too_few_cases_to_resample_there_is_no_interval(kept, enough):
+    results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.02, seeds=2)
+    rows = results.rows
+    few = (rows["site"] == SITES[1]) & (rows["seed"] == 1) & ~rows["case"].isin([f"{case:03d}" for case in range(kept)])
+    found = measure(Results(rows[~few]), METHODS, alone="standalone", resampling=FEW)
+    numbers = found.measured[found.measured["measure"] != "pearson_p"]
+    assert numbers["mean"].notna().all()
+    assert (numbers[["low", "high"]].notna() == enough).all(axis=None)
+    why = f"mean ± std over seeds, no interval: fewer than 3 test cases at {SITES[1]}"
+    assert all(table.caption.endswith(why) != enough for table in found.tables)
 
 
 def test_undefined_numbers_are_dashes():

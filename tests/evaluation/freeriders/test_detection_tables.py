@@ -77,4 +77,5 @@ def test_one_seed_has_no_interval():
     assert str(over_seeds([0.5, NAN])) == "(0.5, nan, nan)"
     mean, low, high = over_seeds([0.2, 0.4, 0.6])
     assert mean == pytest.approx(0.4)
-    assert low < mean < high
+    assert 0 <= low < mean < high
+    assert over_seeds([0.8, 1.0])[2] == 1  # of two seeds 2.2 by Student

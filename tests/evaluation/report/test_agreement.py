@@ -62,6 +62,7 @@ def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> N
     assert row["Pearson"] == pytest.approx(np.mean([pearsonr(worth, said.loc[seed]).statistic for seed in (0, 1)]))
     assert row["Spearman"] == pytest.approx(np.mean([spearmanr(worth, said.loc[seed]).statistic for seed in (0, 1)]))
     assert found.ranks["fedce"].mean == row["Spearman"]
+    assert found.p == {"fedce": row["p, Spearman"]}
     assert list(found.ranks) == ["fedce"]  # of fedavg it is the share of training images
     assert ("any", "sample share") in table.index
     assert any("rests on 4 sites" in caveat for caveat in found.caveats)

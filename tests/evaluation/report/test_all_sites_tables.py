@@ -74,8 +74,8 @@ def test_contributions_with_their_range_of_ranks() -> None:
         [(50 + 100 / 3) / 2, (37.5 + 50) / 2, (12.5 + 50 / 3) / 2]
     )
     assert frame["Rank"].to_list() == ["1\N{EN DASH}2", "1\N{EN DASH}2", "3"]
-    # Alder's is .2 to .4 over the two seeds; the others had the same in both, and so no interval
-    assert table.cell(0, table.headings.index("Contribution, mean [own unit]")) == "0.300 [0.200, 0.400]"
+    # Alder's is .2 to .4 over the two seeds, of which 12.7 standard errors tell little; the others had the same in both
+    assert table.cell(0, table.headings.index("Contribution, mean [own unit]")).startswith("0.300 [\N{MINUS SIGN}0.9")
     assert table.cell(1, table.headings.index("Contribution, mean [own unit]")) == "0.300"
 
 

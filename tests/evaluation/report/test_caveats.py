@@ -50,7 +50,8 @@ def test_contributions_that_overlap_and_negative_sums() -> None:
     results = made_results(made_rounds("contribution", contributions), ["a", "b", "c"])
     found = results.rounds.intervals
     ends = of_sites(found, "contribution").loc["a", "Birch"]
-    assert (ends["mean"], ends["low"], ends["high"]) == pytest.approx((0.25, 0.2, 0.3))
+    reach = 4.3 * 0.05 / 3**0.5  # standard errors of three seeds
+    assert (ends["mean"], ends["low"], ends["high"]) == pytest.approx((0.25, 0.25 - reach, 0.25 + reach), abs=0.02)
     overlap, sums, negative = caveats.of_contributions(results)
     assert "a, ranks 2 and 3 (Birch, Cedar)" in overlap
     assert "b" not in overlap.split("a, ranks")[0].replace("Contributions: intervals overlap", "")
@@ -63,6 +64,13 @@ def test_one_seed_has_no_interval_of_contributions(tmp_path: Path) -> None:
     results = together([run])
     assert list(caveats.of_contributions(results)) == []
     assert "One seed" in " ".join(caveats.of_runs([run], results))
+
+
+def test_of_two_seeds_it_is_told_how_wide_their_intervals_are(tmp_path: Path) -> None:
+    runs = open_runs([make_run(tmp_path / str(seed), rounds=2, seed=seed) for seed in range(3)])
+    told = "2 seeds: intervals over seeds take 12.7 standard errors, those of 3 take 4.3: more seeds tell better."
+    assert told in list(caveats.of_runs(runs[:2], together(runs[:2])))
+    assert told not in " ".join(caveats.of_runs(runs, together(runs)))
 
 
 def test_a_reader_of_an_encrypted_run_is_told_what_nobody_checked(tmp_path: Path) -> None:

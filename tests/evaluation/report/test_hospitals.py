@@ -48,6 +48,19 @@ def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
     )
 
 
+def test_a_seed_in_which_a_site_did_not_answer_the_last_test_is_no_ground() -> None:
+    rows = made_dice({"standalone": (0.6, 0.6, 0.6), "a": (0.7, 0.7, 0.7), "b": (0.7, 0.7, 0.7)}).rows
+    silent = (rows["method"] == "b") & (rows["site"] == SITES[2]) & (rows["seed"] > 0)
+    results = Results(rows[~silent])
+    assert grounds_of(results) == grounds_of(results, SITES[2]) == Grounds(6, 1)
+    assert grounds_of(results, SITES[0]) == grounds_of(results, methods=["a", "standalone"]) == Grounds(6, 3)
+    never = Results(rows[~silent & ~((rows["method"] == "b") & (rows["site"] == SITES[2]))])
+    assert grounds_of(never) == Grounds(6, 0)
+    assert "Which method is best: no seed has all test Dice that this takes." in summary.sentences(never)
+    empty = rows.assign(value=rows["value"].mask(silent))  # as of cases without an organ in reference and prediction
+    assert grounds_of(Results(empty), SITES[2]) == Grounds(6, 1)
+
+
 def test_the_method_that_is_judged_is_the_first_that_estimates_contributions(tmp_path: Path) -> None:
     images = made_rounds("num_samples", {"fedavg": [(10.0,), (30.0,), (60.0,)]})
     counted = made_rounds("contribution", {"fedavg": [(0.1,), (0.3,), (0.6,)]})
@@ -66,7 +79,7 @@ def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
     results = _results()
     values = pd.DataFrame({"Alder": [4.0, 6.0], "Birch": [1.0, 1.0], "Cedar": [-2.0, 0.0]}, index=[0, 1])
     nothing = Table("t", "", pd.DataFrame())
-    agreed = [Agreement("Shapley", values, {}, {}, nothing, nothing, [], "")]
+    agreed = [Agreement("Shapley", values, {}, {}, {}, nothing, nothing, [], "")]
     found = hospitals(made_runs(results, tmp_path), results, "fedce", agreed, NOBODY)
     assert [row.name for row in found] == list(SITES)
     for row, alone, joint, share, value in zip(

@@ -26,5 +26,12 @@ def test_a_verdict_needs_cases_seeds_and_an_interval(gain: Measured, grounds: Gr
     assert verdict(gain, grounds) is found
 
 
+def test_what_stands_in_the_way_of_a_verdict() -> None:
+    assert Grounds(4, 0).hindrance == "not enough cases to judge (4; 5 are needed)"
+    assert Grounds(5, 0).hindrance == "no seed has all test Dice that this takes"
+    assert Grounds(5, 1).hindrance == "one seed is not enough to judge"
+    assert Grounds(5, 2).hindrance == ""
+
+
 def test_who_differs_by_rounding_alone_ties() -> None:
     assert highest({"A": 0.3, "B": 0.1 + 0.2, "C": 0.29}) == ["A", "B"]

@@ -93,21 +93,33 @@ def test_of_a_ground_truth() -> None:
 def test_of_how_an_estimate_agrees_with_a_ground_truth() -> None:
     text = "The method's estimate and Shapley values rank the hospitals with a correlation of"
     agree, open_, against = Measured(0.8, 0.4, 1.0), Measured(0.1, -0.3, 0.6), Measured(-0.6, -1.0, -0.2)
-    assert statements.of_agreement(agree, "Shapley", 2, 5) == (
-        f"{text} +0.80 [+0.40, +1.00]. They agree beyond what cases and seeds leave to chance."
+    assert statements.of_agreement(agree, 0.05, "Shapley", 2, 5) == (
+        f"{text} +0.80 [+0.40, +1.00]. They agree beyond what cases, seeds and so few hospitals leave to chance."
     )
-    assert statements.of_agreement(open_, "Shapley", 2, 0).endswith(
+    assert statements.of_agreement(open_, 0.05, "Shapley", 2, 0).endswith(
         f"+0.10 [{MINUS}0.30, +0.60]. That they agree is not shown, so no payment should rest on the estimate."
     )
-    assert statements.of_agreement(against, "Shapley", 2, 5).endswith(
+    assert statements.of_agreement(against, 0.05, "Shapley", 2, 5).endswith(
         "They disagree, so no payment should rest on the estimate."
     )
-    assert statements.of_agreement(agree, "Shapley", 1, 5).endswith("1.00]. This is one seed: it may be chance.")
-    assert statements.of_agreement(agree, "Shapley", 2, 1).endswith("With 1 test case at a hospital it may be chance.")
-    assert statements.of_agreement(Measured(0.0), "Shapley", 2, 5) == (  # of which no interval is known, so nor that
+    assert statements.of_agreement(agree, 0.05, "Shapley", 1, 5).endswith("1.00]. This is one seed: it may be chance.")
+    assert statements.of_agreement(agree, 0.05, "Shapley", 2, 1).endswith(
+        "With 1 test case at a hospital it may be chance."
+    )
+    assert statements.of_agreement(
+        Measured(0.0), 0.05, "Shapley", 2, 5
+    ) == (  # of which no interval is known, so nor that
         f"{text} +0.00. That they agree is not shown, so no payment should rest on the estimate."
     )
-    assert statements.of_agreement(NOTHING, "Shapley", 2, 5) == ""
+    assert statements.of_agreement(NOTHING, 0.05, "Shapley", 2, 5) == ""
+
+
+@pytest.mark.parametrize("ranks", [Measured(1.0, 1.0, 1.0), Measured(-1.0, -1.0, -1.0)])
+@pytest.mark.parametrize("p", [0.051, 1 / 3, math.nan])
+def test_of_so_few_hospitals_that_their_order_may_be_chance_no_agreement_is_shown(ranks: Measured, p: float) -> None:
+    """Of three each correlation of 1 is that of two in six orders, however sure cases and seeds are of it."""
+    said = statements.of_agreement(ranks, p, "Shapley", 3, 9)
+    assert said.endswith("That they agree is not shown, so no payment should rest on the estimate.")
 
 
 def test_of_methods() -> None:

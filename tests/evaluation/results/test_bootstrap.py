@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from evaluation.fairness import measures
-from evaluation.results.bootstrap import Resampling, bootstrap, mean_known, observed, redrawn
+from evaluation.results.bootstrap import Resampling, SeedDraws, bootstrap, mean_known, observed, redrawn
 from fedmerit.errors import BadInput
 
 
@@ -45,13 +45,69 @@ def test_what_was_observed():
 def test_mean_and_std_are_over_seeds():
     found = bootstrap(
         cases({("a", 0, "A"): [0.6], ("a", 0, "B"): [0.4], ("a", 1, "A"): [0.8], ("a", 1, "B"): [0.6]}),
-        drawn_mean, Resampling(400)
+        drawn_mean
     )["a"]  # fmt: skip
     assert found["mean"] == pytest.approx(0.6)
     assert found["std"] == pytest.approx(math.sqrt(2 * 0.1**2))
     assert found["seeds"] == 2
-    # one case a site: only seeds are drawn, 0.5 or 0.7 twice with probability 1/4 each
-    assert (found["low"], found["high"]) == pytest.approx((0.5, 0.7))
+    # one case a site: only seeds are drawn; the standard error is 0.1, the quantile of t with one degree 12.7
+    assert (found["low"], found["high"]) == pytest.approx((0.6 - 1.27, 0.6 + 1.27), abs=0.2)
+
+
+def test_no_interval_goes_beyond_what_a_statistic_can_be():
+    table = cases({("a", 0, "A"): [0.6], ("a", 1, "A"): [0.8]})
+    found = bootstrap(table, drawn_mean, bounds=lambda method: {"a": (0, 1)}[method])["a"]
+    assert (found["mean"], found["low"], found["high"]) == pytest.approx((0.7, 0, 1))
+
+
+def covered(seeds, seed_sd, patient_sd, studies, patients=6):
+    """How often the interval of a mean holds what it is of, of made-up studies that test all seeds on the same."""
+    random = np.random.default_rng([seeds, patients])
+    held = 0
+    for number in range(studies):
+        level = 0.6 + random.normal(0, patient_sd, patients)
+        table = cases({("a", seed, "A"): level + random.normal(0, seed_sd) for seed in range(seeds)})
+        found = bootstrap(table, drawn_mean, Resampling(400, number))["a"]
+        held += found["low"] <= 0.6 <= found["high"]
+    return held / studies
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_where_seeds_are_what_varies_intervals_hold_the_truth_as_often_as_they_say(seeds):
+    """Drawn with replacement, 51, 73 and 85 % of them did."""
+    random = np.random.default_rng(seeds)
+    held = []
+    for _ in range(3000):
+        numbers = np.broadcast_to(random.normal(0.6, 0.05, seeds), (1000, seeds))
+        low, high = np.quantile(SeedDraws.of(seeds, 1000, random).mean(numbers), [0.025, 0.975])
+        held.append(low <= 0.6 <= high)
+    assert 0.92 <= np.mean(held) <= 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize(("seed_sd", "patient_sd"), [(0.04, 0.0001), (0.03, 0.03), (0.0001, 0.04)])
+def test_whether_seeds_or_patients_vary_intervals_hold_the_truth(seeds, seed_sd, patient_sd):
+    """Few patients alone leave them short: of six 89 %, by the normal quantile where Student's is larger."""
+    assert 0.85 <= covered(seeds, seed_sd, patient_sd, 300) <= 0.99
+
+
+def test_a_draw_of_seeds_is_of_those_that_are_known():
+    """With none it is none, with one its number; a draw of equal numbers is that number."""
+    drawn = SeedDraws.of(3, 5, np.random.default_rng(0))
+    numbers = np.array([[np.nan] * 3, [np.nan, 0.4, np.nan], [0.7] * 3, [0.2, np.nan, 0.7], [0.2, 0.4, 0.6]])
+    means = drawn.mean(numbers)
+    assert means[:3].tolist() == pytest.approx([np.nan, 0.4, 0.7], nan_ok=True)
+    assert np.isfinite(means[3:]).all()
+    other = drawn.mean(1 - numbers)
+    assert (means + other)[1:].tolist() == pytest.approx([1] * 4)  # the same draw of all statistics
+
+
+def test_of_what_one_seed_of_several_has_there_is_no_interval():
+    table = cases({("a", 0, "A"): [0.5, 0.6], ("b", 0, "A"): [0.5, 0.6], ("b", 1, "A"): [0.5, 0.7]})
+    found = bootstrap(table, drawn_mean, Resampling(50))
+    assert math.isnan(found["a"]["low"])
+    assert math.isfinite(found["b"]["low"])
 
 
 def test_the_interval_of_a_mean_is_the_normal_one():

@@ -1,7 +1,9 @@
 """The test loss of final models: what it is a mean of, and that it is computed once for the same sites."""
 
+import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from run_factory import add_models, make_run, make_sites
 
@@ -28,3 +30,11 @@ def test_it_is_the_mean_over_the_test_images_of_all_sites(tmp_path: Path, monkey
     assert final_losses(run, others).index.to_list() == ["A", "C"]
     monkeypatch.setattr(room, "_computed", lambda run, sites: pytest.fail("computed again"))
     assert final_losses(run, sites).to_list() == found.to_list()
+
+
+def test_sites_may_be_called_by_words_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("NA", "None", "null")
+    losses = pd.Series([0.25, 0.5, math.nan], names, name="loss").rename_axis("site")
+    monkeypatch.setattr(room, "_computed", lambda run, sites: losses)
+    found = final_losses(make_run(tmp_path / "run", sites=names), make_sites(tmp_path / "sites", names))
+    pd.testing.assert_series_equal(found, losses, check_index_type=False)

@@ -56,7 +56,7 @@ def _cases(values: dict[tuple[str, int, str], list[float]]) -> pd.Series:
 
 
 def test_every_statistic_of_dice_by_hand() -> None:
-    """One case a site: of the two seeds either is drawn twice with probability 1/4, so that they are the ends."""
+    """One case a site, two seeds: half of what is between them, the standard error, 12.7 times to either side."""
     cases = _cases(
         {
             ("standalone", 0, "A"): [0.5], ("standalone", 0, "B"): [0.6],
@@ -70,21 +70,40 @@ def test_every_statistic_of_dice_by_hand() -> None:
         ("dice", "fedce", "A"): (0.85, 0.8, 0.9), ("dice", "fedce", "B"): (0.45, 0.3, 0.6),
         ("mean", "fedce", ""): (0.65, 0.6, 0.7), ("worst", "fedce", ""): (0.45, 0.3, 0.6),
         ("gain", "fedce", "A"): (0.35, 0.3, 0.4), ("gain", "fedce", "B"): (-0.1, -0.2, 0.0),
-        ("mean_gain", "fedce", ""): (0.125, 0.1, 0.15), ("rank", "fedce", ""): (1, 1, 1),
+        ("mean_gain", "fedce", ""): (0.125, 0.1, 0.15), ("rank", "fedce", ""): (1, 1, 2),
         ("difference", "fedce", "standalone"): (0.125, 0.1, 0.15),
         ("dice", "standalone", "A"): (0.5, 0.5, 0.5), ("dice", "standalone", "B"): (0.55, 0.5, 0.6),
         ("mean", "standalone", ""): (0.525, 0.5, 0.55), ("worst", "standalone", ""): (0.5, 0.5, 0.5),
-        ("rank", "standalone", ""): (2, 2, 2),
+        ("rank", "standalone", ""): (2, 1, 2),
     }  # fmt: skip
     assert set(found) == set(expected)
-    for key, numbers in expected.items():
-        assert found[key].to_list() == pytest.approx([*numbers, 2]), key
+    for key, (mean, low, high) in expected.items():
+        if key[0] != "rank":
+            least = 0 if key[0] in ("dice", "mean", "worst") else -1
+            low, high = max(least, mean - 12.7 * (mean - low)), min(1, mean + 12.7 * (high - mean))
+        assert found[key].to_list() == pytest.approx([mean, low, high, 2], abs=0.1), key
 
 
 def test_a_site_that_a_method_was_not_tested_on_is_left_out_of_its_means() -> None:
     cases = _cases({("a", 0, "A"): [0.8], ("a", 0, "B"): [math.nan], ("b", 0, "A"): [0.7], ("b", 0, "B"): [0.5]})
     means = of_methods(of_dice(cases, ["a", "b"], "standalone"), "mean")["mean"]
     assert means.to_dict() == pytest.approx({"a": 0.8, "b": 0.6})
+
+
+def test_methods_are_compared_over_the_sites_that_each_has() -> None:
+    """B, the hardest, has no Dice of a in either seed: a leads in the mean of what it has, and not where both have."""
+    seeds = (0, 1)
+    cases = _cases(
+        {("a", seed, "A"): [0.8, 0.7] for seed in seeds}
+        | {("b", seed, "A"): [0.82, 0.72] for seed in seeds}
+        | {("b", seed, "B"): [0.4, 0.3] for seed in seeds}
+        | {("c", 1, "A"): [0.6, 0.5], ("c", 1, "B"): [0.6, 0.5]}  # which has no run of the first seed
+    )
+    found = of_dice(cases, ["a", "b", "c"], "standalone")
+    assert of_methods(found, "mean")["mean"].to_dict() == pytest.approx({"a": 0.75, "b": 0.56, "c": 0.55})
+    assert of_sites(found, "difference").loc["a", "b"][["mean", "low", "high"]].tolist() == pytest.approx([-0.02] * 3)
+    assert of_sites(found, "difference").loc["b", "c"][["mean", "seeds"]].tolist() == pytest.approx([0.01, 1])
+    assert of_methods(found, "rank")["mean"].to_dict() == {"a": 2, "b": 1, "c": 3}
 
 
 def test_methods_that_tie_share_the_better_rank() -> None:
@@ -110,8 +129,12 @@ def test_contributions_and_their_differences_to_the_next_in_rank() -> None:
         ("difference: Birch", "a", "Cedar"): (0.3, 0.2, 0.4), ("difference: Cedar", "a", "Alder"): (0.15, 0.1, 0.2),
     }  # fmt: skip
     assert set(found.index) == set(expected)
-    for key, numbers in expected.items():
-        assert found.loc[key, ["mean", "low", "high"]].to_list() == pytest.approx(numbers), key
+    for key, (mean, low, high) in expected.items():
+        ends = mean - 12.7 * (mean - low), mean + 12.7 * (high - mean)  # the seeds' numbers are a standard error apart
+        assert found.loc[key, ["mean", "low", "high"]].to_list() == pytest.approx([mean, *ends], abs=0.15), key
+    bounded = of_contributions(said.rounds.contributions["mean_contribution"], (0, 1))
+    assert bounded.loc[("contribution", "a", "Birch"), ["low", "high"]].to_list() == [0, 1]
+    assert bounded.loc["difference: Birch"].equals(found.loc["difference: Birch"])
     assert of_contributions(pd.Series(dtype=float)) is NONE
 
 

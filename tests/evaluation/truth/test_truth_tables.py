@@ -29,7 +29,7 @@ THREE = dict(list(WORTH.items())[:3])  # 0.05, 0.1 and 0.15
 
 
 def test_ranks_of_an_additive_game_by_hand():
-    """In the second of two seeds each site adds 2 points more: the intervals reach from one seed to the other."""
+    """In the second of two seeds each site adds 2 points more: a standard error of 1, 12.7 times to either side."""
     results = trained(THREE, seeds=2, patients=2)
     rows = results.rows
     members = rows["coalition"].str.count(r"\+") + 1
@@ -42,12 +42,12 @@ def test_ranks_of_an_additive_game_by_hand():
         assert frame["Share [%]"].to_list() == pytest.approx([1600 / 33, 1100 / 33, 600 / 33])
         assert frame["Rank"].to_list() == ["1", "2", "3"]
         assert set(frame["Not told apart from"]) == {"none"}
-        assert tables[name].low["Value [points]"].to_list() == pytest.approx([15, 10, 5])
-        assert tables[name].high["Value [points]"].to_list() == pytest.approx([17, 12, 7])
+        assert tables[name].low["Value [points]"].to_list() == pytest.approx([3.3, -1.7, -6.7], abs=1.5)
+        assert tables[name].high["Value [points]"].to_list() == pytest.approx([28.7, 23.7, 18.7], abs=1.5)
         drawn = Truths(results).rankings["Shapley" if name == "shapley-ranks" else "leave-one-out"]
         assert drawn.order == ["C", "B", "A"]
         assert drawn.value.tolist() == pytest.approx([6, 11, 16])
-        assert drawn.low.tolist() == pytest.approx([5, 10, 15])
+        assert drawn.low.tolist() == tables[name].low["Value [points]"].to_list()[::-1]
     assert "over test patients and seeds" in tables["shapley-ranks"].caption
     alone = {table.name: table for table in Truths(trained(THREE, seeds=1, patients=2)).tables()}
     assert "over test patients, of one seed alone" in alone["shapley-ranks"].caption

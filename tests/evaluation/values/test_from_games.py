@@ -1,5 +1,6 @@
 """In-run values on games with known values, and what they keep: null player, symmetry, efficiency but for the drift."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 from games_reference import random_game, shapley_by_permutations
 from observing import Rounds
 
-from evaluation.truth.semivalues import NOBODY
+from evaluation.truth.semivalues import NOBODY, text_of
 from evaluation.values.from_games import AloneValues, CarriedValues, InRunValues, OthersLoseValues, drift
 from evaluation.values.observed_run import RoundGame
+from fedmerit.errors import BadInput
 
 SITES = ["A", "B", "C", "D"]
 GRAND = frozenset(SITES)
@@ -105,7 +107,8 @@ def test_a_site_that_missed_a_round_has_no_part_in_it():
 
 
 def test_others_lose_by_their_shares_of_images_and_never_by_the_sites_own_patients():
-    utilities = {GRAND: np.array([0.9, 0.8, 0.7, 0.6]), frozenset("BCD"): np.array([0.0, 0.7, 0.7, 0.5])}
+    utilities = {GRAND - {site}: np.full(4, 0.5) for site in "BCD"}
+    utilities |= {GRAND: np.array([0.9, 0.8, 0.7, 0.6]), frozenset("BCD"): np.array([0.0, 0.7, 0.7, 0.5])}
     run = run_of(round_of(utilities), samples=(70, 10, 20, 30))
     assert OthersLoseValues().values(run)[0, 0] == pytest.approx((10 * 0.1 + 20 * 0.0 + 30 * 0.1) / 60)
 
@@ -117,6 +120,26 @@ def test_of_who_earns_as_one_nobody_speaks_for_the_other(estimator):
     one = replace(round_of(game), parts={"A": {"A": 0.5, "B": 0.5}})
     values = estimator.values(run_of(one))[:, 0]
     np.testing.assert_allclose(values[:2], 0, atol=1e-12)
+
+
+def test_leave_one_out_takes_every_model_that_it_compares(rounds):
+    """Of drawn coalitions some may lack; what was not evaluated is no loss of 0."""
+    estimators = InRunValues(kind="leave_one_out"), CarriedValues(kind="leave_one_out")
+    for gone in (GRAND - {"B"}, GRAND):
+        drawn = {one: line for one, line in rounds[0].utilities.items() if one != gone}
+        for estimator in estimators:
+            with pytest.raises(BadInput, match=re.escape(f"round 0: coalition {text_of(gone)}: not evaluated")):
+                estimator.values(run_of(replace(rounds[0], utilities=drawn)))
+    lone = round_of({frozenset(): np.full(4, 0.2), frozenset("A"): np.full(4, 0.5)})
+    np.testing.assert_allclose(estimators[0].values(run_of(lone))[:, 0], [0.3, 0, 0, 0])
+
+
+def test_without_a_site_that_has_all_the_weight_there_is_no_model_and_the_others_lose_nothing(rounds):
+    utilities = {GRAND - {site}: np.full(4, 0.5) for site in "BCD"} | {GRAND: np.full(4, 0.5)}
+    np.testing.assert_allclose(OthersLoseValues().values(run_of(round_of(utilities)))[:, 0], 0)
+    two = {one: line for one, line in utilities.items() if one != GRAND - {"B"}}
+    with pytest.raises(BadInput, match=r"B\+C\+D, A\+C\+D: not evaluated"):
+        OthersLoseValues().values(run_of(round_of(two)))
 
 
 def test_draws_of_rounds_count_as_often_as_drawn(rounds):
