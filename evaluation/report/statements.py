@@ -61,8 +61,8 @@ def of_share(share: Measured, equal: float, seeds: int) -> str:
     if seeds < FEWEST_SEEDS:
         return "One seed: its share may be chance."
     shown = Measured(*(round(one, AS_SHOWN) for one in (share.mean, share.low, share.high)))
-    place = {1: "more than", -1: "less than", 0: "about"}[shown.against(round(equal, AS_SHOWN))]
-    return f"Gave {place} an equal share."
+    place = {1: "Gave more than an equal", -1: "Gave less than an equal", 0: "Not told from an equal"}
+    return f"{place[shown.against(round(equal, AS_SHOWN))]} share."
 
 
 def overall(found: Mapping[str, Verdict], method: str) -> str:
