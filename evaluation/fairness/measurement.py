@@ -78,10 +78,8 @@ def measure(
     )
     ceilings = {} if truth is None else truth.ceilings
     captions = _captions(alone, split, len(seen.seeds), resampling.level, few, truths, ceilings)
-    runs = results.rows[["method", "seed"]].drop_duplicates()
-    ran = {label: int((runs["method"] == label).sum()) for label in methods}
     tables = [
-        _shown(str(name), captions[str(name)], rows, ran, resampling.level)
+        _shown(str(name), captions[str(name)], rows, resampling.level)
         for name, rows in table.groupby("table", sort=False)
     ]
     return Fairness(table, tables, estimates)
@@ -155,13 +153,14 @@ def _captions(
     return {name: f"{caption}{end}" for name, caption in captions.items()}
 
 
-def _shown(name: str, caption: str, rows: pd.DataFrame, ran: Mapping[str, int], level: float) -> Table:
-    """The measures of one table, a row for each method and estimate, each followed by its interval."""
+def _shown(name: str, caption: str, rows: pd.DataFrame, level: float) -> Table:
+    """The measures of one table, a row for each method and estimate, with its seeds; each followed by its interval."""
     lines = list(dict.fromkeys(zip(rows["method"], rows["estimate"], strict=True)))
     texts = {"Method": [method for method, _ in lines]}
     if rows["estimate"].any():
         texts["Contribution"] = [estimate for _, estimate in lines]
-    texts["Seeds"] = [str(ran[method]) for method, _ in lines]
+    seeds = rows.groupby(["method", "estimate"])["seeds"].max()  # what it is compared with may have fewer than it
+    texts["Seeds"] = [str(int(seeds[line])) for line in lines]
     frame, spread = pd.DataFrame(texts), pd.DataFrame(texts)
     for key, part in rows.groupby("measure", sort=False):
         part, heading = part.set_index(["method", "estimate"]).reindex(lines), MEASURES[str(key)].heading

@@ -98,8 +98,8 @@ def ranking(sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed
         low = high = np.full(len(sites), np.nan)
     differences = resampled[:, :, None] - resampled[:, None, :]
     below, above = np.quantile(differences, ends, axis=0)
-    ranks = rankdata(-resampled, axis=-1, method="average")
-    first, last = np.quantile(ranks, ends, axis=0)
+    first = np.quantile(rankdata(-resampled, axis=-1, method="min"), ends[0], axis=0)  # of a tie each could be first,
+    last = np.quantile(rankdata(-resampled, axis=-1, method="max"), ends[1], axis=0)  # or last
     return Ranking(
         sites=list(sites),
         value=values[..., 0].mean(axis=0),

@@ -56,6 +56,16 @@ def test_seeds_that_differ_are_named_in_the_note():
     )
 
 
+def test_a_comparison_says_how_many_seeds_it_rests_on():
+    more = [made_row("fedce", 1, 5, site, "dice", 0.8, "testing", "000") for site in SITES]
+    results = made_dice({"standalone": (0.6, 0.65, 0.7), "fedce": (0.7, 0.75, 0.8)}, seeds=1, rounds=more)
+    tables = {table.name: table for table in measure(results, METHODS, alone="standalone", resampling=FEW).tables}
+    dice, gains = tables["fairness-dice"], tables["fairness-gains"]
+    seeds = {dice.cell(row, 0): dice.cell(row, 1) for row in range(2)}
+    assert seeds == {"standalone": "1", "fedce": "2"}
+    assert [gains.cell(0, place) for place in range(2)] == ["fedce", "1"]
+
+
 def test_tables_have_a_row_per_method_each_number_before_its_interval():
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
     found = measure(results, METHODS, alone="standalone", resampling=Resampling(20, level=0.9))

@@ -14,6 +14,11 @@ def drawn(means, sd, seeds=1, draws=2000, seed=0):
     return np.repeat(values, seeds, axis=0)
 
 
+def test_of_tied_sites_each_could_have_any_rank_of_theirs():
+    one = ranking(["A", "B", "C", "D"], np.array([[[4.0], [4.0], [4.0], [1.0]]]))
+    assert (one.highest_rank.tolist(), one.lowest_rank.tolist()) == ([1, 1, 1, 4], [3, 3, 3, 4])
+
+
 def test_sites_far_apart_are_told_and_near_ones_are_not():
     one = ranking(["A", "B", "C"], drawn([5.0, 1.0, 1.2], 0.5))
     assert one.order == ["A", "C", "B"]
