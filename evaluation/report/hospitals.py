@@ -136,7 +136,8 @@ def hospitals(
 
 
 def grounds_of(results: Results, site: str | None = None, methods: Collection[str] | None = None) -> Grounds:
-    """What a comparison rests on: the fewest test cases in any seed, and the seeds in which all of it was tested.
+    """What a comparison rests on: the fewest test cases in any seed, and the seeds in which all of it was tested,
+    on the same cases.
 
     Args:
         results: of all runs.
@@ -151,7 +152,7 @@ def grounds_of(results: Results, site: str | None = None, methods: Collection[st
     if cases.empty:
         return Grounds(0, 0)
     seeds = [set(numbers) for _, numbers in cases.groupby("method", observed=True)["seed"]]
-    return Grounds(int(cases["cases"].min()), len(set.intersection(*seeds)))
+    return Grounds(int(cases["cases"].min()), len(set.intersection(*seeds) - results.dice.unlike_seeds(site, methods)))
 
 
 def hospital_table(rows: Sequence[Hospital], method: str) -> Table:

@@ -17,7 +17,7 @@ from evaluation.report.words import listed
 from evaluation.results.final_models import final_models
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
-from fedmerit.training.data import Case, SiteFolder, open_sites
+from fedmerit.training.data import Case, SiteFolder, open_sites, require_as_prepared
 from fedmerit.training.prediction import predict
 
 REFERENCE = "#F0E442"
@@ -78,7 +78,7 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
         only: one site to show; None: all.
 
     Raises:
-        BadInput: none of the sites is here, it was prepared again since, or the models are missing.
+        BadInput: none of the sites is here, it was prepared otherwise, or the models are missing.
     """
     folders = {site.name: site for site in open_sites(sites)}
     wanted = [only] if only is not None else runs[0].sites
@@ -92,6 +92,9 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     here = [name for name in here if name in tested]
     if not here:
         raise BadInput(f"{runs[0].path}: holds no test Dice of the sites in {sites}")
+    for run in first.values():
+        known = {name: run.site_digests[name] for name in here if name in run.site_digests}
+        require_as_prepared([folders[name] for name in known], known, run.path)
     chosen = {name: _chosen(runs[0], folders[name]) for name in here}
     return [
         overlay
