@@ -60,10 +60,10 @@ class Dice:
     @cached_property
     def tested(self) -> dict[tuple[str, int], dict[str, frozenset[str]]]:
         """The names of the cases of each run, ``(method, seed)``, by site."""
-        found: dict[tuple[str, int], dict[str, frozenset[str]]] = {}
-        names = self.cases.reset_index("case")["case"].groupby(level=SITE, observed=True).agg(frozenset)
-        for (method, seed, site), cases in names.items():
-            found.setdefault((str(method), int(seed)), {})[str(site)] = cases
+        found = dict[tuple[str, int], dict[str, frozenset[str]]]()
+        for (method, seed), of_run in self.rows.groupby(RUN, observed=True):
+            at = {str(site): frozenset(map(str, rows["case"])) for site, rows in of_run.groupby("site")}
+            found[str(method), int(str(seed))] = at
         return found
 
     def unlike_seeds(self, site: str | None = None, methods: Collection[str] | None = None) -> set[int]:
@@ -73,12 +73,12 @@ class Dice:
             site: at which; None: at all.
             methods: that are compared, as far as they were tested; None: all.
         """
-        first: dict[int, dict[str, frozenset[str] | None]] = {}
+        first: dict[int, object] = {}
         return {
             seed
             for (method, seed), at in self.tested.items()
             if methods is None or method in methods
-            for own in [dict(at) if site is None else {site: at.get(site)}]
+            for own in [at if site is None else at.get(site)]
             if first.setdefault(seed, own) != own
         }
 
