@@ -10,7 +10,7 @@ import pandas as pd
 
 from evaluation.display.table import Table, plain_name
 from evaluation.results.ranks import Ranking, flips, ranking
-from evaluation.results.run_folders import Run, labelled, without_meaning
+from evaluation.results.run_folders import Run, labelled, open_run, without_meaning
 from evaluation.truth.reliability import POINTS
 from evaluation.truth.semivalues import FloatArray
 from evaluation.values.estimator import Estimator
@@ -62,8 +62,8 @@ def value_runs(
     """What the estimators of ``specs`` say of finished runs, made where it was not observed and updates were kept.
 
     Raises:
-        BadInput: the runs are not of the same sites, method and settings, two have one seed, or an estimator lacks
-            something.
+        BadInput: a run has not ended, the runs are not of the same sites, method and settings, two have one seed, or
+            an estimator lacks something.
     """
     chosen = parse_all(specs)
     runs = [_observed(path, chosen, draws, on_round) for path in paths]
@@ -96,6 +96,12 @@ def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[
 def _observed(
     path: Path, chosen: Mapping[str, Estimator], draws: int, on_round: Callable[[str, int, int], None]
 ) -> ObservedRun:
+    run = open_run(path)
+    if run.rounds_done < run.rounds:
+        raise BadInput(
+            f"{path}: stands at {run.rounds_done} of {run.rounds} rounds, and a run is valued when it has ended; go on "
+            f"with it by `fedmerit run --resume --out {path}`"
+        )
     needed = list(dict.fromkeys(one.observes for one in chosen.values() if one.observes))
     return ObservedRun(path, draws, observed_after(path, needed, on_round=on_round))
 

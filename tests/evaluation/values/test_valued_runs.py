@@ -22,7 +22,7 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import OBSERVED
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import read_table
+from fedmerit.records.results import read_results, read_table
 from fedmerit.training.data import open_sites
 from fedmerit.training.networks import build_network
 from fedmerit.training.prediction import evaluate
@@ -131,6 +131,13 @@ def test_of_an_encrypted_run_the_reason_is_told(own):
     (own / "run.json").write_text(json.dumps(info | {"privacy": ["he"]}))
     with pytest.raises(BadInput, match="in_run cannot be told: updates leave encrypted"):
         value_runs([own], ["in_run"])
+
+
+def test_a_run_that_was_stopped_is_not_valued(observed, own):
+    results = read_results(own)
+    results[results["round"] == 0].to_csv(own / "results.csv", index=False)
+    with pytest.raises(BadInput, match=r"run: stands at 1 of 2 rounds.*`fedmerit run --resume --out .*run`"):
+        value_runs([observed[1], own], ["in_run"])
 
 
 def test_every_estimator_says_something_of_every_site(observed):
