@@ -1,6 +1,7 @@
 """Commands that say what sites are worth without training every coalition: value, power."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,8 @@ def value(
             runs, specs, draws, lambda name, done, of: bars.update(bar, completed=done, total=of, visible=True)
         )
     folder = out or runs[0] / "values"
+    if out is None:  # a folder of its own, with the tables of an earlier call on other runs or by other estimators
+        shutil.rmtree(folder / "tables", ignore_errors=True)
     show(value_tables(valued), folder)
     save_png(folder / "figures" / "values.png", png(value_ranges(valued.shown, units(valued))))
     console.print(f"tables and figure: {folder}", soft_wrap=True)
