@@ -62,6 +62,8 @@ def study(
     results = _of_label(together(runs), label)
     if Dice(results.rows, split).rows.empty:
         raise BadInput(f"--split {split}: no run was tested on it; `fedmerit run` tests on it today, so run anew")
+    if results.dice.unlike_seeds():
+        notes.append("runs of one seed were tested on different cases: measures of both beside each other mean nothing")
     ground = None
     if truth is None:
         notes.append(

@@ -17,7 +17,7 @@ from evaluation.report.words import listed
 from evaluation.results.final_models import final_models
 from evaluation.results.run_folders import Run
 from fedmerit.errors import BadInput
-from fedmerit.training.data import Case, SiteFolder, open_sites, require_as_prepared
+from fedmerit.training.data import Case, SiteFolder, open_sites
 from fedmerit.training.prediction import predict
 
 REFERENCE = "#F0E442"
@@ -93,8 +93,11 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     if not here:
         raise BadInput(f"{runs[0].path}: holds no test Dice of the sites in {sites}")
     for run in first.values():
-        known = {name: run.site_digests[name] for name in here if name in run.site_digests}
-        require_as_prepared([folders[name] for name in known], known, run.path)
+        known = {name: folders[name].digest for name in here}
+        if other := [name for name in here if run.site_digests.get(name, known[name]) != known[name]]:
+            raise BadInput(
+                f"{sites}: {listed(other)} prepared otherwise than for {run.path}; name the sites of that run"
+            )
     chosen = {name: _chosen(runs[0], folders[name]) for name in here}
     return [
         overlay
