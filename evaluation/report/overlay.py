@@ -95,9 +95,7 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     for run in first.values():
         known = {name: folders[name].digest for name in here}
         if other := [name for name in here if run.site_digests.get(name, known[name]) != known[name]]:
-            raise BadInput(
-                f"{sites}: {listed(other)} prepared otherwise than for {run.path}; name the sites of that run"
-            )
+            raise BadInput(f"{sites}: {listed(other)} prepared otherwise than for {run.path}; name its own sites")
     chosen = {name: _chosen(runs[0], folders[name]) for name in here}
     return [
         overlay

@@ -84,12 +84,12 @@ class Dice:
 
     @cached_property
     def unlike_alone(self) -> set[tuple[str, str]]:
-        """``(method, site)`` that training alone was tested on other cases of, in any seed: no gain is known."""
+        """``(method, site)`` that share no case with training alone in a seed that both have: no gain is known."""
         return {
             (method, site)
             for (method, seed), at in self.tested.items()
             for site, cases in at.items()
-            if self.tested.get((ALONE, seed), at).get(site, cases) != cases
+            if self.tested.get((ALONE, seed), at).get(site, cases).isdisjoint(cases)
         }
 
     @cached_property
@@ -140,7 +140,7 @@ class Dice:
     def gains(self) -> pd.DataFrame:
         """What collaboration gave: Dice minus that of training alone, methods x sites, mean over common seeds.
 
-        Empty where no run trains alone; NaN where it was tested on other cases.
+        Empty where no run trains alone; NaN where it was tested on other cases (`unlike_alone`).
         """
         return self._above_alone(self.by_site)
 
