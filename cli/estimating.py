@@ -1,6 +1,7 @@
 """Commands that say what sites are worth without training every coalition: value, power."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,10 @@ def value(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of tables and figure.", show_default="RUN/values")] = None,
+    sites: Annotated[
+        Path | None,
+        typer.Option(help="Where the runs' site folders are.", show_default="where they were when the runs began"),
+    ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Of patients and rounds, for the intervals.")] = 500,
 ) -> None:
     """What each site of a run is worth by an estimator, which sites cannot be told apart, and in which ranks they are.
@@ -43,9 +48,11 @@ def value(
     with progress() as bars:
         bar = bars.add_task("evaluating coalitions", total=None, last="", visible=False)
         valued = value_runs(
-            runs, specs, draws, lambda name, done, of: bars.update(bar, completed=done, total=of, visible=True)
+            runs, specs, draws, lambda name, done, of: bars.update(bar, completed=done, total=of, visible=True), sites
         )
     folder = out or runs[0] / "values"
+    if out is None:  # a folder of its own, with the tables of an earlier call on other runs or by other estimators
+        shutil.rmtree(folder / "tables", ignore_errors=True)
     show(value_tables(valued), folder)
     save_png(folder / "figures" / "values.png", png(value_ranges(valued.shown, units(valued))))
     console.print(f"tables and figure: {folder}", soft_wrap=True)

@@ -46,6 +46,7 @@ from fedmerit.configuration.recipes import ROUNDS, guarded
 from fedmerit.errors import BadInput
 
 SETTINGS = ("recipe", "preset", "finish", "guard", "on_verdict")  # by options of their own, and by --set
+PLACES = ("sites", "server_sites")  # where images lie
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only", "contributions"), str),
     **dict.fromkeys(SETTINGS, str),
@@ -140,6 +141,11 @@ def run(
     if "contributions" in options:
         source = Path(options.pop("contributions"))
         options["settings"] = with_contributions(chosen, source, _sites_of(folder, options))
+    if resume and runs.has_ended_elsewhere(folder):
+        runs.require_same(folder, {name: value for name, value in options.items() if name not in PLACES})
+        console.print(f"{folder} has ended: there is nothing to go on with.", soft_wrap=True)
+        print_runs([folder])
+        return
     if resume:
         runs.relocate(folder, options)
         runs.require_same(folder, options)

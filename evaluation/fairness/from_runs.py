@@ -12,7 +12,7 @@ from evaluation.results.bootstrap import DRAWS, Resampling
 from evaluation.results.dice import ALONE, OWN, Dice
 from evaluation.results.run_folders import Run, open_runs, together
 from evaluation.results.views import Results
-from evaluation.truth.ground_truths import Truth, open_truths
+from evaluation.truth.ground_truths import Truth, open_truths, prepared_otherwise
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.records.results import read_results
@@ -62,6 +62,8 @@ def study(
     results = _of_label(together(runs), label)
     if Dice(results.rows, split).rows.empty:
         raise BadInput(f"--split {split}: no run was tested on it; `fedmerit run` tests on it today, so run anew")
+    if results.dice.unlike_seeds():
+        notes.append("runs of one seed were tested on different cases: measures of both beside each other mean nothing")
     ground = None
     if truth is None:
         notes.append(
@@ -71,7 +73,8 @@ def study(
     else:
         ground = open_truths(truth, runs[0].sites, sorted({run.seed for run in runs}))
         ground = replace(ground, trained=_of_label(ground.trained, label))
-        notes += [f"--truth {truth}: {note}" for note in ground.notes]
+        otherwise = prepared_otherwise(truth, [run.site_digests for run in runs])
+        notes += [f"--truth {truth}: {note}" for note in [*ground.notes, *otherwise]]
         notes += [f"--truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites, label)]
     methods = {run.label: str(run.info["method"]) for run in runs}
     found = measure(

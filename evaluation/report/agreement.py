@@ -19,7 +19,7 @@ from evaluation.results.bootstrap import USUAL, Resampling
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
 from evaluation.truth import values
-from evaluation.truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, GroundTruth, Truth, open_truths
+from evaluation.truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, GroundTruth, Truth, open_truths, prepared_otherwise
 from evaluation.truth.semivalues import FloatArray
 from evaluation.truth.utilities import coalition_utilities
 
@@ -49,7 +49,7 @@ class Agreement:
 def agreements(
     runs: Sequence[Run], results: Results, folder: Path, resampling: Resampling = USUAL
 ) -> tuple[list[Agreement], list[str]]:
-    """Agreement with every ground truth that a folder holds, and notes on what it lacks.
+    """Agreement with every ground truth that a folder holds, and notes on what it lacks or was prepared otherwise.
 
     Args:
         runs: with labels, as in ``results``.
@@ -61,12 +61,13 @@ def agreements(
         BadInput: the folder holds no coalition, they are of other sites, or none of the truths is complete.
     """
     ground = open_truths(folder, runs[0].sites, sorted({run.seed for run in runs}))
+    notes = [*ground.notes, *prepared_otherwise(folder, [run.site_digests for run in runs])]
     if not any(run.tested for run in runs):
         return [], ["the runs have no test Dice yet, so nothing is compared with the ground truth"]
     methods = {run.label: str(run.info["method"]) for run in runs}
     found = measure(results, methods, truth=ground, resampling=resampling)
     said = _said(found.estimates)
-    return [_agreement(truth, ground, found.measured, said) for truth in ground.truths], ground.notes
+    return [_agreement(truth, ground, found.measured, said) for truth in ground.truths], notes
 
 
 def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:

@@ -20,6 +20,7 @@ from evaluation.report.parts import (
     ROUNDS,
     common_folder,
     overlay_picture,
+    remove_tables_of,
     settings_of,
     shared_quantities,
     trained,
@@ -71,6 +72,7 @@ def write_report(
     if method:
         shown["hospitals"] = hospital_table(judged, method)
     extra = [table for one in agreed for table in (one.of_values, one.of_methods)]
+    remove_tables_of(out)
     write_tables([*shown.values(), *extra, *([suspicions] if len(suspicions.frame) else [])], out.parent / "tables")
     drawn = _of_hospitals(judged) | _drawn(results, everything) | _drawn_agreements(agreed) | drawn_values(opened)
     for name in FIGURES - set(drawn):  # of an earlier report on other runs

@@ -60,7 +60,7 @@ def of_runs(runs: Sequence[Run], results: Results, *, sites_named: bool = True) 
     rounds = sorted({run.rounds for run in runs})
     if len(rounds) > 1:
         said.append(f"The runs differ in their number of rounds: {listed([str(number) for number in rounds])}.")
-    if _cases_differ(results):
+    if results.dice.unlike_seeds():
         said.append("Runs of one seed were tested on different cases: their Dice cannot be compared.")
     return said
 
@@ -172,10 +172,3 @@ def _false_alarms(rows: pd.DataFrame) -> int:
         return 0
     reference = counts["true_positives"] + counts["false_negatives"]
     return int(((reference == 0) & (counts["false_positives"] > 0)).sum())
-
-
-def _cases_differ(results: Results) -> bool:
-    cases: dict[object, set[frozenset[tuple[str, str]]]] = {}
-    for (_, seed), rows in results.dice.rows.groupby(["method", "seed"], observed=True):
-        cases.setdefault(seed, set()).add(frozenset(zip(rows["site"], rows["case"], strict=True)))
-    return any(len(sets) > 1 for sets in cases.values())

@@ -136,9 +136,9 @@ def hospitals(
 
 
 def grounds_of(results: Results, site: str | None = None, methods: Collection[str] | None = None) -> Grounds:
-    """What a comparison rests on: the fewest test cases in any seed, and the seeds in which all of it was tested.
+    """What a comparison rests on: the fewest test cases in any seed, and the seeds in which all was tested, alike.
 
-    A seed in which a site has no Dice of a method does not count.
+    A seed in which a site has no Dice of a method, or methods were tested on different cases, does not count.
 
     Args:
         results: of all runs.
@@ -155,7 +155,7 @@ def grounds_of(results: Results, site: str | None = None, methods: Collection[st
         return Grounds(0, 0)
     tested = cases.notna().all(axis=1)
     seeds = [set(row.index[row].get_level_values("seed")) for _, row in tested.groupby(level="method", observed=True)]
-    return Grounds(int(cases.min().min()), len(set.intersection(*seeds)))
+    return Grounds(int(cases.min().min()), len(set.intersection(*seeds) - results.dice.unlike_seeds(site, methods)))
 
 
 def hospital_table(rows: Sequence[Hospital], method: str) -> Table:

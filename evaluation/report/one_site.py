@@ -24,6 +24,7 @@ from evaluation.report.summary import Fact
 from evaluation.report.words import between, percent, points
 from evaluation.results.dice import ALONE
 from evaluation.results.run_folders import Run, open_runs, together
+from evaluation.truth.ground_truths import prepared_otherwise
 from fedmerit.errors import BadInput
 
 KEPT = (
@@ -68,6 +69,7 @@ def write_site_report(
     results, left_out = without_what_tells(everything, others)
     own = Own(name, opened, results)
     agreed = agreements(opened, everything, truth)[0] if truth is not None else []
+    otherwise = prepared_otherwise(truth, [run.site_digests for run in opened]) if truth is not None else []
     default = common_folder(opened) / re.sub(r"[^\w.-]", "_", f"for-{name}") / "report.html"
     out = default if out is None else Path(out)
     files = out.parent / f"{out.stem}-files"
@@ -93,7 +95,7 @@ def write_site_report(
         facts=list(_facts(own)),
         sentences=list(_sentences(own)),
         notes=caveats.of_runs(opened, everything, sites_named=False),
-        caveats=list(caveats.of_cases(results, name)),
+        caveats=[*caveats.of_cases(results, name), *(f"Ground truth: {note}." for note in otherwise)],
         tables=shown,
         pictures=pictures(dict(own_figures(own)), files / "figures"),
         overlay=overlay,

@@ -78,7 +78,7 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
         only: one site to show; None: all.
 
     Raises:
-        BadInput: none of the sites is here, it was prepared again since, or the models are missing.
+        BadInput: none of the sites is here, it was prepared otherwise, or the models are missing.
     """
     folders = {site.name: site for site in open_sites(sites)}
     wanted = [only] if only is not None else runs[0].sites
@@ -92,6 +92,10 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     here = [name for name in here if name in tested]
     if not here:
         raise BadInput(f"{runs[0].path}: holds no test Dice of the sites in {sites}")
+    for run in first.values():
+        known = {name: folders[name].digest for name in here}
+        if other := [name for name in here if run.site_digests.get(name, known[name]) != known[name]]:
+            raise BadInput(f"{sites}: {listed(other)} prepared otherwise than for {run.path}; name its own sites")
     chosen = {name: _chosen(runs[0], folders[name]) for name in here}
     return [
         overlay

@@ -40,6 +40,14 @@ def common_folder(runs: Sequence[Run]) -> Path:
     return next(path for path in (paths[0], *paths[0].parents) if all(one.is_relative_to(path) for one in paths))
 
 
+def remove_tables_of(page: Path) -> None:
+    """Remove the tables that an earlier report, which stands where ``page`` will, links in ``tables`` beside it."""
+    earlier = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
+    for name in re.findall(r'href="tables/([\w.+-]+)\.csv"', earlier):
+        for ending in ("csv", "tex"):
+            (page.parent / "tables" / f"{name}.{ending}").unlink(missing_ok=True)
+
+
 def settings_of(runs: Sequence[Run], shown: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], pd.DataFrame]:
     """Settings of runs as (those that all share, a row per method of those that differ, all values of its runs)."""
     table = pd.DataFrame([_flat(one) for one in shown]).fillna("")

@@ -39,7 +39,9 @@ def of_gain(gain: Measured, grounds: Grounds, *, tested: bool, alone: bool, diff
     found = verdict(gain, grounds)
     if found is Verdict.UNKNOWN:
         lacking = "runs of standalone that differ; report with one of them" if differing else "no run of standalone"
-        missing = "no test Dice" if not tested else lacking if not alone else "no seed in common"
+        missing = (
+            "no test Dice" if not tested else lacking if not alone else "no seed in common, on the same test cases"
+        )
         return f"Gain not known: {missing}."
     if found is Verdict.UNJUDGED:
         return f"{_capital(grounds.hindrance)}."

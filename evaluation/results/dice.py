@@ -3,6 +3,7 @@
 Dice and NSD are fractions here.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,6 +58,41 @@ class Dice:
         return self.label_cases.groupby(level=SITE).mean()
 
     @cached_property
+    def tested(self) -> dict[tuple[str, int], dict[str, frozenset[str]]]:
+        """The names of the cases of each run, ``(method, seed)``, by site."""
+        found = dict[tuple[str, int], dict[str, frozenset[str]]]()
+        for (method, seed), of_run in self.rows.groupby(RUN, observed=True):
+            at = {str(site): frozenset(map(str, rows["case"])) for site, rows in of_run.groupby("site")}
+            found[str(method), int(str(seed))] = at
+        return found
+
+    def unlike_seeds(self, site: str | None = None, methods: Collection[str] | None = None) -> set[int]:
+        """The seeds in which methods were tested on different cases, so that their Dice cannot be compared.
+
+        Args:
+            site: at which; None: at all.
+            methods: that are compared, as far as they were tested; None: all.
+        """
+        first: dict[int, object] = {}
+        return {
+            seed
+            for (method, seed), at in self.tested.items()
+            if methods is None or method in methods
+            for own in [at if site is None else at.get(site)]
+            if first.setdefault(seed, own) != own
+        }
+
+    @cached_property
+    def unlike_alone(self) -> set[tuple[str, str]]:
+        """``(method, site)`` that share no case with training alone in a seed that both have: no gain is known."""
+        return {
+            (method, site)
+            for (method, seed), at in self.tested.items()
+            for site, cases in at.items()
+            if self.tested.get((ALONE, seed), at).get(site, cases).isdisjoint(cases)
+        }
+
+    @cached_property
     def sites(self) -> pd.DataFrame:
         """Per site: ``(method, seed, site)`` x ``dice, lowest, cases, both_empty``, and surfaces where recorded.
 
@@ -104,9 +140,9 @@ class Dice:
     def gains(self) -> pd.DataFrame:
         """What collaboration gave: Dice minus that of training alone, methods x sites, mean over common seeds.
 
-        Empty where no run trains alone.
+        Empty where no run trains alone; NaN where it was tested on other cases (`unlike_alone`).
         """
-        return _above_alone(self.by_site)
+        return self._above_alone(self.by_site)
 
     @cached_property
     def surface_changes(self) -> pd.DataFrame:
@@ -114,7 +150,7 @@ class Dice:
         if self.gains.empty:
             return pd.DataFrame()
         recorded = [name for name in SURFACES if name in self.sites]
-        changes = {name: _above_alone(self.sites[name].unstack("site")).stack() for name in recorded}
+        changes = {name: self._above_alone(self.sites[name].unstack("site")).stack() for name in recorded}
         return pd.DataFrame(changes, index=self.gains.stack().index)
 
     @cached_property
@@ -128,15 +164,30 @@ class Dice:
         order = intervals.by_rank(pd.DataFrame(self.comparison[0]["sites"]))
         cases = self.sites["cases"].groupby(level="site").min()
         few = [str(site) for site in cases.index[cases < FEWEST_TO_RESAMPLE]]
-        return intervals.with_enough_cases(intervals.of_dice(self.cases, order, ALONE), few)
+        table = intervals.with_enough_cases(intervals.of_dice(self.cases, order, ALONE), few)
+        return _without_gains(table, self.unlike_alone)
+
+    def _above_alone(self, by_site: pd.DataFrame) -> pd.DataFrame:
+        """Of runs x sites: methods x sites, what they have above `ALONE`, mean over common seeds."""
+        if ALONE not in by_site.index.get_level_values("method"):
+            return by_site.iloc[:0].droplevel("seed")
+        others = by_site.drop(index=ALONE, level="method")
+        above = others.sub(by_site.loc[ALONE], level="seed").dropna(how="all").groupby(level="method").mean()
+        unlike = [[(method, site) in self.unlike_alone for site in above] for method in above.index]
+        return above.mask(pd.DataFrame(unlike, above.index, above.columns, dtype=bool))
 
 
-def _above_alone(by_site: pd.DataFrame) -> pd.DataFrame:
-    """Of runs x sites: methods x sites, what they have above `ALONE`, mean over common seeds."""
-    if ALONE not in by_site.index.get_level_values("method"):
-        return by_site.iloc[:0].droplevel("seed")
-    others = by_site.drop(index=ALONE, level="method")
-    return others.sub(by_site.loc[ALONE], level="seed").dropna(how="all").groupby(level="method").mean()
+def _without_gains(table: pd.DataFrame, unlike: set[tuple[str, str]]) -> pd.DataFrame:
+    """Of `intervals.of_dice`, no gain of these ``(method, site)``, nor mean gain of these methods."""
+    gone = [
+        (statistic == "gain" and (method, of) in unlike)
+        or (statistic == "mean_gain" and any(method == one for one, _ in unlike))
+        for statistic, method, of in table.index
+    ]
+    left = table.copy()
+    left.loc[gone, ["mean", "std", "low", "high"]] = float("nan")
+    left.loc[gone, "seeds"] = 0
+    return left
 
 
 def _by_label(rows: pd.DataFrame) -> pd.DataFrame:

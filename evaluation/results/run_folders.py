@@ -36,6 +36,11 @@ class Run:
         return sorted(self.info["sites"])
 
     @property
+    def site_digests(self) -> dict[str, str]:
+        """Of the sites as they were prepared, by name; those of earlier versions, or between hospitals, say none."""
+        return dict(self.info.get("site_digests") or {})
+
+    @property
     def attacks(self) -> dict[str, str]:
         """The attacks that were planted, by site."""
         return dict(self.info.get("behaviours", {}))
@@ -131,6 +136,9 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
 def together(runs: Sequence[Run], order: Sequence[str] | None = None) -> Results:
     """The results of all runs, labels in column ``method``.
 
+    Cases of one name are the same: those of sites that were prepared otherwise than another run of the seed had them,
+    as far as both say, get a name of their own.
+
     Args:
         runs: with labels; none is needed.
         order: of the labels; None: as the runs come.
@@ -138,9 +146,28 @@ def together(runs: Sequence[Run], order: Sequence[str] | None = None) -> Results
     if not runs:
         return Results(pd.DataFrame(columns=COLUMNS))
     labels = dict.fromkeys(run.label for run in runs)
-    table = pd.concat([run.results.rows.assign(method=run.label) for run in runs], ignore_index=True)
+    images: dict[int, dict[str, str]] = {}  # by seed, which may move the split
+    for run in runs:
+        images[run.seed] = run.site_digests | images.get(run.seed, {})
+    table = pd.concat([_told_apart(run, images[run.seed]).assign(method=run.label) for run in runs], ignore_index=True)
     ordered = pd.Categorical(table["method"], [label for label in order or labels if label in labels])
     return Results(table.assign(method=ordered))
+
+
+def _told_apart(run: Run, images: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of a run, whose cases are named by their place in a site's folder: those of other folders are marked.
+
+    Args:
+        run: with labels.
+        images: digests by site of the folders that need no mark.
+    """
+    rows = run.results.rows
+    marks = {site: f"@{digest[:8]}" for site, digest in run.site_digests.items() if digest != images[site]}
+    if not marks:
+        return rows
+    at = rows["case"].str.rpartition("/")[0]  # of what is tested at other sites
+    mark = at.where(at != "", rows["site"]).map(marks).fillna("")
+    return rows.assign(case=rows["case"] + mark.where(rows["case"] != "", ""))
 
 
 def labelled(runs: Sequence[Run]) -> list[Run]:

@@ -30,6 +30,7 @@ from evaluation.studies.study_folders import (
     scratch,
     servers_own,
 )
+from evaluation.truth.ground_truths import STUDY
 from evaluation.truth.semivalues import Coalition, text_of
 from fedmerit.configuration.description import plan_of
 from fedmerit.configuration.observation import gives_own_models
@@ -47,7 +48,6 @@ from fedmerit.training.networks import build_network
 from fedmerit.training.patches import samples_of
 from fedmerit.training.place import device_of, pick_device
 
-STUDY = "study.json"  # what the folder's trainings were asked for with
 LONGEST_NAME = 200  # characters of a folder's name; file systems end at 255
 
 

@@ -38,6 +38,7 @@ from fedmerit.records.results import read_results
 LEAVE_ONE_OUT, SHAPLEY = "leave-one-out", "Shapley"
 EXACT: Mapping[str, Weights] = {LEAVE_ONE_OUT: leave_one_out_weights, SHAPLEY: shapley_weights}
 COMMANDS: Mapping[str, str] = {LEAVE_ONE_OUT: "loo", SHAPLEY: "shapley --exact-up-to {}"}  # of n sites
+STUDY = "study.json"  # beside results.csv: what the folder's trainings were asked for with
 SAMPLING = "sampling.json"  # beside results.csv where permutations are sampled: the rule
 
 Games = Mapping[int, Mapping[Coalition, ArrayLike]]  # utilities of coalitions by seed
@@ -124,6 +125,23 @@ def open_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int]) -> Gro
         return GroundTruth(trained, *complete_truths(coalition_utilities(trained), sites, seeds, sampling))
     except BadInput as error:
         raise BadInput(f"--truth {folder}: {error}") from None
+
+
+def prepared_otherwise(folder: Path, digests: Iterable[Mapping[str, str]]) -> list[str]:
+    """A note where a folder's coalitions were trained on sites that runs had prepared otherwise, as far as both say.
+
+    Args:
+        folder: as of `open_truths`.
+        digests: of each run, those of its sites.
+    """
+    own = read_json(folder / STUDY).get("site_digests", {}) if (folder / STUDY).exists() else {}
+    unlike = {site for one in digests for site in one if own.get(site, one[site]) != one[site]}
+    if not unlike:
+        return []
+    return [
+        f"its trainings and the runs had {len(unlike)} of {len(own)} sites from folders that were prepared otherwise: "
+        "it rests on other images, or another split of them"
+    ]
 
 
 def complete_truths(

@@ -6,9 +6,11 @@ root.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import harmonic_mean
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,8 +18,8 @@ from scipy.stats import norm
 
 from evaluation.display.table import Table
 from evaluation.results.views import Results
+from evaluation.truth.ground_truths import EXACT, LEAVE_ONE_OUT, SHAPLEY
 from evaluation.truth.reliability import POINTS, Resampled, by_weights, pairs, resample
-from evaluation.truth.semivalues import leave_one_out_weights, shapley_weights
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_results
 
@@ -32,6 +34,7 @@ class Variances:
     patient: float  # of one test patient a site
     round: float = 0.0  # of one round, where values are told in a run
     patients: float = 1.0  # a site in the pilot, their harmonic mean
+    truth: str = field(default="", compare=False)  # which values of the pilot they are of
 
     @property
     def patients_together(self) -> float:
@@ -40,7 +43,8 @@ class Variances:
 
     def with_stated(self, **stated: float) -> "Variances":
         """With some of them stated."""
-        return replace(self, **stated)
+        numbers: dict[str, Any] = stated
+        return replace(self, **numbers)
 
 
 def smallest_difference(variance: float) -> float:
@@ -58,16 +62,18 @@ def variances_of(one: Resampled, patients: float = 1.0) -> Variances:
 
 
 def pilot_variances(folder: Path) -> Variances:
-    """Of Shapley values where a folder of trained coalitions has all of them for a seed, else of leave-one-out.
+    """Of Shapley values where a folder of trained coalitions has them for two seeds, else of leave-one-out values.
 
     Raises:
         BadInput: it has neither, or one seed alone, so that nothing is known of others.
     """
     results = Results(read_results(folder))
-    try:
-        one = resample(results, by_weights(shapley_weights))
-    except BadInput:
-        one = resample(results, by_weights(leave_one_out_weights))
+    found = dict[str, Resampled]()
+    with suppress(BadInput):  # it takes more coalitions than leave-one-out
+        found[SHAPLEY] = resample(results, by_weights(EXACT[SHAPLEY]))
+    if SHAPLEY not in found or len(found[SHAPLEY].seeds) < 2:
+        found[LEAVE_ONE_OUT] = resample(results, by_weights(EXACT[LEAVE_ONE_OUT]))
+    truth, one = max(found.items(), key=lambda item: len(item[1].seeds))
     if len(one.seeds) < 2:
         raise BadInput(f"--pilot {folder}: has one seed alone; train a second, or state --seed-sd and --patient-sd")
     if one.single:
@@ -77,7 +83,8 @@ def pilot_variances(folder: Path) -> Variances:
         )
     tested = results.rows[(results.rows["coalition"] != "") & (results.rows["quantity"] == "dice")]
     # the variance of a mean over sites goes by the mean of 1 / patients: many at one site say little of the others
-    return variances_of(one, harmonic_mean(tested.groupby("site")["case"].nunique().tolist()))
+    of_pilot = variances_of(one, harmonic_mean(tested.groupby("site")["case"].nunique().tolist()))
+    return replace(of_pilot, truth=truth)
 
 
 def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[int], rounds: int) -> Table:
@@ -91,12 +98,12 @@ def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[i
         for number in seeds
     }
     frame = pd.DataFrame({"Test patients a site": [str(many) for many in patients], **columns})
-    sd = {name: POINTS * np.sqrt(value) for name, value in vars(variances).items() if name != "patients"}
+    sd = {name: POINTS * np.sqrt(getattr(variances, name)) for name in ("seed", "patient", "round")}
     told = f"{sd['seed']:.2g} over seeds, {sd['patient']:.2g} over patients"
     told += f", {sd['round']:.2g} over each of {rounds} rounds" if variances.round else ""
     caption = (
         "Smallest difference of worth between two sites that is told (5 %, two-sided, power 80 %); standard deviations "
-        f"of a difference [points]: {told}"
+        f"of a difference [points]: {told}{f'; of {variances.truth} values' if variances.truth else ''}"
     )
     return Table("power", caption, frame, decimals=1)
 

@@ -56,11 +56,13 @@ class ObservedRun:
         path: of a finished run.
         draws: D - 1, of patients and rounds.
         observed: rows as in the run's own ``values.csv``, in its place; None: that.
+        place: the folder that its site folders lie in by now; None: where it had them.
     """
 
     path: Path
     draws: int = DRAWS
     observed: pd.DataFrame | None = None
+    place: Path | None = None
 
     @cached_property
     def _run(self) -> Any:
@@ -68,9 +70,9 @@ class ObservedRun:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """run.json."""
+        """run.json, with the place of the sites as it is by now."""
         info: Mapping[str, Any] = self._run.info
-        return info
+        return info if self.place is None else {**info, "sites_folder": str(self.place)}
 
     @property
     def results(self) -> Results:
@@ -179,6 +181,8 @@ def prepared_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
     root = info.get("sites_folder")
     if root is None:
         raise BadInput(f"{run}: its images are at the sites, and what is asked looks at images")
+    if not Path(str(root)).is_dir():
+        raise BadInput(f"{root}: no such folder, where {run} had its sites; --sites PLACE says where they are")
     folders = open_sites(Path(str(root)), info["sites"])
     require_as_prepared(folders, info.get("site_digests", {}), run)
     return folders

@@ -34,6 +34,7 @@ def observed_after(
     observers: Sequence[str],
     device: str = "auto",
     on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
+    place: Path | None = None,
 ) -> pd.DataFrame:
     """All that was observed of a run, and what ``observers`` lack of it made of its kept updates.
 
@@ -44,12 +45,13 @@ def observed_after(
         observers: specs, as of ``fedmerit run --values``.
         device: to evaluate on.
         on_round: called with observer, rounds done and rounds in all.
+        place: the folder that the run's site folders lie in by now; None: where it had them.
 
     Raises:
         BadInput: something is missing, and the run kept no updates or was encrypted, or its method does not bear it; or
             its images are elsewhere.
     """
-    info = read_run(run)
+    info = read_run(run) | ({} if place is None else {"sites_folder": str(place)})
     config = plan_of(run)
     there = read_table(run / OBSERVED) if (run / OBSERVED).exists() else pd.DataFrame(columns=COLUMNS)
     seen = set(there["split"])

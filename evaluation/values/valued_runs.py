@@ -10,13 +10,13 @@ import pandas as pd
 
 from evaluation.display.table import Table, plain_name
 from evaluation.results.ranks import Ranking, flips, ranking
-from evaluation.results.run_folders import Run, labelled, without_meaning
+from evaluation.results.run_folders import Run, labelled, open_run, without_meaning
 from evaluation.truth.reliability import POINTS
 from evaluation.truth.semivalues import FloatArray
 from evaluation.values.estimator import Estimator
 from evaluation.values.estimators import estimators, parse, parse_all
 from evaluation.values.from_games import drift, shapley_matrix
-from evaluation.values.observed_run import DRAWS, ObservedRun, require_same_sites
+from evaluation.values.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
 from evaluation.values.replay import observed_after
 from fedmerit.configuration.description import plan_of
 from fedmerit.configuration.observation import can_observe
@@ -58,15 +58,18 @@ def value_runs(
     specs: Sequence[str],
     draws: int = DRAWS,
     on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
+    place: Path | None = None,
 ) -> Valued:
     """What the estimators of ``specs`` say of finished runs, made where it was not observed and updates were kept.
 
+    Where the runs' site folders were moved, ``place`` is the folder that they lie in by now.
+
     Raises:
-        BadInput: the runs are not of the same sites, method and settings, two have one seed, or an estimator lacks
-            something.
+        BadInput: a run has not ended, the sites in ``place`` are not those that it was started with, the runs are not
+            of the same sites, method and settings, two have one seed, or an estimator lacks something.
     """
     chosen = parse_all(specs)
-    runs = [_observed(path, chosen, draws, on_round) for path in paths]
+    runs = [_observed(path, chosen, draws, on_round, place) for path in paths]
     require_same_sites(runs)
     opened = labelled([Run(run.path, run.info, run.results, str(run.info["method"])) for run in runs])
     labels, seeds = dict.fromkeys(run.label for run in opened), [run.seed for run in opened]
@@ -94,10 +97,22 @@ def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[
 
 
 def _observed(
-    path: Path, chosen: Mapping[str, Estimator], draws: int, on_round: Callable[[str, int, int], None]
+    path: Path,
+    chosen: Mapping[str, Estimator],
+    draws: int,
+    on_round: Callable[[str, int, int], None],
+    place: Path | None,
 ) -> ObservedRun:
+    run = open_run(path)
+    if run.rounds_done < run.rounds:
+        raise BadInput(
+            f"{path}: stands at {run.rounds_done} of {run.rounds} rounds, and a run is valued when it has ended; go on "
+            f"with it by `fedmerit run --resume --out {path}`"
+        )
     needed = list(dict.fromkeys(one.observes for one in chosen.values() if one.observes))
-    return ObservedRun(path, draws, observed_after(path, needed, on_round=on_round))
+    if place is not None:
+        prepared_sites(path, {**run.info, "sites_folder": str(place)})  # to say so before anything is evaluated
+    return ObservedRun(path, draws, observed_after(path, needed, on_round=on_round, place=place), place)
 
 
 def value_tables(valued: Valued) -> list[Table]:

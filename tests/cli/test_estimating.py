@@ -27,6 +27,8 @@ def test_value_prints_tables_and_writes_them_and_a_figure(fedmerit, runs):
     assert (folder / "tables" / "values-contribution.csv").exists()
     assert (folder / "figures" / "values.png").read_bytes().startswith(b"\x89PNG")
     assert "Pairs of sites that two estimators put in another order" in " ".join(result.output.split())
+    assert fedmerit("value", *runs, "--estimators", "data_size", "--draws", 20).exit_code == 0
+    assert {file.stem for file in (folder / "tables").iterdir()} == {"values-data-size"}
 
 
 @pytest.mark.parametrize(

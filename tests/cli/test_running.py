@@ -394,6 +394,21 @@ def test_a_second_process_on_one_run(fedmerit, trained, tmp_path, engine):
     assert contents(run) == before
 
 
+def test_a_run_that_has_ended_needs_no_sites_that_were_moved(fedmerit, own_sites, own_run, tmp_path):
+    write_json(own_run / "run.json", read_run(own_run) | {"sites_folder": str(own_sites)})
+    moved = shutil.move(own_sites, tmp_path / "moved")
+    before = contents(own_run)
+    for places in ((), ("--sites", moved)):
+        result = fedmerit("run", "--resume", "--out", own_run, *places)
+        assert result.exit_code == 0, result.output
+        assert f"{own_run} has ended: there is nothing to go on with." in result.output
+        assert f"run folder: {own_run}" in result.output
+    refused(fedmerit("run", "--resume", "--out", own_run, "--seed", "1"), "was started with seed 0, not 1")
+    assert contents(own_run) == before
+    (own_run / "checkpoint.pt").unlink()
+    refused(fedmerit("run", "--resume", "--out", own_run), "no such folder", "--resume --sites PLACE says where they")
+
+
 # --only
 
 

@@ -245,6 +245,12 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
                 write_json(run / "run.json", info)
 
 
+def has_ended_elsewhere(run: Path) -> bool:
+    """Whether a run has ended, and its sites are no longer where it had them: there is nothing to go on with."""
+    info = _info(run)
+    return is_finished(run, info["rounds"]) and not Path(info["sites_folder"]).is_dir()
+
+
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options, or scripts of own parts, are not those that the run was created with."""
     info = _info(run)

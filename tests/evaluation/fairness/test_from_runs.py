@@ -21,6 +21,7 @@ from evaluation.truth.ground_truths import complete_truths, write_sampling
 from evaluation.truth.sampling import Sampling
 from evaluation.truth.utilities import coalition_utilities
 from fedmerit.errors import BadInput
+from fedmerit.files import write_json
 from fedmerit.records.results import ResultsFile, Row
 
 METHODS = {"standalone": 0.7, "fedavg": 0.8, "fedce": 0.85}
@@ -73,6 +74,25 @@ def dice_of(out, method):
 
 def coalitions_in(folder):
     return Results(pd.read_csv(folder / "results.csv", dtype={"case": str}))
+
+
+def test_runs_on_other_images_than_training_alone_are_told(tmp_path):
+    for digest, told in (("a", 0), ("b", 1)):
+        runs = [make_run(tmp_path / digest / method, method=method, site_digests={SITES[0]: one})
+                for method, one in (("fedce", "a"), ("standalone", digest))]  # fmt: skip
+        _, notes = study(runs, draws=DRAWS)
+        assert sum("tested on different cases" in note for note in notes) == told
+
+
+def test_a_truth_of_other_images_is_told(tmp_path):
+    digests = dict.fromkeys(SITES, "a")
+    runs = [make_run(tmp_path / "runs" / method, method=method, sites=SITES, site_digests=digests)
+            for method in ("fedce", "standalone")]  # fmt: skip
+    truth = make_truth(tmp_path / "truth", seeds=(0,))
+    for digest, told in (("a", 0), ("b", 1)):
+        write_json(truth / "study.json", {"site_digests": digests | {SITES[0]: digest}})
+        _, notes = study(runs, truth=truth, draws=DRAWS)
+        assert sum("sites from folders that were prepared otherwise" in note for note in notes) == told
 
 
 def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):

@@ -19,6 +19,7 @@ from evaluation.truth import ground_truths
 from evaluation.truth.ground_truths import write_sampling
 from evaluation.truth.sampling import Sampling
 from fedmerit.errors import BadInput
+from fedmerit.files import write_json
 from fedmerit.records.results import ResultsFile, Row
 
 WORTH = dict(zip(SITES, (0.02, 0.05, 0.08, 0.1), strict=True))  # Dice that each adds to every coalition
@@ -170,6 +171,18 @@ def test_a_hospital_sees_its_own_value(tmp_path: Path) -> None:
     assert table["Rank among all sites"].tolist() == ["middle third"]
     assert not [column for column in table if "Others" in column]  # three values and their median tell too much
     assert b"Cedar" not in path.read_bytes()
+
+
+def test_a_truth_of_other_images_is_told_in_both_reports(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"{seed}", seed=seed, site_digests=dict.fromkeys(SITES, "a")) for seed in (0, 1)]
+    truth = _truth(tmp_path / "truth")
+    told = "Ground truth: its trainings and the runs had 1 of 4 sites from folders that were prepared otherwise"
+    for digest, times in (("a", 0), ("b", 1)):
+        write_json(truth / "study.json", {"site_digests": dict.fromkeys(SITES, "a") | {"Cedar": digest}})
+        page = write_report(runs, tmp_path / "r.html", truth=truth).read_text()
+        own = write_site_report(runs, "Birch", tmp_path / "own.html", truth=truth).read_text()
+        assert page.count(told) == own.count(told) == times
+        assert "Cedar" not in own
 
 
 def test_a_site_that_never_answered_in_a_round_leaves_the_agreement_undefined(tmp_path: Path) -> None:

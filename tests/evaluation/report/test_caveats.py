@@ -73,6 +73,19 @@ def test_of_two_seeds_it_is_told_how_wide_their_intervals_are(tmp_path: Path) ->
     assert told not in " ".join(caveats.of_runs(runs, together(runs)))
 
 
+@pytest.mark.parametrize("differ", [True, False])
+def test_runs_on_images_prepared_otherwise_cannot_be_compared(tmp_path: Path, differ: bool) -> None:
+    digests = dict.fromkeys(SITES, "a" * 64)
+    other = digests | ({"Cedar": "b" * 64} if differ else {})
+    runs = open_runs([
+        make_run(tmp_path / "fedce", sites=SITES, site_digests=digests),
+        make_run(tmp_path / "fedavg", sites=SITES, method="fedavg", site_digests=other),
+        make_run(tmp_path / "second", sites=SITES, seed=1, site_digests=dict.fromkeys(SITES, "c" * 64)),
+    ])  # fmt: skip
+    said = caveats.of_runs(runs, together(runs))
+    assert ("Runs of one seed were tested on different cases: their Dice cannot be compared." in said) is differ
+
+
 def test_a_reader_of_an_encrypted_run_is_told_what_nobody_checked(tmp_path: Path) -> None:
     for privacy, told in ((["he"], True), ([], False), (["gaussian:clip=1,noise=0.01"], False)):
         (run,) = open_runs([make_run(tmp_path / str(len(privacy) + told), sites=SITES, privacy=privacy)])

@@ -146,6 +146,26 @@ def test_where_none_does_or_two_do_no_gain_is_known(tmp_path: Path, rounds: dict
         assert row.words.startswith("Gain not known: runs of standalone that differ; report with one of them.")
 
 
+def test_nobody_is_judged_by_other_cases_than_it_had_alone(tmp_path: Path) -> None:
+    """Birch's folder was prepared otherwise for training alone: its cases are in the same places, and others."""
+    digests = {site: f"{place}" * 64 for place, site in enumerate(SITES)}
+    runs = [
+        make_run(tmp_path / f"{method}{seed}", method=method, seed=seed, site_digests=one, sites=SITES)
+        for method, one in (("fedce", digests), ("standalone", digests | {"Birch": "f" * 64}))
+        for seed in (0, 1)
+    ]
+    opened = beside_alone(open_runs(runs))
+    results = together(opened)
+    found = {row.name: row for row in hospitals(opened, results, "fedce", [], NOBODY)}
+    assert {name: row.grounds for name, row in found.items()} == {
+        "Alder": Grounds(5, 2), "Birch": Grounds(5, 0), "Cedar": Grounds(5, 2),
+    }  # fmt: skip
+    assert found["Birch"].verdict is Verdict.UNKNOWN
+    assert isnan(found["Birch"].gain.mean)
+    assert not isnan(found["Birch"].alone + found["Birch"].together.mean + found["Alder"].gain.mean)
+    assert grounds_of(results, methods=["fedce", "standalone"]) == grounds_of(results) == Grounds(5, 0)
+
+
 def test_a_single_run_of_training_alone_is_compared_with_whatever_its_settings(tmp_path: Path) -> None:
     assert [run.label for run in _alone(tmp_path, short=1)] == ["fedce", "standalone"]
     attacked = make_run(tmp_path / "attacked", method="standalone", rounds=3, behaviours={"Alder": "zero"})

@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from run_factory import SITES, add_models, make_run, make_sites
+from run_factory import SITES, add_models, make_run, make_sites, prepare_anew
 
 from evaluation.display.drawing import png
 from evaluation.report.overlay import chosen_cases, draw, largest_slice, overlays
 from evaluation.results.run_folders import open_runs
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_results
+from fedmerit.training.data import digests_of, open_sites
 
 
 def test_best_median_and_worst_case_each_once() -> None:
@@ -73,6 +74,17 @@ def test_a_hospital_sees_its_own_site_alone(tmp_path: Path) -> None:
         overlays(open_runs([run]), sites, only="Cedar")
     with pytest.raises(BadInput, match="none of the run's sites"):
         overlays(open_runs([run]), make_sites(tmp_path / "others", ("Yew",)))
+
+
+def test_images_that_were_prepared_otherwise_are_not_shown(tmp_path: Path) -> None:
+    """A hospital has its own site alone; the others' digests need not be there."""
+    sites = make_sites(tmp_path / "sites", ("Birch",))
+    run = make_run(tmp_path / "run", site_digests=digests_of(open_sites(sites)) | {"Alder": "of another"})
+    add_models(run)
+    assert {overlay.site for overlay in overlays(open_runs([run]), sites)} == {"Birch"}
+    prepare_anew(sites / "Birch")
+    with pytest.raises(BadInput, match=r"sites: Birch prepared otherwise than for .*run; name its own sites"):
+        overlays(open_runs([run]), sites)
 
 
 def test_a_site_that_was_not_tested_leaves_the_others_their_images(tmp_path: Path) -> None:

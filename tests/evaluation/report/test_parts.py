@@ -15,6 +15,7 @@ from evaluation.report.parts import (
     averaged,
     common_folder,
     overlay_picture,
+    remove_tables_of,
     settings_of,
     shared_quantities,
     surface_columns,
@@ -37,6 +38,25 @@ def test_runs_have_their_own_folder_or_the_nearest_that_holds_all(tmp_path: Path
     assert common_folder([one]) == tmp_path / "a/b/one"
     assert common_folder([one, near]) == (tmp_path / "a/b").resolve()
     assert common_folder([one, far]) == (tmp_path / "a").resolve()
+
+
+def test_tables_of_an_earlier_report_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    """The next report is on one run, that trained together: there are no gains, and no agreement."""
+    runs = [make_run(tmp_path / method, method=method) for method in ("fedce", "standalone")]
+    tables, page = tmp_path / "tables", tmp_path / "report.html"
+    (tables / "table1.csv").parent.mkdir()
+    (tables / "table1.csv").touch()
+    write_report(runs, page)
+    before = {file.name for file in tables.iterdir()}
+    assert before >= {"gains.csv", "gains.tex", "hospitals.csv", "table1.csv"}
+    write_report(runs[1:], page)
+    after = {file.name for file in tables.iterdir()}
+    assert before > after >= {"table1.csv", "dice.csv", "dice.tex"}
+    assert not after & {"gains.csv", "gains.tex", "hospitals.csv", "hospitals.tex"}
+    write_report(runs, page)
+    assert {file.name for file in tables.iterdir()} == before
+    remove_tables_of(page)
+    assert [file.name for file in tables.iterdir()] == ["table1.csv"]
 
 
 def test_settings_that_differ_stand_in_a_row_per_method(tmp_path: Path) -> None:

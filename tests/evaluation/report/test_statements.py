@@ -36,7 +36,7 @@ def test_of_a_gain_that_is_missing() -> None:
     differ = "Gain not known: runs of standalone that differ; report with one of them."
     assert said(tested=True, alone=False, differing=True) == differ
     assert said(tested=False, alone=True) == "Gain not known: no test Dice."
-    assert said(tested=True, alone=True) == "Gain not known: no seed in common."
+    assert said(tested=True, alone=True) == "Gain not known: no seed in common, on the same test cases."
 
 
 def test_of_a_share() -> None:

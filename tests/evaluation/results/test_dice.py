@@ -153,3 +153,29 @@ def test_gains_are_paired_by_seed() -> None:
     apart = [replace(row, quantity=name, value=of(row.value)) for row in rows for name, of in quantities.items()]
     changes = Dice(_rows([*rows, *apart])).surface_changes
     assert changes.to_dict("index") == {("a", "Alder"): pytest.approx({"hd95": 0.1, "nsd": 0.0}, abs=1e-12)}
+
+
+def test_there_is_no_gain_over_training_alone_on_other_cases() -> None:
+    """Birch's cases are others in the second seed; Alder's gains are .1 in both, so are those of the other methods.
+
+    One of them is tested at Alder alone, and lacks a case there: it differs in what is tested, and has its gain.
+    """
+    rows = [
+        _dice(site, f"{case}@x" if (site, method, seed) == ("Birch", "a", 1) else str(case), "disc",
+              0.5 if method == "standalone" else 0.6, method=method, seed=seed)
+        for method in ("standalone", "a", "b", "c") for seed in (0, 1)
+        for site in (("Alder",) if method == "c" else ("Alder", "Birch")) for case in range(3 if method == "c" else 4)
+    ]  # fmt: skip
+    dice = Dice(_rows(rows))
+    assert dice.unlike_alone == {("a", "Birch")}
+    assert dice.unlike_seeds(methods=["standalone", "a"]) == {1}
+    assert not dice.unlike_seeds("Alder", ["standalone", "a"]) | dice.unlike_seeds(methods=["standalone", "b"])
+    assert dice.unlike_seeds(methods=["standalone", "c"]) == {0, 1}
+    assert dice.gains.loc["a"].to_dict() == pytest.approx({"Alder": 0.1, "Birch": math.nan}, nan_ok=True)
+    assert dice.gains.loc["b"].to_list() == pytest.approx([0.1, 0.1])
+    known = dice.intervals.dropna(subset="mean").index
+    assert {(method, of) for statistic, method, of in known if statistic == "gain"} == {
+        ("a", "Alder"), ("b", "Alder"), ("b", "Birch"), ("c", "Alder"),
+    }  # fmt: skip
+    assert {method for statistic, method, _ in known if statistic == "mean_gain"} == {"b", "c"}
+    assert dice.intervals.loc[("gain", "a", "Birch"), "seeds"] == 0

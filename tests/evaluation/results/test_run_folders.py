@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from run_factory import add_rows, make_run
+from run_factory import SITES, add_rows, make_run
 
 from evaluation.results.run_folders import open_runs, together
 from fedmerit.errors import BadInput
@@ -72,6 +72,29 @@ def test_what_changed_nothing_or_is_not_said_is_no_difference(tmp_path: Path) ->
     other = make_run(tmp_path / "other", method="fedavg", seed=2, **said | {"server_sites": "/data/2"})
     labels = [run.label for run in open_runs([*alone, *off, known, silent, other])]
     assert labels == ["standalone"] * 3 + ["fedce"] * 2 + ["fedavg"] * 3
+
+
+def test_cases_of_sites_prepared_otherwise_are_others(tmp_path: Path) -> None:
+    """Within a seed, as far as both runs say; another seed may have another split."""
+    digests = dict.fromkeys(SITES, "a" * 64)
+    other = digests | {"Birch": "b" * 64}
+    alone, moved = (make_run(tmp_path / f"alone{seed}", method="standalone", seed=seed, site_digests=one)
+                    for seed, one in ((0, digests), (1, other)))  # fmt: skip
+    runs = [make_run(tmp_path / f"fedce{seed}", seed=seed, site_digests=other) for seed in (0, 1)]
+    silent = make_run(tmp_path / "fedavg", method="fedavg")
+    far = [Row("fedce", "fedce", 0, 11, "Alder", "dice", 0.5, "union", f"{at}/000", "prostate") for at in SITES]
+    add_rows(runs[0], far)
+    results = together(open_runs([alone, moved, *runs, silent]))
+    marked = {"fedce": {0}, "standalone": set(), "fedavg": set()}
+    for (method, seed), at in results.dice.tested.items():
+        expected = {f"00{case}@bbbbbbbb" if seed in marked[method] else f"00{case}" for case in range(5)}
+        assert at["Birch"] == expected
+        assert at["Alder"] == {f"00{case}" for case in range(5)}
+    (union,) = (at for at in results.union.tested.values())
+    assert union["Alder"] == {"Alder/000", "Birch/000@bbbbbbbb", "Cedar/000", "Dogwood/000"}
+    assert set(results.rows.loc[results.rows["quantity"] == "weight", "case"]) == {""}
+    assert results.dice.unlike_seeds() == results.dice.unlike_seeds("Birch", ["fedce", "standalone"]) == {0}
+    assert not results.dice.unlike_seeds("Alder") | results.dice.unlike_seeds(methods=["fedavg", "standalone"])
 
 
 def test_rows_of_coalitions_are_left_out(tmp_path: Path) -> None:

@@ -9,7 +9,14 @@ import pytest
 from games_reference import shapley_by_permutations, subsets
 from noisy_trainings import WORTH, trained
 
-from evaluation.truth.ground_truths import Truth, complete_truths, open_truths, write_sampling
+from evaluation.truth.ground_truths import (
+    STUDY,
+    Truth,
+    complete_truths,
+    open_truths,
+    prepared_otherwise,
+    write_sampling,
+)
 from evaluation.truth.sampling import Estimate, Sampling
 from fedmerit.errors import BadInput
 
@@ -168,6 +175,14 @@ def test_folders_that_hold_no_truth_are_named(tmp_path):
     results.rows["coalition"] = ""
     with pytest.raises(BadInput, match=f"--truth {tmp_path}: its results.csv names no coalition"):
         open_truths(folder_of(tmp_path, results), SITES, [0])
+
+
+def test_that_runs_had_other_images_is_told_as_far_as_both_say(tmp_path):
+    assert prepared_otherwise(tmp_path, [{"A": "a"}]) == []
+    (tmp_path / STUDY).write_text(json.dumps({"site_digests": {"A": "a", "B": "b", "C": "c"}}))
+    assert prepared_otherwise(tmp_path, [{"A": "a", "B": "b"}, {}, {"C": "c", "D": "d"}]) == []
+    (note,) = prepared_otherwise(tmp_path, [{"A": "a", "B": "b"}, {"A": "x", "B": "x", "C": "c"}, {"B": "y"}])
+    assert note.startswith("its trainings and the runs had 2 of 3 sites from folders that were prepared otherwise")
 
 
 def test_a_rule_beside_the_results_is_followed(tmp_path):

@@ -13,7 +13,7 @@ from evaluation.truth.power import (
     variances_of,
 )
 from evaluation.truth.reliability import Resampled, by_weights, resample
-from evaluation.truth.semivalues import leave_one_out_weights
+from evaluation.truth.semivalues import leave_one_out_weights, shapley_weights
 from fedmerit.errors import BadInput
 
 LOO = by_weights(leave_one_out_weights)
@@ -83,6 +83,23 @@ def test_a_pilot_of_leave_one_out_alone_will_do(tmp_path):
     found = pilot_variances(tmp_path)
     assert found == variances_of(resample(lacking, LOO), 4)
     assert (found.patients, found.patients_together) == (4, found.patient / 4)
+
+
+def test_a_pilot_is_of_those_values_that_it_has_two_seeds_of(tmp_path):
+    """The second seed lacks A+B, which Shapley values take and leave-one-out values do not."""
+    whole = trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=2, patients=4)
+    whole.rows.to_csv(tmp_path / "results.csv", index=False)
+    found = pilot_variances(tmp_path)
+    assert found == variances_of(resample(whole, by_weights(shapley_weights)), 4)
+    assert power_table(found, [4], [2], 1).caption.endswith(" over patients; of Shapley values")
+    rows = whole.rows[(whole.rows["seed"] == 0) | (whole.rows["coalition"] != "A+B")]
+    rows.to_csv(tmp_path / "results.csv", index=False)
+    found = pilot_variances(tmp_path)
+    assert found == variances_of(resample(whole, LOO), 4)
+    assert power_table(found, [4], [2], 1).caption.endswith(" over patients; of leave-one-out values")
+    rows[rows["seed"] == 0].to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(BadInput, match="has one seed alone"):
+        pilot_variances(tmp_path)
 
 
 def test_many_patients_at_one_site_of_a_pilot_do_not_stand_for_all(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from run_factory import make_run, make_sites
+from run_factory import make_run, make_sites, prepare_anew
 
 from evaluation.display.drawing import png
 from evaluation.display.value_ranges import value_ranges
@@ -22,7 +22,7 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import OBSERVED
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import read_table
+from fedmerit.records.results import read_results, read_table
 from fedmerit.training.data import open_sites
 from fedmerit.training.networks import build_network
 from fedmerit.training.prediction import evaluate
@@ -131,6 +131,31 @@ def test_of_an_encrypted_run_the_reason_is_told(own):
     (own / "run.json").write_text(json.dumps(info | {"privacy": ["he"]}))
     with pytest.raises(BadInput, match="in_run cannot be told: updates leave encrypted"):
         value_runs([own], ["in_run"])
+
+
+def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_path):
+    """Of an estimator that looks at images, and of an observer afterwards."""
+    (own / OBSERVED).unlink()
+    moved = shutil.copytree(sites, tmp_path / "moved")
+    write_json(own / "run.json", read_json(own / "run.json") | {"sites_folder": str(tmp_path / "gone")})
+    specs = ["label_volume", "in_run"]
+    for spec in specs:
+        with pytest.raises(BadInput, match=r"gone: no such folder, where .*run had its sites; --sites PLACE says"):
+            value_runs([own], [spec], draws=5)
+    found, expected = value_runs([own], specs, 5, place=moved), value_runs(observed[:1], specs, 5)
+    for spec in specs:
+        np.testing.assert_allclose(found.values[spec], expected.values[spec], atol=1e-12)
+    np.testing.assert_array_equal(found.runs[0].holders, expected.runs[0].holders)
+    prepare_anew(moved / "Birch")
+    with pytest.raises(BadInput, match=r"moved: Birch is not what .*run was started with"):
+        value_runs([own], ["data_size"], place=moved)
+
+
+def test_a_run_that_was_stopped_is_not_valued(observed, own):
+    results = read_results(own)
+    results[results["round"] == 0].to_csv(own / "results.csv", index=False)
+    with pytest.raises(BadInput, match=r"run: stands at 1 of 2 rounds.*`fedmerit run --resume --out .*run`"):
+        value_runs([observed[1], own], ["in_run"])
 
 
 def test_every_estimator_says_something_of_every_site(observed):

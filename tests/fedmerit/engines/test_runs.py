@@ -127,6 +127,14 @@ def test_a_run_finds_sites_that_were_moved_where_it_is_told(begun, own_sites, tm
     assert read_json(begun / "run.json")["sites_folder"] == str(elsewhere["sites"])
 
 
+def test_whether_a_run_has_ended_and_its_sites_are_elsewhere(begun, own_sites, tmp_path, monkeypatch):
+    assert not runs.has_ended_elsewhere(begun)
+    monkeypatch.setattr(runs, "is_finished", lambda run, rounds: (run, rounds) == (begun, 1))
+    assert not runs.has_ended_elsewhere(begun)
+    shutil.move(own_sites, tmp_path / "elsewhere")
+    assert runs.has_ended_elsewhere(begun)
+
+
 def test_a_run_of_an_earlier_version_knows_the_size_of_images_alone(begun, own_sites):
     info = read_json(begun / "run.json")
     write_json(begun / "run.json", {name: value for name, value in info.items() if "digests" not in name})
