@@ -63,8 +63,8 @@ def of_share(share: Measured, equal: float, seeds: int) -> str:
     if seeds < FEWEST_SEEDS:
         return "One seed: its share may be chance."
     shown = Measured(*(round(one, AS_SHOWN) for one in (share.mean, share.low, share.high)))
-    place = {1: "Gave more than an equal", -1: "Gave less than an equal", 0: "Not told from an equal"}
-    return f"{place[shown.against(round(equal, AS_SHOWN))]} share."
+    place = {1: "Gave more than", -1: "Gave less than", 0: "Cannot be told from"}
+    return f"{place[shown.against(round(equal, AS_SHOWN))]} an equal share."
 
 
 def overall(found: Mapping[str, Verdict], method: str) -> str:

@@ -45,7 +45,7 @@ def test_of_a_share() -> None:
 
     assert said(0.26, 0.30) == "Gave more than an equal share."
     assert said(0.20, 0.24) == "Gave less than an equal share."
-    assert said(0.24, 0.26) == "Not told from an equal share."
+    assert said(0.24, 0.26) == "Cannot be told from an equal share."
     assert said(0.26, 0.30, seeds=1) == "One seed: its share may be chance."
     assert statements.of_share(NOTHING, 0.25, 2) == ""
 
@@ -194,7 +194,7 @@ def test_of_ties() -> None:
 
 
 def test_a_share_that_reads_as_an_equal_one_is_about_equal() -> None:
-    assert statements.of_share(Measured(0.1668, 0.16675, 0.1670), 1 / 6, 2) == "Not told from an equal share."
+    assert statements.of_share(Measured(0.1668, 0.16675, 0.1670), 1 / 6, 2) == "Cannot be told from an equal share."
 
 
 def test_of_a_ground_truth_that_is_missing() -> None:
