@@ -45,10 +45,10 @@ def _enrolled(run: Path) -> dict[str, set[str]]:
     return {
         site: {
             other
-            for other, (same, with_it) in told.items()
-            if other != site and (same == print or other in shared or site in with_it)
+            for other, (its, with_it) in told.items()
+            if other != site and (its == own or other in shared or site in with_it)
         }
-        for site, (print, shared) in told.items()
+        for site, (own, shared) in told.items()
     }
 
 

@@ -1,11 +1,12 @@
-"""A site's log, and a server's key, for tests of what is compared with them."""
+"""Results, a site's log, and a server's key, for tests of what is compared with them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedmerit.records.results import ResultsFile, Row
 from fedmerit.records.signing import Signer
 from fedmerit.verification.site_chains import Log
 
@@ -28,3 +29,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Signer:
     folder = tmp_path_factory.mktemp("keys")
     issue(folder, "server")
     return Signer(folder / "server.key", folder / "server.crt")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[Iterable[Row]], Path]:
+    """A run folder whose results.csv has these rows."""
+
+    def write(rows: Iterable[Row]) -> Path:
+        ResultsFile(tmp_path / "results.csv").append(rows)
+        return tmp_path
+
+    return write

@@ -7,18 +7,8 @@ import pytest
 from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import ResultsFile
 from fedmerit.verification.own_answers import compare_answers
 from fedmerit.verification.result_tables import read_tables
-
-
-@pytest.fixture
-def written(tmp_path):
-    def write(rows):
-        ResultsFile(tmp_path / "results.csv").append(rows)
-        return tmp_path
-
-    return write
 
 
 def answers(run, log, taken):

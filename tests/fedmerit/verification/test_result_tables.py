@@ -6,7 +6,7 @@ import pytest
 from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import ResultsFile, Row, digest_of_rows, read_results
+from fedmerit.records.results import Row, digest_of_rows, read_results
 from fedmerit.training.overlaps import Overlap
 from fedmerit.verification.result_tables import compare_tables, overlaps_of, read_tables
 
@@ -24,15 +24,6 @@ ROWS = [
     row(1, "B", "weight", 0.0),
     row(2, "B", "weight", 0.5),  # of a round that a crash cut short
 ]
-
-
-@pytest.fixture
-def written(tmp_path):
-    def write(rows):
-        ResultsFile(tmp_path / "results.csv").append(rows)
-        return tmp_path
-
-    return write
 
 
 def compare(run, records):
