@@ -125,8 +125,8 @@ def _captions(
 ) -> dict[str, str]:
     """What stands above each table; no interval where some sites have too few cases."""
     where = "on each site's test split" if split == "testing" else f"on the {split} of the test splits"
-    over = "seeds and cases" if seeds > 1 else "cases"
-    interval = f"{100 * level:g} % interval from resampled {over}"
+    over = " and Student's of seeds" if seeds > 1 else ""
+    interval = f"{100 * level:g} % interval from resampled cases{over}"
     if few:
         interval = f"no interval: fewer than {FEWEST_TO_RESAMPLE} test cases at {', '.join(few)}"
     end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{interval}"
