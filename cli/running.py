@@ -106,7 +106,7 @@ def run(
     """Train one federation and test what it gave."""
     from cli.printing import print_cost, print_runs
     from cli.progress import run_with_progress
-    from fedmerit.engines import runs
+    from fedmerit.engines import resuming, runs
 
     options = _read(config) | given(
         out=out,
@@ -141,14 +141,14 @@ def run(
     if "contributions" in options:
         source = Path(options.pop("contributions"))
         options["settings"] = with_contributions(chosen, source, _sites_of(folder, options))
-    if resume and runs.has_ended_elsewhere(folder):
-        runs.require_same(folder, {name: value for name, value in options.items() if name not in PLACES})
+    if resume and resuming.has_ended_elsewhere(folder):
+        resuming.require_same(folder, {name: value for name, value in options.items() if name not in PLACES})
         console.print(f"{folder} has ended: there is nothing to go on with.", soft_wrap=True)
         print_runs([folder])
         return
     if resume:
-        runs.relocate(folder, options)
-        runs.require_same(folder, options)
+        resuming.relocate(folder, options)
+        resuming.require_same(folder, options)
     else:
         for name in ("method", "sites"):
             if name not in options:

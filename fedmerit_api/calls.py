@@ -16,7 +16,7 @@ from evaluation.studies import comparison
 from evaluation.studies.cluster import Workers
 from evaluation.studies.requests import parse_methods
 from fedmerit.configuration.recipes import ROUNDS, guarded
-from fedmerit.engines import runs
+from fedmerit.engines import resuming, runs
 from fedmerit.errors import BadInput, RunFailed
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
@@ -72,8 +72,8 @@ def run(
     asked: dict[str, Any] = {"method": method, "sites": sites, "rounds": rounds, **options}
     given = {name: value for name, value in asked.items() if value is not None}
     if resume:
-        runs.relocate(folder, given)
-        runs.require_same(folder, given)
+        resuming.relocate(folder, given)
+        resuming.require_same(folder, given)
     elif method is None or sites is None:
         raise TypeError("run() needs method and sites, or resume=True")
     else:

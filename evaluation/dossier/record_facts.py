@@ -53,13 +53,14 @@ def ledger(file: File) -> str:
 
 
 def site_logs(file: File) -> str:
-    """Sites' own logs that lie in the run folder, compared with the ledger now."""
+    """Sites' own logs that lie in the run folder, compared with the ledger now, and what that leaves open."""
     logs = sorted((file.run.path / "sites").glob("*/site_log.jsonl"))
     if not logs or not (file.run.path / "ledger.jsonl").exists():
         return ""
     found = verify_run(file.run.path, logs)
     told = ", ".join(f"{site} {updates} updates" for site, updates in found.updates.items())
-    return f"Sites' own logs agree with the ledger: {told}."
+    open_to = f" Not shown by them: {'; '.join(found.not_shown)}." if found.not_shown else ""
+    return f"Sites' own logs agree with the ledger: {told}.{open_to}"
 
 
 def when(file: File) -> str:

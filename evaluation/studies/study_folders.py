@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.configuration.run import RunConfiguration, make_configuration
-from fedmerit.engines import runs
+from fedmerit.engines import resuming
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.records.results import read_run
@@ -86,7 +86,7 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
     The same images may lie elsewhere by now: a run that has not ended finds them there from now on.
     """
     names, own = [site.name for site in sites], servers_own(asked)
-    runs.relocate(folder, asked)
+    resuming.relocate(folder, asked)
     recorded = read_run(folder)
     as_begun = {}  # of a run that has ended, whose run.json stays as it is
     if recorded.get(DIGESTS) == digests_of(sites):
@@ -94,7 +94,7 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
     if own and recorded.get(SERVER_DIGESTS) == digests_of(own):
         as_begun["server_sites"] = recorded["server_sites"]
     try:
-        runs.require_same(folder, {**asked, **as_begun})
+        resuming.require_same(folder, {**asked, **as_begun})
     except BadInput as error:
         raise BadInput(f"{error}, or choose another --out") from None
     config = recorded["plan"]
@@ -118,4 +118,4 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
             f"{folder}: was started with --server-sites {recorded['server_sites']}; "
             "give it the same, or choose another --out"
         )
-    runs.require_same_images(folder, recorded, sites, own)
+    resuming.require_same_images(folder, recorded, sites, own)

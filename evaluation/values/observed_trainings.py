@@ -16,7 +16,7 @@ from evaluation.values.estimators import parse
 from evaluation.values.observed_run import DRAWS, ObservedRun
 from evaluation.values.valued_runs import value_runs
 from fedmerit.configuration.observation import parse as parse_observer
-from fedmerit.engines import runs
+from fedmerit.engines import resuming, runs
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json
@@ -61,8 +61,8 @@ def begin(
         info = read_json(folder / "run.json")
         begun = info["plan"].get("values", [])  # a plan that observes nothing does not say so
         more = set(observed) <= {spec.partition(":")[0] for spec in begun}
-        runs.require_same(folder, asked | ({"values": begun} if more else {}))
-        runs.require_same_images(folder, info, open_sites(sites, info["sites"]))
+        resuming.require_same(folder, asked | ({"values": begun} if more else {}))
+        resuming.require_same_images(folder, info, open_sites(sites, info["sites"]))
     else:
         runs.create(folder, **asked)
 

@@ -19,7 +19,7 @@ from fedmerit import plugins
 from fedmerit.attacks import catalogue
 from fedmerit.configuration.named_parts import parts_of_others
 from fedmerit.configuration.run import make_configuration
-from fedmerit.engines import runs
+from fedmerit.engines import resuming, runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json
@@ -181,14 +181,14 @@ def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(scri
     monkeypatch.setattr(plugins, "_imported", set())
     monkeypatch.setattr(METHODS, "_loaded", {})
     monkeypatch.delenv(plugins.SCRIPTS)
-    for go_on in (lambda: runs.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
+    for go_on in (lambda: resuming.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
         with pytest.raises(BadInput, match=f"run.json: names {script} .* with FEDMERIT_PARTS={script} before it"):
             go_on()
     assert plugins.scripts() == []
     assert plugins._imported == set()
     monkeypatch.chdir(script.parent)
     monkeypatch.setenv(plugins.SCRIPTS, script.name)
-    runs.require_same(tmp_path / "run", {})
+    resuming.require_same(tmp_path / "run", {})
     assert plugins._imported == {str(script)}
 
 
@@ -197,7 +197,7 @@ def test_a_script_that_was_changed_goes_on_with_no_run(script, sites, tmp_path):
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     begun = script.read_text()
     script.write_text(begun + "# as FedAvg, but for this line\n")
-    for go_on in (lambda: runs.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
+    for go_on in (lambda: resuming.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
         with pytest.raises(
             BadInput, match=f"{script}: was changed since .*run.json was written.*; put back what it was"
         ):

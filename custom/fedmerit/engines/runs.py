@@ -1,4 +1,4 @@
-"""A run folder from its first file to its last: create, execute, resume."""
+"""A run folder from its first file to its last: create and execute."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,13 +14,19 @@ from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.description import describe, plan_of, planned
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
-from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.local import OnExchange, run_local
+from fedmerit.engines.resuming import (
+    OF_EARLIER_VERSIONS,
+    info_of,
+    recorded_sites,
+    require_same_images,
+    require_same_transforms,
+)
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import complete_rounds, is_finished
+from fedmerit.federation.checkpoint import complete_rounds
 from fedmerit.federation.requirements import (
     require_consistent,
     require_patience,
@@ -32,34 +38,13 @@ from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.results import read_run
-from fedmerit.training.data import SERVER_SPLIT, SiteFolder, digests_of, open_sites, require_as_prepared
+from fedmerit.training.data import SERVER_SPLIT, SiteFolder, digests_of, open_sites
 from fedmerit.training.network_fit import check_image_size
 from fedmerit.training.networks import build_network
 from fedmerit.training.place import SERVER, device_of, pick_device, require_known, spread
 from fedmerit.wire.messages import Answer
 
 ENGINES = ("sim", "local", "poc")
-NEEDED = (
-    "method",
-    "sites",
-    "rounds",
-    "seed",
-    "engine",
-    "threads",
-    "device",
-    "plan",
-    "sites_folder",
-    "server_sites",
-    "settings",
-)
-
-OF_EARLIER_VERSIONS: Mapping[str, Any] = {  # what a run.json that lacks these stands for
-    "only": None,
-    "min_sites": 1,
-    "round_timeout": 0,
-    "privacy": [],
-    "track": [],
-}
 
 
 def create(
@@ -213,72 +198,6 @@ def _require_server_set(config: RunConfiguration, folders: Sequence[SiteFolder],
         )
 
 
-def _info(run: Path) -> dict[str, Any]:
-    """run.json as `create` wrote it; `BadInput` naming it where it is not."""
-    info = read_run(run)
-    if missing := [name for name in NEEDED if name not in info]:
-        raise BadInput(f"{run / 'run.json'}: lacks {', '.join(missing)}; expected what `fedmerit run` wrote")
-    return info
-
-
-def relocate(run: Path, options: Mapping[str, Any]) -> None:
-    """Have a run that has not ended find its images where ``options`` say that they lie by now, in run.json.
-
-    Args:
-        run: the run folder.
-        options: as of `require_same`; ``sites`` and ``server_sites`` may be other folders with the same images.
-
-    Raises:
-        BadInput: images there are not those that the run was created with, or another process is at work on it.
-    """
-    info = _info(run)
-    places = {"sites_folder": ("sites", "site_digests"), "server_sites": ("server_sites", "server_digests")}
-    for place, (option, digests) in places.items():
-        if not (options.get(option) and info[place] and info.get(digests)) or is_finished(run, info["rounds"]):
-            continue
-        folder = Path(options[option]).resolve()
-        if str(folder) != info[place]:
-            only = info.get("only") if option == "sites" else None
-            require_as_prepared(open_sites(folder, only), info[digests], run)
-            info[place] = str(folder)
-            with held(run):
-                write_json(run / "run.json", info)
-
-
-def has_ended_elsewhere(run: Path) -> bool:
-    """Whether a run has ended, and its sites are no longer where it had them: there is nothing to go on with."""
-    info = _info(run)
-    return is_finished(run, info["rounds"]) and not Path(info["sites_folder"]).is_dir()
-
-
-def require_same(run: Path, options: Mapping[str, Any]) -> None:
-    """`BadInput` where the options, or scripts of own parts, are not those that the run was created with."""
-    info = _info(run)
-    plugins.require_given(info.get("parts", []), run / "run.json")
-    config = plan_of(run)
-    observed = {"values": config.values, "keep_updates": config.keep_updates}
-    elsewhere = {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
-    recorded = {**OF_EARLIER_VERSIONS, **info, **observed, **elsewhere}
-    as_recorded: Mapping[str, Callable[[Any], Any]] = {
-        "sites": lambda folder: str(Path(folder).resolve()),
-        "server_sites": lambda folder: str(Path(folder).resolve()),
-        "settings": lambda given: _guard_of(recorded["settings"]) | {name: str(value) for name, value in given.items()},
-        "only": sorted,
-        "attacks": lambda specs: require_possible(specs, info["sites"], info["rounds"]),
-        "privacy": lambda specs: require_privacy(specs, info["method"], config.build_method()),
-        "values": lambda specs: require_observers(specs, False, info["method"], config.build_method()),
-    }
-    for name, value in options.items():
-        asked = as_recorded[name](value) if name in as_recorded else value
-        if asked != recorded[name]:
-            raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {asked!r}; resume it with the same")
-
-
-def _guard_of(settings: Mapping[str, str]) -> dict[str, str]:
-    """Of a run's settings whether its guard is on, which need not be said again."""
-    return {name: value for name, value in settings.items() if name == "guard"}
-
-
 def execute(
     run: Path,
     on_round: Callable[[Mapping[str, Any]], None],
@@ -303,15 +222,15 @@ def execute(
         RunFailed: the run did not come to its end; the message says where the log is.
     """
     here = {"sites_folder": sites, "server_sites": server_sites}
-    info = {**OF_EARLIER_VERSIONS, **_info(run), **{name: str(place) for name, place in here.items() if place}}
+    info = {**OF_EARLIER_VERSIONS, **info_of(run), **{name: str(place) for name, place in here.items() if place}}
     plugins.require_given(info.get("parts", []), run / "run.json")
-    config, folders = plan_of(run), _folders(run, info)
+    config, folders = plan_of(run), recorded_sites(run, info)
     own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
     require_same_images(run, info, folders, own)
     names = [folder.name for folder in folders]
     threads = threads or info["threads"]
     _require_processes(config, info["engine"], threads, names)
-    _require_same_transforms(run, info, config)
+    require_same_transforms(run, info, config)
     device = info["device"] or spread(names, torch.cuda.device_count())
     attacks, of_server = info.get("behaviours"), info["server_sites"]
     with held(run) as lock:
@@ -339,49 +258,6 @@ def execute(
 def _at_work(config: RunConfiguration, sites: Sequence[str]) -> int:
     """Sites at work at a time on the simulator: as many as there are cores for; all where they ask each other."""
     return len(sites) if from_site_to_site(config.build_method()) else max(1, cores() // config.training.cpu_threads)
-
-
-def _folders(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
-    """Those of the run's sites; `BadInput` where they are not those that it was created with."""
-    root = Path(info["sites_folder"])
-    if not root.is_dir():
-        raise BadInput(f"{root}: no such folder, where {run} had its sites; --resume --sites PLACE says where they are")
-    folders = open_sites(root, info["only"])
-    names = [folder.name for folder in folders]
-    if names != info["sites"]:
-        raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")
-    return folders
-
-
-def require_same_images(
-    run: Path, info: Mapping[str, Any], folders: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()
-) -> None:
-    """`BadInput` where images were prepared anew since the run was created, wherever they lie.
-
-    Args:
-        run: the run folder.
-        info: run.json; of earlier versions it says nothing of images but their size.
-        folders: of its sites, as they are now.
-        own: the server's own, likewise.
-    """
-    before, now = info.get("image_size"), list(folders[0].image_size)
-    if before and before != now:
-        raise BadInput(
-            f"{folders[0].path.parent}: holds images of {now[0]}x{now[1]}, run {run} was started with "
-            f"{before[0]}x{before[1]}; prepare the old folder again, or choose another --out"
-        )
-    require_as_prepared(folders, info.get("site_digests", {}), run)
-    require_as_prepared(own, info.get("server_digests", {}), run)
-
-
-def _require_same_transforms(run: Path, info: Mapping[str, Any], config: RunConfiguration) -> None:
-    """`BadInput` where an unfinished run was begun with random transforms that are drawn no more."""
-    training = info["plan"].get("training", {})
-    if training.get("augment") and "augmentation" not in training and not is_finished(run, config.rounds):
-        raise BadInput(
-            f"{run}: was begun by an earlier version of FedMerit, which drew other random transforms of images; "
-            "finish it with that version, or start another run"
-        )
 
 
 def _contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:

@@ -7,9 +7,11 @@ import pytest
 from dossier_files import made_run
 from run_factory import make_run, write_ledger
 
+from evaluation.dossier import record_facts
 from evaluation.dossier.file import File, open_file
-from evaluation.dossier.record_facts import access, checks, privacy
+from evaluation.dossier.record_facts import access, checks, privacy, site_logs
 from evaluation.results.run_folders import open_runs
+from fedmerit.verification.verify import Verified
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,16 @@ def test_what_is_encrypted_is_not_said_to_be_checked(tmp_path: Path) -> None:
         run = make_run(tmp_path / checked, method="fedce", rounds=2, privacy=filters)
         write_ledger(run, [{"round": 1, "rejected": {"Cedar": "late"}}])
         assert checks(open_file(open_runs([run]), None)).startswith(f"The server checked {checked} before use")
+
+
+@pytest.mark.parametrize(("left", "said"), [((), ""), (("a", "b"), " Not shown by them: a; b.")])
+def test_what_sites_logs_leave_open_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...], said: str
+) -> None:
+    run = make_run(tmp_path / "run", method="fedce", rounds=2)
+    write_ledger(run, [{"round": 1}])
+    (run / "sites" / "Cedar").mkdir(parents=True)
+    (run / "sites" / "Cedar" / "site_log.jsonl").touch()
+    monkeypatch.setattr(record_facts, "verify_run", lambda path, logs: Verified(2, None, {"Cedar": 2}, not_shown=left))
+    told = site_logs(open_file(open_runs([run]), None))
+    assert told == f"Sites' own logs agree with the ledger: Cedar 2 updates.{said}"

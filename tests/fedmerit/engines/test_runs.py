@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from gate import Gate
-from run_factory import prepare_anew
 from stopping import stop_at
 
 from fedmerit.configuration.run import TASKS, make_configuration
@@ -22,7 +21,6 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.federation.site import Site
-from fedmerit.files import read_json, write_json
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import ResultsFile
 
@@ -83,67 +81,6 @@ def test_processes_of_poc_have_no_turns(tmp_path, sites):
     with pytest.raises(BadInput, match=r"--threads 2: processes of --engine poc all work at once"):
         runs.create(tmp_path / "run", "fedavg", sites, rounds=1, engine="poc", threads=2)
     assert not (tmp_path / "run").exists()
-
-
-# Images that are not what they were
-
-
-@pytest.fixture
-def begun(own_sites, server_sites_data, tmp_path, monkeypatch):
-    """A run that was created, with images of the server's own; to execute it trains nothing."""
-    server = Path(shutil.copytree(server_sites_data.parent / "server", tmp_path / "server"))
-    runs.create(tmp_path / "run", "fedavg", own_sites, rounds=1, engine="local", server_sites=server)
-    monkeypatch.setattr(runs, "run_local", lambda *asked: None)
-    return tmp_path / "run"
-
-
-@pytest.mark.parametrize("which", ["own_sites/site2", "server/site4"])
-def test_a_run_whose_site_was_prepared_anew_does_not_go_on(begun, tmp_path, which):
-    root, name = which.split("/")
-    runs.execute(begun, lambda record: None)
-    prepare_anew(tmp_path / which)
-    with pytest.raises(BadInput, match=rf"{root}: {name} is not what .*run was started with; .* another --out"):
-        runs.execute(begun, lambda record: None)
-
-
-def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path, monkeypatch):
-    trained = []
-    monkeypatch.setattr(runs, "run_local", lambda config, folders, *rest: trained.extend(folders))
-    shutil.move(own_sites, tmp_path / "elsewhere")
-    runs.execute(begun, lambda record: None, sites=tmp_path / "elsewhere")
-    assert {folder.path.parent for folder in trained} == {tmp_path / "elsewhere"}
-
-
-def test_a_run_finds_sites_that_were_moved_where_it_is_told(begun, own_sites, tmp_path):
-    elsewhere = {"sites": Path(shutil.move(own_sites, tmp_path / "elsewhere"))}
-    with pytest.raises(BadInput, match=r"own_sites: no such folder, .* --resume --sites PLACE says where they are"):
-        runs.execute(begun, lambda record: None)
-    runs.relocate(begun, elsewhere)
-    runs.require_same(begun, elsewhere)
-    runs.execute(begun, lambda record: None)
-    prepare_anew(Path(shutil.copytree(elsewhere["sites"], tmp_path / "again")) / "site2")
-    with pytest.raises(BadInput, match=r"again: site2 is not what .*run was started with"):
-        runs.relocate(begun, {"sites": tmp_path / "again"})
-    assert read_json(begun / "run.json")["sites_folder"] == str(elsewhere["sites"])
-
-
-def test_whether_a_run_has_ended_and_its_sites_are_elsewhere(begun, own_sites, tmp_path, monkeypatch):
-    assert not runs.has_ended_elsewhere(begun)
-    monkeypatch.setattr(runs, "is_finished", lambda run, rounds: (run, rounds) == (begun, 1))
-    assert not runs.has_ended_elsewhere(begun)
-    shutil.move(own_sites, tmp_path / "elsewhere")
-    assert runs.has_ended_elsewhere(begun)
-
-
-def test_a_run_of_an_earlier_version_knows_the_size_of_images_alone(begun, own_sites):
-    info = read_json(begun / "run.json")
-    write_json(begun / "run.json", {name: value for name, value in info.items() if "digests" not in name})
-    prepare_anew(own_sites / "site2")
-    runs.execute(begun, lambda record: None)
-    for site in own_sites.iterdir():
-        write_json(site / "site.json", read_json(site / "site.json") | {"image_size": [64, 64]})
-    with pytest.raises(BadInput, match=r"own_sites: holds images of 64x64, run .*run was started with 32x32; prepare"):
-        runs.execute(begun, lambda record: None)
 
 
 @pytest.fixture

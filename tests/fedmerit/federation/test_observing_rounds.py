@@ -8,7 +8,7 @@ from stopping import stop_at
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.engines import runs
+from fedmerit.engines import resuming, runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.observing_rounds import kept_rounds
 from fedmerit.federation.recorder import OBSERVED, Recorder
@@ -126,6 +126,6 @@ def test_encrypted_updates_are_not_looked_into(sites, tmp_path):
 
 
 def test_a_run_goes_on_with_what_it_was_begun_with(observed):
-    runs.require_same(observed, {"values": OBSERVERS, "keep_updates": True})
+    resuming.require_same(observed, {"values": OBSERVERS, "keep_updates": True})
     with pytest.raises(BadInput, match="was started with values"):
-        runs.require_same(observed, {"values": ["in_run"]})
+        resuming.require_same(observed, {"values": ["in_run"]})

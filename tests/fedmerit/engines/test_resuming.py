@@ -1,0 +1,69 @@
+"""Images that are not what they were when a run was begun, or not where."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from run_factory import prepare_anew
+
+from fedmerit.engines import resuming, runs
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+
+
+@pytest.fixture
+def begun(own_sites, server_sites_data, tmp_path, monkeypatch):
+    """A run that was created, with images of the server's own; to execute it trains nothing."""
+    server = Path(shutil.copytree(server_sites_data.parent / "server", tmp_path / "server"))
+    runs.create(tmp_path / "run", "fedavg", own_sites, rounds=1, engine="local", server_sites=server)
+    monkeypatch.setattr(runs, "run_local", lambda *asked: None)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("which", ["own_sites/site2", "server/site4"])
+def test_a_run_whose_site_was_prepared_anew_does_not_go_on(begun, tmp_path, which):
+    root, name = which.split("/")
+    runs.execute(begun, lambda record: None)
+    prepare_anew(tmp_path / which)
+    with pytest.raises(BadInput, match=rf"{root}: {name} is not what .*run was started with; .* another --out"):
+        runs.execute(begun, lambda record: None)
+
+
+def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(runs, "run_local", lambda config, folders, *rest: trained.extend(folders))
+    shutil.move(own_sites, tmp_path / "elsewhere")
+    runs.execute(begun, lambda record: None, sites=tmp_path / "elsewhere")
+    assert {folder.path.parent for folder in trained} == {tmp_path / "elsewhere"}
+
+
+def test_a_run_finds_sites_that_were_moved_where_it_is_told(begun, own_sites, tmp_path):
+    elsewhere = {"sites": Path(shutil.move(own_sites, tmp_path / "elsewhere"))}
+    with pytest.raises(BadInput, match=r"own_sites: no such folder, .* --resume --sites PLACE says where they are"):
+        runs.execute(begun, lambda record: None)
+    resuming.relocate(begun, elsewhere)
+    resuming.require_same(begun, elsewhere)
+    runs.execute(begun, lambda record: None)
+    prepare_anew(Path(shutil.copytree(elsewhere["sites"], tmp_path / "again")) / "site2")
+    with pytest.raises(BadInput, match=r"again: site2 is not what .*run was started with"):
+        resuming.relocate(begun, {"sites": tmp_path / "again"})
+    assert read_json(begun / "run.json")["sites_folder"] == str(elsewhere["sites"])
+
+
+def test_whether_a_run_has_ended_and_its_sites_are_elsewhere(begun, own_sites, tmp_path, monkeypatch):
+    assert not resuming.has_ended_elsewhere(begun)
+    monkeypatch.setattr(resuming, "is_finished", lambda run, rounds: (run, rounds) == (begun, 1))
+    assert not resuming.has_ended_elsewhere(begun)
+    shutil.move(own_sites, tmp_path / "elsewhere")
+    assert resuming.has_ended_elsewhere(begun)
+
+
+def test_a_run_of_an_earlier_version_knows_the_size_of_images_alone(begun, own_sites):
+    info = read_json(begun / "run.json")
+    write_json(begun / "run.json", {name: value for name, value in info.items() if "digests" not in name})
+    prepare_anew(own_sites / "site2")
+    runs.execute(begun, lambda record: None)
+    for site in own_sites.iterdir():
+        write_json(site / "site.json", read_json(site / "site.json") | {"image_size": [64, 64]})
+    with pytest.raises(BadInput, match=r"own_sites: holds images of 64x64, run .*run was started with 32x32; prepare"):
+        runs.execute(begun, lambda record: None)
