@@ -225,7 +225,8 @@ def _of_others(name: str) -> Callable[..., nn.Module]:
             f"architecture {name!r}: unknown; expected one of {', '.join(NETWORKS)}, the class of another of MONAI's "
             "networks such as FlexibleUNet, or package.module:NAME"
         ) from None
-    if (isinstance(kind, type) and issubclass(kind, nn.Module)) or not NAMED.fullmatch(name):
+    is_network = isinstance(kind, type) and issubclass(kind, nn.Module)
+    if is_network or not NAMED.fullmatch(name):
         return kind
     if is_at_hand(kind):  # a model's description may be by others, and have any function called with any arguments
         raise BadInput(

@@ -47,6 +47,7 @@ def _is_matrix(matrix: Any) -> bool:
 def _on_others(table: Table) -> dict[tuple[str, str], float]:
     """Mean Dice by whose cases and whose model: over cases of the mean over labels; 0 where there is none."""
     rows = table.rows[(table.rows["split"] == UNION) & (table.rows["quantity"] == "dice")]
-    tester = rows["case"].str.rpartition("/")[0].rename("tester")
-    means = rows.groupby([tester, rows["site"], rows["case"]])["value"].mean().groupby(level=[0, 1]).mean()
-    return {(str(site), str(model)): float(dice) for (site, model), dice in means.fillna(0.0).items()}
+    rows = rows.assign(tester=rows["case"].str.rpartition("/")[0])
+    of_cases = rows.groupby(["tester", "site", "case"])["value"].mean()
+    means = of_cases.groupby(level=["tester", "site"]).mean().fillna(0.0).reset_index()
+    return {(str(tester), str(model)): float(dice) for tester, model, dice in means.itertuples(index=False)}

@@ -110,7 +110,7 @@ def _is_in_results(entry: Record, rounds: int) -> bool:
 
     What else a round has evaluated, for ratings and values, stands elsewhere.
     """
-    return entry["work"] == TRAIN or (entry["work"] == EVALUATE and entry["round"] >= rounds)
+    return bool(entry["work"] == TRAIN or (entry["work"] == EVALUATE and entry["round"] >= rounds))
 
 
 def _compare_images(path: Path, log: Log, taken: Collection[int], results: pd.DataFrame) -> None:
