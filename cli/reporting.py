@@ -174,11 +174,12 @@ def verify(
     trust = Trust(certificate, server, at and at.replace(tzinfo=UTC)) if certificate else None
     found = verify_run(run, site_log or (), trust)
     tell(f"{run}: {found.records} records, the chain is whole")
-    tell(f"signed by {found.signer}" if found.signer else "not signed: the run was made without a server certificate")
+    unsigned = "not signed: whoever had the run folder could have written it"
+    tell(f"signed by {found.signer}" if found.signer else unsigned)
     for path, (site, updates) in zip(site_log or (), found.updates.items(), strict=True):
         answers = found.answers.get(site, 0)
         told = f"{updates} updates in both, {answers} of its measurements in results.csv"
-        tell(f"{path}: the log of {site} is whole and agrees: {told}")
+        tell(f"{path}: the log of {site}, its chain whole, agrees: {told}")
     for given in found.peer_models:
         told = f"{given.giver} gave {given.receiver} a model in {given.models} rounds, by the logs of both"
         rounds = ", ".join(map(str, given.lost))

@@ -50,6 +50,16 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_durably(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """As `write_atomically`; after it no loss of power brings back what ``path`` was before."""
+    write_atomically(path, write)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def drop_unfinished(folder: Path) -> None:
     """Remove what processes that were killed left half-written in ``folder`` and below; nobody may be writing there."""
     for path in folder.rglob(f".*{UNFINISHED}"):

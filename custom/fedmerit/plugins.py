@@ -20,7 +20,7 @@ import re
 import shlex
 import sys
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -45,6 +45,8 @@ SCRIPTS = "FEDMERIT_PARTS"  # variable: scripts that register parts, parted as P
 APPROVED = "FEDMERIT_APPROVED"  # variable of a deployed machine: JSON of SHA-256 by reference; not set: all may be used
 NAMED = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
 VARYING = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")  # of a distribution: written by whoever installs it
+COMMANDS = ("console_scripts", "gui_scripts")  # groups of entry points of which an installer writes programs, likewise
+WITH_PARTS = ("torch", "monai")  # of the packages that FedMerit needs
 
 T = TypeVar("T")
 _registered: dict[tuple[str, str], Any] = {}
@@ -200,12 +202,19 @@ def load(group: str, name: str) -> Any:
     reference = reference_of(group, name)
     if reference is None:
         raise KeyError(name)
-    if (approved := _approved()) is not None and (refused := refusal(reference, approved)):
-        raise BadInput(f"{group}: {name!r}: {refused}")
+    if NAMED.fullmatch(name) and _brings_no_parts(name):
+        raise BadInput(
+            f"{group}: {name!r}: is of Python, of a program, or of a package that FedMerit needs for something else; "
+            "nothing of them is imported for its name alone: name a part of torch, monai or a package of your own"
+        )
+    if (approved := _approved()) is not None:
+        if refused := refusal(reference, approved):
+            raise BadInput(f"{group}: {name!r}: {refused}")
+        _read_sources_alone()
     module, _, attribute = reference.text.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever another's code raises as it is imported
+    except (Exception, SystemExit) as error:  # whatever another's code raises as it is imported
         raise BadInput(
             f"{group}: {name!r}: {reference.told} cannot be loaded ({type(error).__name__}: {error})"
         ) from error
@@ -229,7 +238,18 @@ def reference_of(group: str, name: str) -> Reference | None:
 
 def is_at_hand(part: Any) -> bool:
     """Whether ``part`` is of Python, or of what is installed with FedMerit: there wherever FedMerit is."""
-    top = str(getattr(part, "__module__", "")).partition(".")[0]
+    return _comes_with_us(str(getattr(part, "__module__", "")).partition(".")[0])
+
+
+def _brings_no_parts(name: str) -> bool:
+    """Whether the part of this ``name``, package.module:name, is of a program, or of a package that has none."""
+    top, *others = re.split(r"[.:]", name)
+    ours = top in WITH_PARTS or "fedmerit" in packages_distributions().get(top, ())
+    return "__main__" in (top, *others) or (not ours and _comes_with_us(top))
+
+
+def _comes_with_us(top: str) -> bool:
+    """Whether a top-level module is of Python, or of what is installed with FedMerit."""
     needed, waiting = set[str](), {"fedmerit"}
     while waiting:
         name = waiting.pop()
@@ -243,7 +263,10 @@ def is_at_hand(part: Any) -> bool:
 def refusal(reference: Reference, approved: Mapping[str, str]) -> str:
     """Why a part may not be used on a deployed machine, and what to approve; "" where it may."""
     if not reference.digest:
-        return f"{reference.told} is not installed from a wheel, so that nobody could tell what was approved"
+        return (
+            f"{reference.told} is not installed from a wheel, or has files beside those of its wheel, so that nobody "
+            "could tell what was approved"
+        )
     if approved.get(reference.text) == reference.digest:
         return ""
     other = "another version of it is approved here" if reference.text in approved else "is not approved here"
@@ -257,7 +280,7 @@ def approvable(text: str) -> Reference:
     """What `fedmerit deploy approve` is told of: ``package.module:name``, or a script.
 
     Raises:
-        BadInput: there is no such part here, or it is not installed from a wheel.
+        BadInput: there is no such part here, or it is not installed from a wheel alone.
     """
     if text.endswith(".py"):
         path = Path(text).resolve()
@@ -268,7 +291,10 @@ def approvable(text: str) -> Reference:
         raise BadInput(f"{text}: expected package.module:name, or a script SCRIPT.py")
     reference = reference_of("methods", text)
     if reference is None or not reference.digest:
-        raise BadInput(f"{text}: of no distribution that is installed here from a wheel; pip install it first")
+        raise BadInput(
+            f"{text}: of no distribution that is installed here from a wheel, with nothing beside its files; "
+            "pip install it anew"
+        )
     return reference
 
 
@@ -289,8 +315,10 @@ def _import_scripts() -> None:
         if path in _imported:
             continue
         script = _script(path)
-        if approved is not None and (refused := refusal(script, approved)):
-            raise BadInput(refused)
+        if approved is not None:
+            if refused := refusal(script, approved):
+                raise BadInput(refused)
+            _read_sources_alone()
         _imported.add(path)
         spec = importlib.util.spec_from_file_location(f"fedmerit_script_{Path(path).stem}", path)
         assert spec
@@ -299,13 +327,18 @@ def _import_scripts() -> None:
         sys.modules[spec.name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BadInput(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
 
 
+def _read_sources_alone() -> None:
+    """From now on Python takes no compiled file that lies beside a source for it: no digest is of those."""
+    sys.pycache_prefix = os.devnull
+
+
 def _script(path: str) -> Reference:
-    if not Path(path).is_file():
-        raise BadInput(f"{path}: no such script of own parts; {SCRIPTS} names it")
+    if not Path(path).is_file() or not path.endswith(".py"):
+        raise BadInput(f"{path}: no such script of own parts, SCRIPT.py; {SCRIPTS} names it")
     return Reference(path, "this machine", hashlib.sha256(Path(path).read_bytes()).hexdigest())
 
 
@@ -334,19 +367,35 @@ def _reference(text: str, dist: Distribution | None) -> Reference:
 def _digest(dist: Distribution, module: str) -> str:
     """One SHA-256 of a distribution's files; "" where ``module`` is not what Python would import of it.
 
-    Of lines ``SHA-256  PATH`` by path, without compiled files and what differs from one installation to another.
+    Of lines ``SHA-256  PATH`` by path, without compiled files, which are not read where parts are approved, and what
+    differs from one installation to another.
     """
     files = {file.as_posix(): Path(str(dist.locate_file(file))) for file in dist.files or ()}
-    kept = {
-        name: path
-        for name, path in files.items()
-        if "__pycache__" not in name and not (".dist-info/" in name and name.rpartition("/")[2] in VARYING)
-    }
+    programs = {one.name for one in dist.entry_points if one.group in COMMANDS}
+    kept = {name: path for name, path in files.items() if not _is_varying(name, programs)}
     stem = module.replace(".", "/")
     mine = kept.get(f"{stem}.py") or kept.get(f"{stem}/__init__.py")
     top = PathFinder.find_spec(module.partition(".")[0])
     origin = Path(top.origin).parent if top and top.origin else None
     if mine is None or origin is None or not mine.resolve().is_relative_to(origin.resolve()):
         return ""
+    if not all(path.is_file() for path in kept.values()):
+        return ""
+    there = {path.resolve() for path in files.values()}
+    beside = origin.resolve().rglob("*") if top and top.submodule_search_locations else ()
+    if any(path.is_file() and path not in there and not _is_compiled(path.as_posix()) for path in beside):
+        return ""  # an installer need not say that it put them there
     lines = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n" for name, path in sorted(kept.items()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _is_varying(name: str, programs: Collection[str]) -> bool:
+    """Whether a distribution's file is made where that is installed, as those are that start its ``programs``."""
+    folder, _, last = name.rpartition("/")
+    made = folder.endswith(".dist-info") and last in VARYING
+    return made or _is_compiled(name) or (folder.startswith("..") and last in programs)
+
+
+def _is_compiled(name: str) -> bool:
+    """Whether a file is what Python makes of a source beside it, and no module of its own."""
+    return bool(re.search(r"/__pycache__/[^/]+\.[\w-]+(\.opt-\w+)?\.pyc$", f"/{name}"))

@@ -1,35 +1,36 @@
 """Evidence of what was checked, filtered and written down: the server's checks, ledger, logs and files."""
 
-import json
-from typing import Any
-
 from evaluation.dossier.file import File
-from evaluation.report.marks import marked
+from evaluation.report.marks import marked, rejections
 from evaluation.report.parts import trained
 from evaluation.report.words import listed
 from evaluation.results.run_folders import Run
 from fedmerit.configuration.filters import HE
+from fedmerit.federation.exchange import NO_REPLY
 from fedmerit.files import sha256
 from fedmerit.verification.verify import verify_run
 
 
 def checks(file: File) -> str:
-    """Checksums of data; what the server refused."""
-    rejected = sum(len(record["rejected"]) for run in file.runs for record in _records(run))
+    """Checksums of data; what the server refused, and what never came."""
+    reasons = [why for run in file.runs for why in rejections(run).values()]
+    missing = sum(why.endswith(NO_REPLY) for why in reasons)
     of_replies = "of every reply what is not encrypted" if HE in (file.info.get("privacy") or ()) else "every reply"
-    text = f"The server checked {of_replies} before use and rejected {rejected}." if _records(file.run) else ""
+    told = f"The server checked {of_replies} before use and rejected {len(reasons) - missing}; {missing} did not come."
+    text = told if _has_ledger(file.run) else ""
     held = [site.name for site in file.folders if site.info.get("checksums")]
     return f"{text} Stored images and masks have SHA-256 checksums at {listed(held)}.".strip() if held else text
 
 
 def flags(file: File) -> str:
     """What the server found."""
-    if not _records(file.run):
+    if not _has_ledger(file.run):
         return ""
     table = marked(file.honest)
     if table.empty:
         return "The server flagged no site and rejected no reply."
-    return "; ".join(f"{row['Site']} {row['What']} in rounds {row['Rounds']}" for row in table.to_dict("records")) + "."
+    rows = table[["Site", "What", "Rounds", "Reason"]].itertuples(index=False)
+    return f"{'; '.join(f'{site} {what} in rounds {rounds} ({why})' for site, what, rounds, why in rows)}."
 
 
 def privacy(file: File) -> str:
@@ -42,20 +43,23 @@ def privacy(file: File) -> str:
 
 
 def ledger(file: File) -> str:
-    """The chain of each run, recomputed now."""
-    told = []
+    """The chain of each run, recomputed now, and what that leaves open."""
+    told, open_to = [], dict[str, None]()
     for run in file.runs:
-        if (run.path / "ledger.jsonl").exists():
+        if _has_ledger(run):
             found = verify_run(run.path)
             signed = f"signed by {found.signer}" if found.signer else "not signed"
             told.append(f"{run.path.name}: {found.records} rounds, hash chain whole, {signed}")
-    return f"{'; '.join(told)}. Each round holds participants, digests of updates and model, weights." if told else ""
+            open_to |= dict.fromkeys(found.not_shown)
+    text = f"{'; '.join(told)}. Each round holds participants, digests of updates and model, weights."
+    left = f" Not shown by that: {'; '.join(open_to)}." if open_to else ""
+    return f"{text}{left}" if told else ""
 
 
 def site_logs(file: File) -> str:
     """Sites' own logs that lie in the run folder, compared with the ledger now, and what that leaves open."""
     logs = sorted((file.run.path / "sites").glob("*/site_log.jsonl"))
-    if not logs or not (file.run.path / "ledger.jsonl").exists():
+    if not logs or not _has_ledger(file.run):
         return ""
     found = verify_run(file.run.path, logs)
     told = ", ".join(f"{site} {updates} updates" for site, updates in found.updates.items())
@@ -78,6 +82,5 @@ def access(file: File) -> str:
 RECORD = (checks, flags, privacy, ledger, site_logs, when, access)
 
 
-def _records(run: Run) -> list[dict[str, Any]]:
-    path = run.path / "ledger.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def _has_ledger(run: Run) -> bool:
+    return (run.path / "ledger.jsonl").exists()

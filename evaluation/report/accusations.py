@@ -6,10 +6,10 @@ from evaluation.report.words import listed
 
 
 def of_marks(flagged: Sequence[str], rejected: Sequence[str]) -> str:
-    """Whom the server flagged, or whose replies it rejected."""
+    """Whom the server flagged, or who had no usable reply in a round: it may have been away."""
     parts = [
         f"{listed(sites)} {what} in at least one round"
-        for sites, what in ((flagged, "flagged"), (rejected, "with a reply rejected"))
+        for sites, what in ((flagged, "flagged"), (rejected, "with a reply missing or rejected"))
         if sites
     ]
     if not parts:

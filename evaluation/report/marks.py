@@ -1,6 +1,7 @@
 """Flagged, expelled, rejected and judged sites, with the evidence: rounds, values, thresholds, the server's reasons."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -27,7 +28,7 @@ def marked(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         found = run.results.rows
         found = found[found["quantity"].isin(MARKS) & (found["value"] > 0)]
-        reasons = _rejections(run)
+        reasons = rejections(run)
         rows += [
             (run.label, run.seed, site, what, number, _reason(run, str(site), str(what), int(number), split, reasons))
             for site, what, split, number in found[columns].itertuples(index=False)
@@ -158,8 +159,10 @@ def _threshold(run: Run) -> str:
     return f"its reputation fell below {share}"
 
 
-def _rejections(run: Run) -> dict[tuple[int, str], str]:
+def rejections(run: Run) -> dict[tuple[int, str], str]:
     """What the ledger says of rejected replies, by round and site."""
-    return of_rounds(
-        run.path, lambda record: [((record["round"], site), str(why)) for site, why in record["rejected"].items()]
-    )
+
+    def told(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
+        return [((record["round"], site), str(why)) for site, why in record.get("rejected", {}).items()]
+
+    return of_rounds(run.path, told)

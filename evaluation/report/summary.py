@@ -31,8 +31,8 @@ def facts(results: Results) -> list[Fact]:
         *(_facts_of_one(results, dice) if len(dice) == 1 else _facts_of_several(results) if len(dice) else ()),
         *(_fact_of_weights(weights.iloc[0]) if len(weights) == 1 else ()),
         *(
-            Fact(f"{quantity.title()} sites", str(len(sites)), ", ".join(sites) or "none")
-            for quantity in ("flagged", "rejected")
+            Fact(name, str(len(sites)), ", ".join(sites) or "none")
+            for name, quantity in (("Flagged sites", "flagged"), ("Missing or rejected", "rejected"))
             for sites in [_marked(results, quantity)]
         ),
     ]

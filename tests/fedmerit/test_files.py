@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import drop_unfinished, held, read_json, write_atomically, write_text
+from fedmerit.files import drop_unfinished, held, read_json, write_atomically, write_durably, write_text
 
 
 class Full:
@@ -55,6 +55,15 @@ def test_what_a_killed_process_left_half_written_is_dropped(tmp_path):
     assert len(list((tmp_path / "models").iterdir())) == 2
     drop_unfinished(tmp_path)
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["whole.tmp.json"]
+
+
+def test_a_name_is_on_disk_where_that_is_asked_for(tmp_path, monkeypatch):
+    """A checkpoint that a loss of power takes back is older than what sites were told."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append((os.fstat(file).st_ino, (tmp_path / "file").exists())))
+    write_durably(tmp_path / "file", lambda file: file.write(b"content"))
+    assert synced == [((tmp_path / "file").stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+    assert (tmp_path / "file").read_bytes() == b"content"
 
 
 def test_folder_is_held_by_one(tmp_path):

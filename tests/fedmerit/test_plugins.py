@@ -2,7 +2,9 @@
 
 import hashlib
 import importlib
+import importlib.util
 import json
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from fedmerit import plugins
 from fedmerit.attacks import catalogue
 from fedmerit.configuration.named_parts import parts_of_others
 from fedmerit.configuration.run import make_configuration
+from fedmerit.core import Method
 from fedmerit.engines import resuming, runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
@@ -44,6 +47,12 @@ from fedmerit.plugins import register
 class Mine(FedAvg):
     """As FedAvg."""
 '''
+
+
+@pytest.fixture(autouse=True)
+def compiled_files(monkeypatch):
+    """Where Python looks for them is as it was after each test."""
+    monkeypatch.setattr(sys, "pycache_prefix", sys.pycache_prefix)
 
 
 @pytest.fixture(scope="session")
@@ -241,7 +250,7 @@ def test_a_run_of_an_earlier_version_names_its_scripts_alone(script, sites, tmp_
 
 def test_a_script_that_is_not_there_begins_no_run(sites, tmp_path, monkeypatch):
     monkeypatch.setenv(plugins.SCRIPTS, str(tmp_path / "gone.py"))
-    with pytest.raises(BadInput, match=r"gone.py: no such script of own parts; FEDMERIT_PARTS names it"):
+    with pytest.raises(BadInput, match=r"gone.py: no such script of own parts, SCRIPT.py; FEDMERIT_PARTS names it"):
         runs.create(tmp_path / "run", "fedavg", sites, rounds=1, engine="local")
     assert not (tmp_path / "run").exists()
 
@@ -255,6 +264,34 @@ def test_a_function_of_ones_own_builds_a_network(tmp_path, monkeypatch):
     network = {"in_channels": 1, "labels": ["prostate"]}
     config = make_configuration("fedavg", "prostate", 1, 0, network, {"architecture": "at_home:build"})
     assert type(build_network(config.network)).__name__ == "Conv2d"
+
+
+@pytest.mark.parametrize("name", ["this:s", "pip.__main__:main", "nvflare.lighter.provision:main", "antigravity:fly"])
+def test_what_has_no_parts_is_not_imported_for_being_named(name, monkeypatch):
+    """By the run.json, or model.json, of somebody else."""
+    module = name.partition(":")[0]
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(BadInput, match="nothing of them is imported for its name alone"):
+        plugins.load("methods", name)
+    assert module not in sys.modules
+
+
+def test_a_module_that_ends_the_process_as_it_is_imported_is_named(tmp_path, monkeypatch):
+    (tmp_path / "at_an_end.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadInput, match=r"at_an_end:Method .*cannot be loaded \(SystemExit"):
+        plugins.load("methods", "at_an_end:Method")
+
+
+def test_a_function_that_takes_nothing_of_a_task_makes_no_network(tmp_path, monkeypatch):
+    (tmp_path / "with_tasks.py").write_text("def remove(path):\n    raise AssertionError(path)\n\n\ntally = [].count\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    network = {"in_channels": 1, "labels": ["prostate"]}
+    for name, arguments in (("remove", '{"path": "/"}'), ("tally", "{}")):
+        settings = {"architecture": f"with_tasks:{name}", "arguments": arguments}
+        config = make_configuration("fedavg", "prostate", 1, 0, network, settings)
+        with pytest.raises(BadInput, match="takes none of spatial_dims, in_channels, out_channels makes no network"):
+            build_network(config.network)
 
 
 def test_a_network_of_monai_by_name(own_parts):
@@ -275,7 +312,8 @@ def test_a_network_of_monai_by_name(own_parts):
     ("settings", "message"),
     [
         ({"architecture": "none-such"}, "expected one of dynunet, .*package.module:NAME"),
-        ({"architecture": "subprocess:getoutput", "arguments": '{"cmd": "true"}'}, "is no class derived from torch.nn"),
+        ({"architecture": "subprocess:getoutput", "arguments": '{"cmd": "true"}'}, "is of Python, of a program,"),
+        ({"architecture": "yaml:unsafe_load", "arguments": '{"stream": ""}'}, "is of Python, of a program,"),
         ({"architecture": "torch.hub:load", "arguments": '{"repo_or_dir": "."}'}, "is no class derived from torch.nn"),
         ({"architecture": "own_parts.parts:NoSuch"}, "cannot be loaded .AttributeError"),
         ({"architecture": "one-layer", "norm": "group"}, "has its own"),
@@ -297,6 +335,14 @@ def test_where_no_package_brings_a_part_its_own_name_is_asked_for():
 def test_what_is_no_method_is_refused(own_parts):
     with pytest.raises(BadInput, match="expected a frozen dataclass"):
         METHODS["own_parts.parts:OneLayer"]
+
+
+@pytest.mark.parametrize("name", ["mine", "mine.txt"])
+def test_a_script_is_a_file_of_python(script, name):
+    other = script.with_name(name)
+    other.write_text(SCRIPT)
+    with pytest.raises(BadInput, match=rf"{name}: no such script of own parts, SCRIPT\.py"):
+        plugins.use_scripts([str(other)]) or list(METHODS)
 
 
 def test_a_script_that_fails_is_named(script):
@@ -328,6 +374,59 @@ def test_a_changed_distribution_is_another_one(installed, own_parts, monkeypatch
     monkeypatch.setenv(plugins.APPROVED, json.dumps({CLASS: digest}))
     with pytest.raises(BadInput, match="another version of it is approved here"):
         METHODS["evenly"]
+
+
+@pytest.fixture
+def copied(installed, own_parts, monkeypatch, tmp_path):
+    """A copy of the installed package that a test may spoil, found in its place."""
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(installed)])
+    shutil.copytree(installed, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    importlib.invalidate_caches()
+    return tmp_path / "site"
+
+
+def test_a_compiled_file_that_is_not_of_its_source_is_not_read_where_parts_are_approved(copied, monkeypatch):
+    """Python checks none that says it need not: with the digest of one wheel another would be imported."""
+    digest, source = plugins.approvable(CLASS).digest, copied / "own_parts" / "parts.py"
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    (copied / "other.py").write_text("class Evenly:\n    pass\n")
+    to = importlib.util.cache_from_source(str(source))
+    py_compile.compile(
+        str(copied / "other.py"), to, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH, doraise=True
+    )
+    assert plugins.approvable(CLASS).digest == digest
+    assert not issubclass(plugins.load("methods", CLASS), Method)
+    for name in [name for name in sys.modules if name.startswith("own_parts")]:
+        del sys.modules[name]
+    monkeypatch.setenv(plugins.APPROVED, json.dumps({CLASS: digest}))
+    assert issubclass(plugins.load("methods", CLASS), Method)
+
+
+@pytest.mark.parametrize("name", ["hidden.py", "__pycache__/hidden.py", "__pycache__/hidden.pyc"])
+def test_a_file_that_no_digest_is_of_is_no_part_of_what_is_approved(copied, name):
+    assert plugins.approvable(CLASS).digest
+    path = copied / "own_parts" / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with pytest.raises(BadInput, match="of no distribution that is installed here from a wheel"):
+        plugins.approvable(CLASS)
+
+
+def test_what_an_installer_writes_belongs_to_no_digest(copied):
+    digest, (info,) = plugins.approvable(CLASS).digest, copied.glob("*.dist-info")
+    (copied.parent / "bin").mkdir()
+    entries = (info / "entry_points.txt").read_text() + "\n[console_scripts]\nown = own_parts.parts:main\n"
+    (info / "entry_points.txt").write_text(entries)
+    with_program = (info / "RECORD").read_text() + "../bin/own,,\n../bin/other,,\n"
+    (info / "RECORD").write_text(with_program)
+    digests = set()
+    for program, other in (("#!/here", "1"), ("#!/there", "1"), ("#!/there", "2")):
+        (copied.parent / "bin" / "own").write_text(program)
+        (copied.parent / "bin" / "other").write_text(other)
+        digests.add(plugins.approvable(CLASS).digest)
+    assert len(digests) == 2
+    assert digest not in digests
 
 
 def test_what_hides_a_distribution_is_not_taken_for_it(own_parts, monkeypatch, tmp_path):

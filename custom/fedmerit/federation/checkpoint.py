@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedmerit.errors import BadInput
-from fedmerit.files import write_atomically
+from fedmerit.files import write_durably
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -33,14 +33,15 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
         content: dict[str, Any] = torch.load(path, weights_only=True)
     except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
         raise BadInput(f"{path}: not readable as a checkpoint ({type(error).__name__}); start another run") from error
-    if not isinstance(content, dict) or not isinstance(content.get("round"), int):
+    counts = (content.get("round"), content.get("complete_rounds", 0)) if isinstance(content, dict) else (None,)
+    if not all(isinstance(count, int) for count in counts):
         raise BadInput(f"{path}: not a checkpoint of FedMerit's; start another run")
     return content
 
 
 def write_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
-    """The checkpoint of a run folder from now on."""
-    write_atomically(run / CHECKPOINT, lambda file: torch.save(dict(content), file))
+    """The checkpoint of a run folder from now on: sites are told of the round, and answer in none before it again."""
+    write_durably(run / CHECKPOINT, lambda file: torch.save(dict(content), file))
 
 
 def known_sites(checkpoint: Mapping[str, Any], sites: Sequence[str], run: Path) -> list[str]:

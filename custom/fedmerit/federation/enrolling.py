@@ -69,11 +69,11 @@ def organisation_of(enrolment: Enrolment, site: str, root: Certificate | None) -
 def enrolled(sites: Sequence[str], enrolments: Mapping[str, Enrolment], root: Certificate | None) -> Enrolled:
     """What the guard knows of ``sites``, those without an enrolment included.
 
-    Where all are of one organisation, each earns for itself.
+    Where all that have enrolled are of one organisation, each earns for itself.
     """
-    names = [organisation_of(enrolments[site], site, root) if site in enrolments else f"site {site}" for site in sites]
-    if len(set(names)) == 1:
-        names = list(sites)
+    of_site = {site: organisation_of(one, site, root) for site, one in enrolments.items()}
+    apart = len(set(of_site.values())) > 1
+    names = [of_site[site] if apart and site in of_site else f"site {site}" for site in sites]
     counts = [_images(enrolments[site]) if site in enrolments else 0.0 for site in sites]
     prints = [frozenset(enrolments[site].fingerprint if site in enrolments else ()) for site in sites]
     organisations = torch.tensor([names.index(name) for name in names])

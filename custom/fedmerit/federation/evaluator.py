@@ -136,7 +136,8 @@ class Evaluator:
             size + (0 if row in alone else payload(asked.get(site) or task_of(row)))
             for row, (site, size) in enumerate(zip(self.sites, admitted.received, strict=True))
         ]
-        return usable, Admitted(replies, exchange.faults(), received)
+        said = {site: (*admitted.evaluated.get(site, ()), answer) for site, answer in usable.items()}
+        return usable, Admitted(replies, exchange.faults(), received, {**admitted.evaluated, **said})
 
     def _fault_of(self, task: Evaluation) -> FaultOf:
         def fault_of(site: str, answer: object) -> str | None:

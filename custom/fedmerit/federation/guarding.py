@@ -21,7 +21,6 @@ from fedmerit.guard.bounded_statistics import bounded_statistics
 from fedmerit.guard.guard import Answers, Guard, Ruling
 from fedmerit.guard.history import History
 from fedmerit.guard.signs import KINDS
-from fedmerit.records.ledger import digest_of_texts
 from fedmerit.seeds import random_seed
 from fedmerit.training.data import SERVER_SPLIT
 from fedmerit.training.overlaps import Overlap, mean_dice
@@ -290,13 +289,8 @@ class Guarding:
 
     def _told(self, site: str) -> dict[str, Any]:
         one = self.enrolments[site]
-        return {
-            "cases": dict(one.cases),
-            "slices": dict(one.slices),
-            "fingerprint": digest_of_texts(one.fingerprint),
-            "shares_with": self._sharing(site),
-            "organisation": organisation_of(one, site, self.root),
-        }
+        organisation = organisation_of(one, site, self.root)
+        return one.committed | {"shares_with": self._sharing(site), "organisation": organisation}
 
     def _sharing(self, site: str) -> list[str]:
         """The sites of which each has half of the other's training cases or more."""

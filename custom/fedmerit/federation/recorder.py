@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
+from fedmerit.federation.site_log import digest_of_answer
 from fedmerit.files import write_json
 from fedmerit.records.closing import Closing, close
 from fedmerit.records.ledger import Ledger, digest
@@ -35,6 +36,7 @@ class Admitted:
     replies: Replies
     rejected: Mapping[str, str]  # the reason for every other site, and by the name it came under for other messages
     received: Sequence[int]  # bytes sent to each site
+    evaluated: Mapping[str, Sequence[Evaluated]] = field(default_factory=dict)  # by site, what counts of its ratings
 
 
 class Recorder:
@@ -54,6 +56,7 @@ class Recorder:
         self._sent: set[str] | None = None  # digests of the updates in the ledger, once it was read
         self.matrix, self.run = run / CROSS_SITE, run
         self.site_logs: dict[str, str] = {}  # by site, what stands for its log, as it said last
+        self._observed: dict[str, list[Evaluated]] = {}  # by site, what it said of models of coalitions in this round
         if signer:
             signer.publish(run, begun=self.ledger.last is not None)
 
@@ -110,13 +113,22 @@ class Recorder:
         rows = self._round_rows(round, replies, received, outcome, self._repeated(digests))
         self.results.append(rows)
         record = self._record(round, replies, rejected, began, ended, digests, outcome)
-        self.ledger.append(record | {"rows": digest_of_rows(map(vars, rows))} | dict(more or {}))
+        evaluated = {"evaluated": self._evaluated_in_round(admitted.evaluated)}
+        self.ledger.append(record | evaluated | {"rows": digest_of_rows(map(vars, rows))} | dict(more or {}))
+
+    def _evaluated_in_round(self, rated: Mapping[str, Sequence[Evaluated]]) -> dict[str, list[str]]:
+        """By site, digests of what it said of models for others: what it ``rated``, and what was observed."""
+        observed, self._observed = self._observed, {}
+        said = {site: [*rated.get(site, ()), *observed.get(site, ())] for site in self.sites}
+        return {site: list(map(digest_of_answer, answers)) for site, answers in said.items() if answers}
 
     def observed(self, round: int, observer: str, coalitions: Tensor, answers: Sequence[Evaluated | None]) -> None:
         """Write down what sites made of models of coalitions (k, n) bool, by what it was observed for."""
         self._hear(answers)
         head = (self.name, self.config.method, self.config.seed, round)
         answered = {site: answer for site, answer in zip(self.sites, answers, strict=True) if answer}
+        for site, answer in answered.items():
+            self._observed.setdefault(site, []).append(answer)
         self.values.append(observed_rows(head, observer, self.sites, coalitions, answered))
 
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:

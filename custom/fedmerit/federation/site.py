@@ -152,7 +152,9 @@ class Site:
 
     def enrol(self, task: EnrolmentTask) -> Enrolment:
         """Commit to what is in the site's folder."""
-        return enrolment_of(self.folder, self.config, task.round, self.num_samples, self.certificate)
+        enrolment = enrolment_of(self.folder, self.config, task.round, self.num_samples, self.certificate)
+        self.log.enrolled(task, enrolment)
+        return enrolment
 
     def train(self, task: Task) -> Reply:
         """Validate the received model, report what the method asks for, train for a round, remember it."""

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import Ledger, digest, digest_of_tensors, split_head
+from fedmerit.records.ledger import Ledger, digest, digest_of_tensors, digest_of_texts, split_head
 from fedmerit.records.signing import Signer
 from fedmerit.training.overlaps import COUNTS, Overlap
 from fedmerit.wire.evaluation_budget import models_in
@@ -23,6 +23,8 @@ from fedmerit.wire.messages import (
     EVALUATE,
     TRAIN,
     ClosingTask,
+    Enrolment,
+    EnrolmentTask,
     Evaluated,
     Evaluation,
     ImportanceTask,
@@ -33,6 +35,7 @@ from fedmerit.wire.messages import (
 SITE_LOG = "site_log.jsonl"
 GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models
 ASKED = ("work", "split", "models", "order", "question")
+ENROLLED = "enrol"  # the work of records of what the site committed to
 REFUSED = "refused"  # that of records of what the server asked for and did not get
 CLOSED = "close"  # that of the record of how the server closed the run
 Counts = tuple[str, str, int, int, int]  # case, label, and how many voxels as in `COUNTS`
@@ -102,6 +105,10 @@ class SiteLog:
             said |= {"overlaps": [digest_of_overlaps(overlaps)], "images": images}
         self._append(TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **said)
 
+    def enrolled(self, task: EnrolmentTask, enrolment: Enrolment) -> None:
+        """Write down what the site commits to."""
+        self._append(ENROLLED, task.round, task.ledger, **enrolment.committed)
+
     def evaluated(self, task: Evaluation, models: Tensor | Ciphertexts, question: str, answer: Evaluated) -> None:
         """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` tells tasks apart."""
         said = [digest_of_overlaps(overlaps) for overlaps in answer.overlaps]
@@ -146,6 +153,11 @@ class SiteLog:
 def digest_of_overlaps(overlaps: Iterable[Overlap]) -> str:
     """Of their counts, in whatever order."""
     return digest_of_counts((one.case, one.label, *(getattr(one, name) for name in COUNTS)) for one in overlaps)
+
+
+def digest_of_answer(answer: Evaluated) -> str:
+    """Of the `digest_of_overlaps` of all models that it is on, which stand in the site's log."""
+    return digest_of_texts(map(digest_of_overlaps, answer.overlaps))
 
 
 def digest_of_counts(counts: Iterable[Counts]) -> str:

@@ -39,7 +39,7 @@ def survey_site(folder: SiteFolder, question: Question) -> Surveyed | Failure:
             table = tables.setdefault(name, np.zeros((len(patients), len(counts)), np.int64))
             table[patients[case.patient]] += counts
     tallies = {name: tallied(table, question.floor, is_intensity(name)) for name, table in sorted(tables.items())}
-    return Surveyed(len(patients), slices, tallies)
+    return Surveyed(len(patients), slices, tallies, question.floor)
 
 
 def local_survey(folders: Sequence[SiteFolder], question: Question) -> Survey:

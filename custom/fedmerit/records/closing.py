@@ -69,6 +69,6 @@ def read_closing(run: Path) -> Closing | None:
         texts: list[object] = [closing.ledger, *closing.files.values(), *closing.site_logs.values()]
     except (TypeError, AttributeError):
         raise BadInput(f"{path}: not a closing record") from None
-    if not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(text, str) for text in texts) or not isinstance(closing.signature, str | None):
         raise BadInput(f"{path}: not a closing record")
     return closing

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from fedmerit.seeds import random_seed
 _thread = threading.local()
 
 SHORTEST = 4  # side of a patch's image at the lowest level
+SHAPE = ("spatial_dims", "in_channels", "out_channels")  # what a network is told of its task, as far as it takes it
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ def constructor(network: Network) -> tuple[Callable[..., nn.Module], dict[str, A
     kind = _of_others(network.architecture)
     if network.norm != "own":
         raise BadInput(f"norm={network.norm}: {network.architecture} has its own; name another among its arguments")
-    taken = signature(kind).parameters
+    taken = _taken_by(kind)
     takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
     return kind, {**{name: shape[name] for name in shape if takes_all or name in taken}, **network.arguments}
 
@@ -224,12 +225,28 @@ def _of_others(name: str) -> Callable[..., nn.Module]:
             f"architecture {name!r}: unknown; expected one of {', '.join(NETWORKS)}, the class of another of MONAI's "
             "networks such as FlexibleUNet, or package.module:NAME"
         ) from None
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)) and NAMED.fullmatch(name) and is_at_hand(kind):
-        raise BadInput(  # a model's description may be by others, and have any function called with any arguments
+    is_network = isinstance(kind, type) and issubclass(kind, nn.Module)
+    if is_network or not NAMED.fullmatch(name):
+        return kind
+    if is_at_hand(kind):  # a model's description may be by others, and have any function called with any arguments
+        raise BadInput(
             f"architecture {name!r}: is no class derived from torch.nn.Module, and a function of Python, or of a "
             "package that comes with FedMerit, is not called by its name; name one of your own package"
         )
+    if not set(SHAPE) & set(_taken_by(kind)):
+        raise BadInput(
+            f"architecture {name!r}: is no class derived from torch.nn.Module, and a function that takes none of "
+            f"{', '.join(SHAPE)} makes no network of a task; have it take one of them"
+        )
     return kind
+
+
+def _taken_by(kind: Callable[..., nn.Module]) -> Mapping[str, Parameter]:
+    """The parameters of what makes a network; none where Python cannot tell."""
+    try:
+        return signature(kind).parameters
+    except (TypeError, ValueError):
+        return {}
 
 
 def _norm(network: Network, architecture: Architecture) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Rows in the results.csv of a run that is over which no such run writes."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from fedmerit.errors import BadInput
@@ -23,19 +22,24 @@ AT_THE_END: Mapping[str, Sequence[str]] = {  # by split, the quantities written 
 PUT_IN = "it was put in: take the file from whom it was sent to when the run ended"
 
 
-def require_none_made_up(table: Table, records: Sequence[Record]) -> None:
+def require_none_made_up(table: Table, records: Sequence[Record], sites: Sequence[str]) -> None:
     """`BadInput` where a run of these rounds, which is over, has rows of another round, site, split or quantity.
 
     What its rounds hold is compared with their records; all else was measured at its end.
+
+    Args:
+        table: of the run.
+        records: of its ledger; under what was rejected they may name others than sites, who have no rows.
+        sites: of the run, beside those that took part.
     """
     rounds = len(records)
-    sites = set(chain.from_iterable((*record["participants"], *record.get("rejected", ())) for record in records))
+    known = {*sites, *(site for record in records for site in record["participants"])}
     cells = table.rows[["round", "split", "site", "coalition", "quantity"]].drop_duplicates()
     best = min(cells["round"][cells["split"] == BEST], default=-1)
     for round, split, site, coalition, quantity in cells.itertuples(index=False):
         what = f"{table.path}: has {quantity} of {site} in round {round}{split and f', {split}'}"
-        if site not in sites:
-            raise BadInput(f"{what}; the ledger has no such site: {PUT_IN}")
+        if site not in known:
+            raise BadInput(f"{what}; the run has no such site: {PUT_IN}")
         if 0 <= round < rounds and split in OF_A_ROUND:
             continue
         written = {"validation": rounds, BEST: best if best < rounds else -1}.get(split, rounds - 1)

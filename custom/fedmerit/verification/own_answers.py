@@ -37,7 +37,7 @@ def compare_answers(
     path, overlaps, compared, silent = table.path, table.overlaps, 0, []
     answered: dict[tuple[int, str], set[str]] = {}
     for entry in log.entries:
-        if entry["work"] in (TRAIN, EVALUATE) and "overlaps" in entry:
+        if _is_in_results(entry, rounds) and "overlaps" in entry:
             split = entry.get("split", "validation")
             answered.setdefault((entry["round"], split), set()).update(entry["overlaps"])
     if not answered:  # of an earlier version
@@ -103,6 +103,14 @@ def _answers_of(models: Collection[str], log: Log, asked: tuple[int, str], sites
     if log.site not in sites or any(len(of) != len(sites) for of in answers):
         return set()
     return {of[sites.index(log.site)] for of in answers}
+
+
+def _is_in_results(entry: Record, rounds: int) -> bool:
+    """Whether results.csv has what was answered: of a round the model that it began with, at the end what is tested.
+
+    What else a round has evaluated, for ratings and values, stands elsewhere.
+    """
+    return bool(entry["work"] == TRAIN or (entry["work"] == EVALUATE and entry["round"] >= rounds))
 
 
 def _compare_images(path: Path, log: Log, taken: Collection[int], results: pd.DataFrame) -> None:

@@ -34,6 +34,7 @@ POSSIBLE: Mapping[str, Shape] = {  # those of earlier versions lack some
     "model": TEXT,
     "validation_dice": by_name(NUMBER),
     "rows": TEXT,
+    "evaluated": by_name(list_of(TEXT)),
     "saved": by_name(TEXT),
     "guard": fields(
         {

@@ -65,10 +65,11 @@ def _require_saved(run: Path, records: Sequence[Record], there: Sequence[str]) -
 
 
 def sites_of(run: Path, records: Sequence[Record]) -> list[str]:
-    """In the order of their models."""
+    """In the order of their models, as run.json names them; where it names none, those of the records."""
     named = read_run(run).get("sites", ()) if (run / "run.json").exists() else ()
     sites = [site for site in named if isinstance(site, str)]
-    return sorted(sites or {site for record in records for site in record["participants"]})
+    heard = {site for record in records for site in (*record["participants"], *record.get("rejected", ()))}
+    return sorted(sites or heard)
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class _Models:
     def _is_unseen(self, records: Sequence[Record]) -> bool:
         """Whether the server of a run saw no models: they stayed at the sites, or came encrypted."""
         privacy = read_run(self.run).get("privacy", ()) if (self.run / "run.json").exists() else ()
-        return HE in (privacy or ()) or not any(record["updates"] for record in records)
+        encrypted = isinstance(privacy, list) and HE in privacy
+        return encrypted or not any(record["updates"] for record in records)
 
     def _of_all(self, folder: str) -> list[str]:
         """The file of the model that all sites have, where there is one."""

@@ -1,6 +1,6 @@
 """Whether what a run left behind is whole, the server's own, and what its sites wrote down."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
@@ -9,11 +9,13 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finished
+from fedmerit.federation.recorder import CROSS_SITE
 from fedmerit.records.certificates import Trust, name_of, read_certificates, require_owner, subject
 from fedmerit.records.closing import CLOSING, MODELS, Closing
 from fedmerit.records.ledger import GENESIS, verified_records
 from fedmerit.records.results import read_run
 from fedmerit.records.signing import CERTIFICATE
+from fedmerit.verification.cross_site import compare_matrix
 from fedmerit.verification.given_models import PeerModels, peer_models_of
 from fedmerit.verification.left_behind import (
     countersigned,
@@ -23,7 +25,9 @@ from fedmerit.verification.left_behind import (
 )
 from fedmerit.verification.made_up_rows import require_none_made_up, require_of_the_plan
 from fedmerit.verification.own_answers import compare_answers
+from fedmerit.verification.own_enrolments import compare_enrolments
 from fedmerit.verification.plans import compare_plan
+from fedmerit.verification.rated_models import compare_ratings
 from fedmerit.verification.result_tables import compare_tables, read_tables
 from fedmerit.verification.round_records import read_ledger
 from fedmerit.verification.saved_models import compare_models, sites_of
@@ -67,11 +71,14 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     logs = _logs(site_logs, trust)
     require_one_story(logs, certificates, records)
     _require_rounds(run, ledger, records)
+    sites = sites_of(run, records)
     updates, answers, silent = {}, {}, list[str]()
     for log in logs:
         require_told(ledger, records, log, certificates)
         updates[log.site] = compare_updates(ledger, records, log)
         silent += left_out(records, log)
+        silent += compare_ratings(ledger, records, log)
+        silent += compare_enrolments(ledger, records, log)
     head = records[-1]["hash"] if records else GENESIS
     closing = require_left_behind(run, head, certificates)
     there = (run / "results.csv").exists()
@@ -81,17 +88,18 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     if table:
         compare_tables(table, records)
         if closing:
-            require_none_made_up(table, records)
+            require_none_made_up(table, records, sites)
         for log in logs:
-            answers[log.site], unsaid = compare_answers(table, records, _rounds(records), log, sites_of(run, records))
+            answers[log.site], unsaid = compare_answers(table, records, _rounds(records), log, sites)
             silent += unsaid
+        if closing and CROSS_SITE.as_posix() in closing.files:
+            compare_matrix(table, run)
     if records:
         silent += compare_plan(run, records, logs)
     if table:
         require_of_the_plan(table, run)
     if closing and records:
         silent += compare_models(run, records, logs, table.rows if table else None)
-    sites = {site for record in records for site in (*record["participants"], *record["weights"])}
     between = [peer_models_of(giver, receiver) for giver, receiver in permutations(logs, 2)]
     if closing:
         require_last_words(closing, logs)
@@ -112,7 +120,7 @@ def _not_shown(
     trust: Trust | None,
     closing: Closing | None,
     logs: Sequence[Log],
-    sites: Collection[str],
+    sites: Sequence[str],
 ) -> Iterator[str]:
     """What this much evidence leaves open."""
     rounds = _rounds(records)
@@ -120,17 +128,22 @@ def _not_shown(
         yield "whose the certificate in the run folder is: --certificate takes the rootCA.pem of your startup kit"
     if certificates and trust and not trust.is_authority:
         yield "whose the certificates beside the sites' logs are: --certificate takes the rootCA.pem of a startup kit"
-    if records and "of" not in records[-1]:
+    if not records:
+        yield "that anything was run: the ledger holds no record"
+    elif "of" not in records[-1]:
         yield "that results and models are those of the run: an earlier version of FedMerit made it, unclosed"
     elif len(records) < rounds:
         yield f"that there was no more: {len(records)} of {rounds} rounds are there; unfinished, or cut short"
     elif closing is None:
         yield "that results and models are those of the run: it is not closed yet"
-    if lacking := sorted(set(sites) - {log.site for log in logs}):
+    took_part = {site for record in records for site in (*record["participants"], *record["weights"])}
+    if lacking := sorted({*sites, *took_part} - {log.site for log in logs}):
         yield (
             f"that the server told all sites the same, and took what they sent: the logs of {', '.join(lacking)} are "
             "missing (--site-log)"
         )
+    if records and (unheard := sorted({*lacking} - took_part)):
+        yield f"that the run had {', '.join(unheard)}, and why no record has anything that they sent"
     if certificates and (without := not_vouched(logs)):
         yield f"that the server said what the logs of {', '.join(without)} have of it: its signature is not there"
     if closing and (unheard := [log.site for log in logs if log.site not in closing.site_logs]):
@@ -194,7 +207,11 @@ def _require_rounds(run: Path, ledger: Path, records: Sequence[Record]) -> None:
             f"{ledger}: holds {len(records)} records, but {run / CHECKPOINT} stands at {expected} complete rounds; "
             "records were removed or put in at its end"
         )
-    if not records or "of" not in records[-1]:  # of an earlier version
+    if not records:
+        if left := next((path for path in (run / CLOSING, *(run / MODELS).glob("*.pt")) if path.exists()), None):
+            raise BadInput(f"{ledger}: holds no record, and {left} is of a run that ended; its records were removed")
+        return
+    if "of" not in records[-1]:  # of an earlier version
         return
     rounds, closed = _rounds(records), (run / CLOSING).exists()
     if closed and len(records) < rounds:

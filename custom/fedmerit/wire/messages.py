@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from fedmerit.core import DECIMALS
 from fedmerit.errors import MemoryLost
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import GENESIS
+from fedmerit.records.ledger import GENESIS, digest_of_texts
 from fedmerit.training.overlaps import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
@@ -195,6 +196,15 @@ class Enrolment:
     fingerprint: tuple[str, ...]  # digests of its training cases' images, with the run's salt, sorted
     certificate: str = ""  # the site's, PEM; "": it has none
     seconds: float = 0.0
+
+    @property
+    def committed(self) -> dict[str, Any]:
+        """What ledger and site's log have of it: the counts, and one digest of those of its cases."""
+        return {
+            "cases": dict(self.cases),
+            "slices": dict(self.slices),
+            "fingerprint": digest_of_texts(self.fingerprint),
+        }
 
 
 @dataclass(frozen=True)

@@ -93,13 +93,14 @@ class Surveyed:
     patients: int
     slices: int
     tallies: Mapping[str, Tally]
+    floor: int = 0  # that all of it keeps to: what is left out, too, is of so many patients or of none
 
     def to_dict(self) -> dict[str, Any]:
         """As messages and files hold it."""
         tallies = {
             name: {"patients": list(one.patients), "voxels": list(one.voxels)} for name, one in self.tallies.items()
         }
-        return {"patients": self.patients, "slices": self.slices, "tallies": tallies}
+        return {"patients": self.patients, "slices": self.slices, "tallies": tallies, "floor": self.floor}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> "Surveyed":
@@ -109,17 +110,18 @@ class Surveyed:
             ValueError: it is no answer to a survey.
         """
         try:
-            if set(told) != {"patients", "slices", "tallies"}:
+            if set(told) | {"floor"} != {"patients", "slices", "tallies", "floor"}:  # files of before have no floor
                 raise ValueError("survey: other parts than counts and tallies")
             tallies = {str(name): _tally(name, one) for name, one in told["tallies"].items()}
-            return cls(_count(told["patients"]), _count(told["slices"]), tallies)
+            floor = _count(told.get("floor", 0))
+            return cls(_count(told["patients"]), _count(told["slices"]), tallies, floor)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"survey: not of the kind listed ({type(error).__name__})") from None
 
     def below(self, floor: int) -> bool:
-        """Whether a number in here stands for fewer than ``floor`` patients."""
+        """Whether a number in here, or what it tells of those left out, may stand for fewer than ``floor`` patients."""
         counts = [count for one in self.tallies.values() for count in one.patients]
-        return any(0 < count < floor for count in (*counts, self.patients))
+        return self.floor < floor or any(0 < count < floor for count in (*counts, self.patients))
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from dossier_files import made_run
-from run_factory import make_run, write_ledger
+from run_factory import add_rows, make_run, write_ledger
 
 from evaluation.dossier import record_facts
 from evaluation.dossier.file import File, open_file
-from evaluation.dossier.record_facts import access, checks, privacy, site_logs
+from evaluation.dossier.record_facts import RECORD, access, checks, flags, ledger, privacy, site_logs
 from evaluation.results.run_folders import open_runs
+from fedmerit.errors import BadInput
+from fedmerit.records.results import Row
 from fedmerit.verification.verify import Verified
 
 
@@ -51,3 +53,34 @@ def test_what_sites_logs_leave_open_is_told(
     monkeypatch.setattr(record_facts, "verify_run", lambda path, logs: Verified(2, None, {"Cedar": 2}, not_shown=left))
     told = site_logs(open_file(open_runs([run]), None))
     assert told == f"Sites' own logs agree with the ledger: Cedar 2 updates.{said}"
+
+
+def test_a_reply_that_never_came_is_none_that_was_rejected(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", method="fedce", rounds=3)
+    reasons = ("update with NaN", "no reply", "evaluation: no reply")
+    write_ledger(run, [{"round": round, "rejected": {"Cedar": why}} for round, why in enumerate(reasons)])
+    file = open_file(open_runs([run]), None)
+    assert checks(file) == "The server checked every reply before use and rejected 1; 2 did not come."
+    add_rows(run, [Row("run", "fedce", 0, round, "Cedar", "rejected", 1.0) for round in (0, 1)])
+    told = "Cedar rejected in rounds 0 (update with NaN); Cedar rejected in rounds 1 (no reply)."
+    assert flags(open_file(open_runs([run]), None)) == told
+
+
+def test_what_the_ledgers_leave_open_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [make_run(tmp_path / name, method="fedce", seed=seed, rounds=2) for seed, name in enumerate("ab")]
+    for run in runs:
+        write_ledger(run, [{"round": 1}])
+    monkeypatch.setattr(record_facts, "verify_run", lambda path: Verified(2, "CN=server", not_shown=("whose it is",)))
+    assert ledger(open_file(open_runs(runs), None)) == (
+        "a: 2 rounds, hash chain whole, signed by CN=server; b: 2 rounds, hash chain whole, signed by CN=server. Each "
+        "round holds participants, digests of updates and model, weights. Not shown by that: whose it is."
+    )
+
+
+@pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"round": 0, "rejected": 5}\n', "not JSON\n"])
+def test_what_is_no_ledger_is_named(tmp_path: Path, text: str) -> None:
+    run = make_run(tmp_path / "run", method="fedce", rounds=2)
+    (run / "ledger.jsonl").write_text(text)
+    file = open_file(open_runs([run]), None)
+    with pytest.raises(BadInput, match=r"ledger\.jsonl"):
+        [told(file) for told in RECORD]

@@ -6,7 +6,8 @@ from evaluation.report import accusations
 def test_of_marks_and_suspicions() -> None:
     assert accusations.of_marks([], []) == "The server flagged no hospital and rejected no reply."
     assert accusations.of_marks(["A"], ["A", "B"]) == (
-        "Look at these first: A flagged in at least one round; A and B with a reply rejected in at least one round."
+        "Look at these first: A flagged in at least one round; A and B with a reply missing or rejected in at least "
+        "one round."
     )
     assert accusations.of_suspicions({}) == ""
     assert accusations.of_suspicions({"small norm": ["A", "B"]}).startswith(

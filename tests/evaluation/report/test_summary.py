@@ -38,7 +38,7 @@ def test_the_numbers_at_the_top_of_one_method() -> None:
         Fact("Spread over sites", "10.0", "points of Dice, standard deviation"),  # of 70, 80 and 90
         Fact("Largest weight", "50.0 %", "Birch; an equal share is 33.3 %"),
         Fact("Flagged sites", "1", "Cedar"),
-        Fact("Rejected sites", "0", "none"),
+        Fact("Missing or rejected", "0", "none"),
     ]
 
 
@@ -72,7 +72,7 @@ def test_of_one_method_every_finding_is_a_sentence_of_its_own() -> None:
 
 def test_without_results_nobody_was_flagged() -> None:
     nothing = made_results([], [])
-    assert [fact.name for fact in summary.facts(nothing)] == ["Flagged sites", "Rejected sites"]
+    assert [fact.name for fact in summary.facts(nothing)] == ["Flagged sites", "Missing or rejected"]
     assert summary.sentences(nothing) == ["The server flagged no hospital and rejected no reply."]
     assert summary.method_by_method(nothing) == []
 

@@ -1,5 +1,8 @@
 """The server's state on disk: written whole, read back, refused where it is none."""
 
+import os
+import stat
+
 import pytest
 import torch
 
@@ -40,12 +43,21 @@ def test_a_spoiled_file_is_named(tmp_path, content):
         read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("content", [[1, 2], torch.zeros(2), {}, {"round": "3"}])
+@pytest.mark.parametrize(
+    "content", [[1, 2], torch.zeros(2), {}, {"round": "3"}, {"round": 3, "complete_rounds": torch.arange(2)}]
+)
 def test_a_file_of_something_else_is_named(tmp_path, content):
     torch.save(content, tmp_path / CHECKPOINT)
     for read in (read_checkpoint, complete_rounds, lambda run: is_finished(run, 3)):
         with pytest.raises(BadInput, match=rf"{CHECKPOINT}: not a checkpoint of FedMerit's; start another run"):
             read(tmp_path)
+
+
+def test_its_name_is_on_disk_before_the_next_round_is_told(tmp_path, monkeypatch):
+    kinds = []
+    monkeypatch.setattr(os, "fsync", lambda file: kinds.append(stat.S_ISDIR(os.fstat(file).st_mode)))
+    write_checkpoint(tmp_path, {"round": 1})
+    assert kinds == [False, True]
 
 
 def test_a_run_goes_on_with_its_own_sites_or_some_of_them(tmp_path):

@@ -50,6 +50,13 @@ def test_where_all_are_of_one_organisation_each_is_by_itself(kits):
     assert enrolled(SITES, enrolments(certificates), root).organisations.tolist() == [0, 1, 2]
 
 
+def test_who_has_not_enrolled_yet_makes_no_group_of_the_others(kits):
+    """A consortium whose kits all name it: two of its sites earned as one for as long as the third was away."""
+    certificates, root = kits("fedmerit", "fedmerit", "fedmerit")
+    there = {site: one for site, one in enrolments(certificates).items() if site != "Cedar"}
+    assert enrolled(SITES, there, root).organisations.tolist() == [0, 1, 2]
+
+
 def test_a_site_that_did_not_enrol_is_by_itself_and_its_images_are_not_known(kits):
     certificates, root = kits("north", "south", "north")
     there = {site: one for site, one in enrolments(certificates).items() if site != "Cedar"}

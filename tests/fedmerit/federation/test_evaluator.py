@@ -267,6 +267,17 @@ def test_an_answer_of_other_cases_than_enrolled_does_not_count(build, calls):
     (results, counted), _ = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
     assert results.dice.tolist() == pytest.approx([0.2, 0.6])
     assert counted.rejected["Alder"] == "evaluation: overlaps of 1 case, it enrolled 2"
+    assert list(counted.evaluated) == ["Cedar"]
+
+
+def test_what_counts_of_several_evaluations_in_a_round_is_kept(build, calls):
+    there, one, other = admitted(2.0, None, 3.0), said(10, 30), said(20, 60)
+    admission = admission_of(there)
+    steps = build(on=True).candidates(ASKED, there, admission, clock(calls))
+    (_, there), _ = run_through(steps, {"Alder": one, "Cedar": other})
+    steps = build(on=True).without_each(ASKED, there, admission, EQUAL, clock(calls))
+    counted, _ = run_through(steps, {"Alder": other})
+    assert counted.evaluated == {"Alder": (one, other), "Cedar": (other,)}
 
 
 def test_models_without_each_are_told_to_the_guard(build, calls):

@@ -11,6 +11,7 @@ from pretending import SITES, tiny_plan
 
 from fedmerit.core import Outcome
 from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Admitted, Recorder, observed_rows, or_none
+from fedmerit.federation.site_log import digest_of_answer
 from fedmerit.records.certificates import read_certificates
 from fedmerit.records.closing import read_closing
 from fedmerit.records.ledger import Ledger, digest, verified_records
@@ -164,6 +165,20 @@ def test_what_is_observed_is_named_by_its_coalition(recorder):
     ]
     recorder.observed(4, "in_run", coalitions, [None, answer, None])
     assert ResultsFile(recorder.run / OBSERVED).path.read_text().count("in_run") == 3
+
+
+def test_a_record_has_what_sites_said_of_models_for_others_in_its_round(recorder):
+    rated, observed = (Evaluated(0, ((one,), (WHOLE,)), torch.zeros(2, 0)) for one in (HALF, WHOLE))
+    recorder.observed(0, "in_run", torch.zeros(2, 3, dtype=torch.bool), [observed, None, observed])
+    there = replace(admitted(reply(1), None, reply(2)), evaluated={"Cedar": (rated,)})
+    for round in (0, 1):
+        recorder.training_round(round, there, ["b"] * 3, "e", outcome())
+    first, second = recorder.ledger.records
+    assert first["evaluated"] == {
+        "Alder": [digest_of_answer(observed)],
+        "Cedar": [digest_of_answer(rated), digest_of_answer(observed)],
+    }
+    assert second["evaluated"] == {"Cedar": [digest_of_answer(rated)]}
 
 
 def test_what_is_not_known_is_none():

@@ -109,8 +109,11 @@ def test_an_operators_cap_goes_before_what_the_run_needs(site):
 
 
 def test_enrolment_says_how_much_the_site_holds_and_whose_word_it_is(site, sites):
-    answer = site(certificate="PEM").answer(EnrolmentTask(0))
+    here = site(certificate="PEM")
+    answer = here.answer(EnrolmentTask(0, "head"))
     assert isinstance(answer, Enrolment)
+    (entry,) = Ledger(here.memory.path / SITE_LOG).records
+    assert entry.items() >= {"work": "enrol", "round": 0, "ledger": "head", **answer.committed}.items()
     folder = SiteFolder(sites / "site1")
     assert answer.certificate == "PEM"
     for split in ("training", "validation", "testing"):

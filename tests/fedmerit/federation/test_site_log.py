@@ -6,9 +6,16 @@ import pytest
 import torch
 from certificates import issue
 
-from fedmerit.federation.site_log import ASKED, SITE_LOG, SiteLog, digest_of_overlaps, digest_of_peer
+from fedmerit.federation.site_log import (
+    ASKED,
+    SITE_LOG,
+    SiteLog,
+    digest_of_answer,
+    digest_of_overlaps,
+    digest_of_peer,
+)
 from fedmerit.records.certificates import Trust
-from fedmerit.records.ledger import GENESIS, Ledger, digest
+from fedmerit.records.ledger import GENESIS, Ledger, digest, digest_of_texts
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.overlaps import Overlap
 from fedmerit.verification.site_chains import read_log
@@ -47,6 +54,7 @@ def test_every_work_has_its_record(tmp_path):
     }  # fmt: skip
     assert (evaluated["work"], evaluated["split"], evaluated["models"]) == ("evaluate", "testing", 1)
     assert evaluated["overlaps"] == [digest_of_overlaps(OVERLAPS)]
+    assert digest_of_texts(evaluated["overlaps"]) == digest_of_answer(Evaluated(2, (OVERLAPS,), torch.zeros(1, 0)))
     assert (refused["work"], refused["reason"]) == ("refused", "too much")
     assert (gave["work"], gave["peer"], gave["model"]) == ("lend", "B", "m1")
     assert "ledger" not in gave  # the server has no part in it

@@ -35,7 +35,8 @@ def test_a_site_may_refuse_surveys_and_nothing_else():
         ({"survey": {"patients": 9}}, "no answer to a survey"),
         ({"survey": "9"}, "no answer to a survey"),
         ({}, "no answer to a survey"),
-        ({"survey": Surveyed(4, 40, {}).to_dict()}, "below the floor"),
+        ({"survey": Surveyed(4, 40, {}, 5).to_dict()}, "below the floor"),
+        ({"survey": Surveyed(9, 90, {}, 4).to_dict()}, "below the floor"),
     ],
 )
 def test_an_answer_that_cannot_be_used_is_said_to_be_none(told, why):

@@ -65,6 +65,7 @@ def test_a_run_that_is_not_over_has_none(run):
         {"ledger": 1, "files": {}, "site_logs": {}},
         {"ledger": "head", "files": {"run.json": None}, "site_logs": {}},
         {"ledger": "head", "files": {}, "site_logs": ["A"]},
+        {"ledger": "head", "files": {}, "site_logs": {}, "signature": ["of somebody"]},
     ],
 )
 def test_what_is_no_closing_record_is_named(run, content):

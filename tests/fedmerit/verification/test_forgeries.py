@@ -18,12 +18,13 @@ from signed_runs import closed_anew, lines_of, log_of, measured, rewritten, rows
 
 from fedmerit.configuration.description import describe
 from fedmerit.errors import BadInput
+from fedmerit.federation.recorder import CROSS_SITE
 from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
 from fedmerit.records.certificates import Trust
 from fedmerit.records.closing import CLOSING, close, read_closing, sealed_text
-from fedmerit.records.ledger import Ledger
+from fedmerit.records.ledger import GENESIS, Ledger
 from fedmerit.records.signing import CERTIFICATE, Signer
 from fedmerit.training.overlaps import COUNTS
 from fedmerit.verification.verify import verify_run
@@ -221,6 +222,22 @@ def test_truncated_ledger_is_found(run, keys):
     assert "2 of 3 rounds are there" in " ".join(verify_run(run, trust=keys.trust).not_shown)
     with pytest.raises(BadInput, match="lacks that record, or is older than the log"):
         verify_run(run, [log_of(run, "site1")], keys.trust)
+
+
+def test_emptied_ledger_is_found(run, keys):
+    """Nobody's record is left to be signed by another; results and models could be anything."""
+    (run / "checkpoint.pt").unlink()
+    (run / "ledger.jsonl").write_text("")
+    path = run / "results.csv"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    close(run, GENESIS, {})
+    for left in (CLOSING, "models/global.pt"):
+        with pytest.raises(BadInput, match=rf"ledger\.jsonl: holds no record, and .*{left} is of a run that ended"):
+            verify_run(run, trust=keys.trust)
+        (run / left).unlink()
+    for model in (run / "models").glob("*.pt"):
+        model.unlink()
+    assert "that anything was run: the ledger holds no record" in verify_run(run, trust=keys.trust).not_shown
 
 
 def test_rollback_is_found(run, keys):
@@ -484,7 +501,7 @@ def test_results_that_the_server_edits_and_closes_anew_contradict_its_ledger(run
             lambda row: (
                 [row, row | {"site": "site9"}] if (row["split"], row["site"]) == ("testing", "site1") else [row]
             ),
-            "has dice of site9 in round 2, testing; the ledger has no such site",
+            "has dice of site9 in round 2, testing; the run has no such site",
         ),
         (lambda row: [row | {"method": "fedce"}], r"is of method fedce, .*run\.json of fedavg"),
         (lambda row: [row | {"seed": "7"}], r"is of seed 7, .*run\.json of 0"),
@@ -497,8 +514,21 @@ def test_results_that_the_server_makes_up_and_closes_anew_are_those_of_no_such_r
         verify_run(run, logs(run), keys.trust)
 
 
+def test_a_site_of_which_no_record_has_anything_is_told(run, keys):
+    """A stranger that the server put in, or a hospital that it never let take part."""
+    untold(run)
+    info = json.loads((run / "run.json").read_text())
+    write_json(run / "run.json", info | {"sites": [*SITES, "site9"]})
+    forged(run, keys.signer(SERVER), lambda lines: [line["rejected"].update(site9="no reply") for line in lines])
+    told = verify_run(run, trust=keys.trust).not_shown
+    assert any("the logs of site1, site2, site3, site9 are missing" in sentence for sentence in told)
+    assert "that the run had site9, and why no record has anything that they sent" in told
+
+
 def test_test_measurements_that_are_left_out_are_told_where_the_site_answered(run, keys):
     untold(run)
+    matrix = json.loads((run / CROSS_SITE).read_text())
+    write_json(run / CROSS_SITE, {site: row for site, row in matrix.items() if site != "site1"})
     edited(run, keys.signer(SERVER), lambda row: [] if (row["split"], row["site"]) == ("testing", "site1") else [row])
     assert verify_run(run, logs(run), keys.trust).not_shown == (
         NOT_COUNTERSIGNED,

@@ -1,4 +1,4 @@
-"""Rows beside those of a run of two rounds of A and B, whose ledger's second record knows C only as rejected."""
+"""Rows beside those of a run of two rounds of A, B and C, of whom no record has more of C than that it was rejected."""
 
 import json
 from itertools import product
@@ -10,8 +10,9 @@ from fedmerit.records.results import ResultsFile, Row
 from fedmerit.verification.made_up_rows import require_none_made_up, require_of_the_plan
 from fedmerit.verification.result_tables import read_tables
 
+SITES = ["A", "B", "C"]
 RECORDS = [
-    {"round": 0, "participants": ["A", "B"]},
+    {"round": 0, "participants": ["A", "B"], "rejected": {"Z": "not a site that was asked"}},
     {"round": 1, "participants": ["A", "B"], "rejected": {"C": "late"}},
 ]
 COUNTED = {"dice": 0.75, "true_positives": 3, "false_positives": 1, "false_negatives": 1}
@@ -56,7 +57,7 @@ def table(tmp_path):
 
 
 def test_all_that_a_run_writes_may_stand_there(table):
-    require_none_made_up(table(*ROWS), RECORDS)
+    require_none_made_up(table(*ROWS), RECORDS, SITES)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +77,14 @@ def test_all_that_a_run_writes_may_stand_there(table):
         (measured(0, "testing_given"), "dice of A in round 0, testing_given, which"),
         (measured(1, "testing_other"), "dice of A in round 1, testing_other, which"),
         ([row(0, "A", "dice", split="union", case="A/0", label="disc")], "dice of A in round 0, union, which"),
-        (measured(1, "testing", site="Z"), "dice of Z in round 1, testing; the ledger has no such site"),
-        ([row(0, "Z", "reputation")], "reputation of Z in round 0; the ledger has no such site"),
+        (measured(1, "testing", site="Z"), "dice of Z in round 1, testing; the run has no such site"),
+        ([row(0, "Z", "reputation")], "reputation of Z in round 0; the run has no such site"),
     ],
 )
 def test_what_no_run_writes_is_named(table, more, words):
     one = table(*ROWS, *more)
     with pytest.raises(BadInput) as found:
-        require_none_made_up(one, RECORDS)
+        require_none_made_up(one, RECORDS, SITES)
     assert str(found.value).startswith(f"{one.path}: has {words}")
 
 
@@ -93,7 +94,7 @@ def test_the_best_round_is_one_of_the_run(table, round):
     with pytest.raises(
         BadInput, match=f"has dice of A in round {round}, testing_best, which no run of 2 rounds writes"
     ):
-        require_none_made_up(one, RECORDS)
+        require_none_made_up(one, RECORDS, SITES)
 
 
 def test_method_and_seed_are_those_of_the_run(table, tmp_path):

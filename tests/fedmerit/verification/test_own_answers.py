@@ -164,3 +164,10 @@ def test_where_no_digest_tells_the_models_apart_it_is_any_that_the_site_tested(w
         table = read_tables(written(measured(1, "A", "testing", cases)))
         assert compare_answers(table, records, 2, own_log("A", *log), sites)[0] == 1
         table.path.unlink()
+
+
+def test_measurements_of_a_model_that_the_site_rated_in_the_round_are_none_of_the_one_it_began_with(written, own_log):
+    rated = answered(0, "evaluate", digest(FINAL), split="validation")
+    run = written([*measured(0, "A", "validation", FINAL), *(row for row in OF_ROUNDS if row.round)])
+    with pytest.raises(BadInput, match=r"results\.csv: validation measurements of A in round 0 are not what it answer"):
+        answers(run, own_log("A", OWN[0], rated, *OWN[1:]), [0, 1])

@@ -119,3 +119,13 @@ def test_of_networks_of_others_and_of_models_that_the_server_never_saw_it_is_sai
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
         closed_anew(run)
         assert words in " ".join(verify_run(run).not_shown)
+
+
+def test_filters_that_are_no_list_are_none(run):
+    of_before(run)
+    changed(sorted((run / "models").glob("*.pt"))[-1], "weight")
+    path = run / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"privacy": 7}))
+    closed_anew(run)
+    with pytest.raises(BadInput, match="it was swapped or changed"):
+        verify_run(run)

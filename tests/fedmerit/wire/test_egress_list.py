@@ -31,7 +31,7 @@ OVERLAP = {"case": "0", "label": "prostate", "true_positives": 3, "false_positiv
 
 SURFACE = {"unit": "mm", "hd95": 1.23456789, "nsd": None}
 SLICES = {"patients": [0, 7, *[0] * 10], "voxels": []}  # of a survey
-SURVEY = {"patients": 7, "slices": 70, "tallies": {"slices": SLICES}}
+SURVEY = {"patients": 7, "slices": 70, "tallies": {"slices": SLICES}, "floor": 6}
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,8 @@ def test_a_survey_passes_above_the_floor_of_the_site(reply, network):
     assert model.meta["survey"] == SURVEY
     with pytest.raises(Withheld, match="fewer than 8 patients"):
         cleared({}, {"survey": SURVEY}, least=8)
+    with pytest.raises(Withheld, match="survey: a number of fewer than 7 patients"):  # all shown are 7
+        cleared({}, {"survey": SURVEY}, least=7)
 
 
 def test_what_is_not_listed_is_left_out(reply, network):

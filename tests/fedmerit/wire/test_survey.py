@@ -34,6 +34,24 @@ def test_a_bin_that_the_total_would_tell_takes_the_smallest_other_with_it():
     assert tallied(table, 2).patients == (9, 6, 2, 0)
 
 
+def test_what_is_left_out_keeps_to_the_floor_too():
+    """Of 16 patients 9 and 5 are shown, so that 2 lie elsewhere: by a floor of 2 that may be told, by 5 it may not."""
+    table = np.zeros((16, 4), np.int64)
+    for patient, place in enumerate([0] * 9 + [1] * 5 + [2, 3]):
+        table[patient, place] = 1
+    tally = tallied(table, 2)
+    assert tally.patients == (9, 5, 0, 0)
+    for floor, below in ((2, False), (3, True), (5, True)):
+        assert Surveyed(16, 16, {"x": tally}, 2).below(floor) == below
+    assert not Surveyed(16, 16, {"x": tallied(table, 5)}, 5).below(5)
+
+
+def test_files_of_before_say_no_floor():
+    told = Surveyed(9, 90, {}, 5).to_dict()
+    del told["floor"]
+    assert Surveyed.from_dict(told) == Surveyed(9, 90, {}, 0)
+
+
 def test_every_quantity_has_bins_that_rise():
     for name, quantity in QUANTITIES.items():
         assert list(quantity.edges) == sorted(set(quantity.edges)), name
@@ -49,7 +67,7 @@ def test_a_quantity_that_nobody_asks_for_has_no_bins(name):
 def test_answers_come_back_from_files_as_they_went():
     bins = quantity_of("intensity 2").bins
     tallies = {"intensity 2": Tally((5,) * bins, (70,) * bins), "area cup": Tally((0,) * quantity_of("area cup").bins)}
-    survey = Survey(5, {"A": Surveyed(9, 90, tallies)}, {"B": "no reply"})
+    survey = Survey(5, {"A": Surveyed(9, 90, tallies, 5)}, {"B": "no reply"})
     assert Survey.from_dict(json.loads(json.dumps(survey.to_dict()))) == survey
 
 
