@@ -261,9 +261,11 @@ def _agreements(name: str, judged: Sequence[Judged]) -> Table:
             for ends, end in ((lows, "low"), (highs, "high")):
                 both = {"Pearson": found[f"pearson_{end}"], "Spearman": found[f"spearman_{end}"]}
                 ends.append(dict.fromkeys(row, np.nan) | both)
+    several = any(len(one.truths[name].seeds) > 1 for one in judged)
+    over = "seeds and patients" if several else "patients, of one seed alone,"
     caption = (
         f"Estimators against {name} values by retraining: correlation over sites of means over seeds, 95 % "
-        "intervals over seeds and patients of both, the ceiling that the truth allows; cost beside one FedAvg training"
+        f"intervals over {over} of both, the ceiling that the truth allows; cost beside one FedAvg training"
     )
     frames = [pd.DataFrame(part) for part in (rows, lows, highs)]
     return Table(f"bench-{name.lower()}", caption, frames[0], decimals=2, low=frames[1], high=frames[2])
