@@ -1,5 +1,7 @@
 """Estimators against retraining: how far they agree, what is refused, and the whole of it from end to end."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -46,7 +48,7 @@ def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     assert rows["Pearson"].to_list() == pytest.approx([1, -39 / 42, 6 / 42])
     assert rows["Spearman"].to_list() == pytest.approx([1, -1, 0.5])
     assert set(rows["Ceiling"]) == {1}
-    assert set(rows["Truth told from noise"]) == {"yes"}
+    assert set(rows["Pairs told apart"]) == {"3 of 3"}
     assert set(rows["Cost [trainings]"]) == {0.25}
     assert by_name["bench-shapley"].low["Pearson"].to_list() == pytest.approx(rows["Pearson"].to_list())
     assert by_name["bench-shapley"].low["Spearman"].to_list() == pytest.approx(rows["Spearman"].to_list())
@@ -56,6 +58,14 @@ def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     assert values["Shapley [points]"].to_dict() == pytest.approx({"A": 1, "B": 2, "C": 4})
     assert values["carried"].to_list() == [4, 2, 1]
     assert "C last" in by_name["values-noise-sites-3"].caption
+
+
+def test_sites_of_one_worth_are_not_told_apart():
+    """Of 2, 2 and 4 points: one pair in twenty is told by chance, so that pairs are counted."""
+    one = judged({"in_run": (10, 20, 40)})
+    alike = replace(one.truths["Shapley"], values=np.maximum(one.truths["Shapley"].values, 0.02))
+    table, *_ = bench_tables([replace(one, truths=dict.fromkeys(TRUTHS, alike))])
+    assert table.frame["Pairs told apart"].to_list() == ["2 of 3"]
 
 
 @pytest.mark.parametrize(
