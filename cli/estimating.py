@@ -78,7 +78,7 @@ def power(
         float | None, typer.Option(help="Stated: likewise over rounds, of one round, points; values told in a run.")
     ] = None,
     patients: Annotated[str, typer.Option(help="Test patients a site, to plan for.")] = "2,5,10,20,50",
-    seeds: Annotated[str, typer.Option(help="Seeds to plan for.")] = "1,3,5,10",
+    seeds: Annotated[str, typer.Option(help="Seeds to plan for.")] = "2,3,5,10",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to plan for, where --round-sd is stated.")] = ROUNDS,
     out: Annotated[Path | None, typer.Option(help="Folder to write the table into.")] = None,
 ) -> None:

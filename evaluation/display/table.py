@@ -57,6 +57,9 @@ UNITS = {
     **dict.fromkeys(("dice", "lowest", "nsd", "nsd_px", "weight", "mean_weight", "share"), 100.0),
     **dict.fromkeys(("bytes_sent", "bytes_received"), 1e-6),
 }
+LEFT_OUT = dict.fromkeys(  # ends captions, by quantity
+    ("hd95", "hd95_px"), "; cases of which prediction or reference is empty have none"
+)
 WHOLE = (
     "Runs",
     "Seed",

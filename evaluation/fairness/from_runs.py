@@ -63,7 +63,10 @@ def study(
     if Dice(results.rows, split).rows.empty:
         raise BadInput(f"--split {split}: no run was tested on it; `fedmerit run` tests on it today, so run anew")
     if results.dice.unlike_seeds():
-        notes.append("runs of one seed were tested on different cases: measures of both beside each other mean nothing")
+        notes.append(
+            "runs of one seed were tested on different cases: on others than training alone there is no performance "
+            "fairness and no gain, and Dice of such runs beside each other means nothing"
+        )
     ground = None
     if truth is None:
         notes.append(

@@ -54,13 +54,14 @@ def measure(
         BadInput: there is no test case.
     """
     cases = _cases(results.plain, split)
+    apart = _apart(cases, alone)
     if truth is not None:
         trained = truth.trained.of_coalitions.dice.cases
         trained = trained[trained.index.get_level_values("seed").isin(results.rows["seed"])]  # no others are drawn
         cases = pd.concat([cases, trained.rename(index=lambda text: f"{TRAINED}{text}", level="method")])
     truths = [] if truth is None else truth.truths
     estimates = estimates_of(results, methods)
-    compared = Compared(methods, alone, estimates, truths)
+    compared = Compared(methods, alone, estimates, truths, apart)
 
     def measures(dice: SiteDice) -> dict[Key, FloatArray]:
         return {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
@@ -93,6 +94,17 @@ def _cases(results: Results, split: str) -> pd.Series:
     runs = results.union.complete.notna().groupby(level=RUN).all()
     frame = cases.reset_index().merge(runs[runs].index.to_frame(index=False), on=RUN)
     return frame.set_index(list(cases.index.names)).iloc[:, 0]
+
+
+def _apart(cases: pd.Series, alone: str | None) -> dict[str, set[int]]:
+    """By label, the seeds in which a site was tested on other cases than by ``alone``, where it was by both."""
+    index = cases.index.to_frame(index=False)
+    tested = {key: frozenset(own) for key, own in index.groupby(SITE, observed=True)["case"]}
+    apart: dict[str, set[int]] = {}
+    for (method, seed, site), own in tested.items():
+        if tested.get((alone, seed, site), own) != own:
+            apart.setdefault(str(method), set()).add(int(str(seed)))
+    return apart
 
 
 def _with_few_cases(cases: pd.Series) -> list[str]:

@@ -1,7 +1,7 @@
 """What fairness compares: vectors over sites, two by two, and the measures of each pair."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -84,6 +84,7 @@ class Compared:
     alone: str | None  # the label of training alone
     estimates: Estimates
     truths: Sequence[Truth]
+    apart: Mapping[str, Collection[int]] = field(default_factory=dict)  # by label, seeds of other cases than alone's
 
     def pairs(self, dice: SiteDice) -> Iterator[Pair]:
         """What is compared with what, Dice in percent."""
@@ -92,9 +93,11 @@ class Compared:
             yield Pair("dice", label, "", own, own, ("Dice", "Dice"), DICE)
         for label, own in final.items():
             if self.alone in final and label != self.alone:
-                names = (f"Dice of {self.alone}", "Dice")
+                base, apart = final[str(self.alone)], self.apart.get(label, ())
+                names = (f"Dice of {self.alone}{' on the same cases' * bool(apart)}", "Dice")
+                compared = ~np.isin(np.array(dice.seeds)[dice.seed], list(apart))[..., None]
                 for table, those in {"performance": DISTANCES, "performance-ranks": RANKS, "gains": GAINS}.items():
-                    yield Pair(table, label, "", final[str(self.alone)], own, names, those)
+                    yield Pair(table, label, "", np.where(compared, base, np.nan), own, names, those)
         values = _values(dice, self.truths)
         for label, own in final.items():
             for estimate, by_seed in self.estimates.get(label, {}).items():

@@ -77,7 +77,7 @@ def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
             "Weight, honest": _sum(last["weight"], honest, [attack.site]),
             "Reward": _sum(last["quota"], run, riders) / len(riders),
             "Reward, honest": _sum(last["quota"], honest, [attack.site]),
-            "Others": dice[run][others].mean() - dice[honest][others].mean(),
+            "Others": (dice[run] - dice[honest]).reindex(others).mean(),  # over the same sites
             "Own": dice[run][riders].mean() - dice[honest][attack.site],
         }
         own = flags[(flags["run"] == run) & flags["site"].isin(riders) & (flags["round"] <= until[run])]
@@ -179,8 +179,8 @@ def _summary(told: pd.DataFrame) -> pd.DataFrame:
     groups = told.groupby(KEY, sort=False)
     mean = (100 * groups[["Weight", "Weight, honest", "Reward", "Reward, honest"]].mean()).add_suffix(" [%]")
     for name, column in {
-        "Others": "Others' Dice, change [%]",
-        "Own": "Own Dice, change [%]",
+        "Others": "Others' Dice, change [points]",
+        "Own": "Own Dice, change [points]",
         "Named": "Highest free-rider value [%]",
     }.items():
         mean[column] = 100 * groups[name].mean()

@@ -15,6 +15,7 @@ from evaluation.fairness.measurement import measure
 from evaluation.fairness.measures import CORRELATIONS
 from evaluation.fairness.pairs import Estimates, Key
 from evaluation.report.judgements import Measured
+from evaluation.report.words import over_cases
 from evaluation.results.bootstrap import USUAL, Resampling
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
@@ -170,9 +171,9 @@ def _compared(
         highs.append(high)
     alone = " over test patients, of this one seed," if len(valued) == 1 else ""
     caption = (
-        f"Agreement with {truth} values: correlation over sites, mean over seeds, with its 95 % interval over cases "
-        f"and seeds; the ceiling is what a perfect estimate would reach with values as uncertain{alone} as these; p by "
-        "permuting the sites"
+        f"Agreement with {truth} values: correlation over sites, mean over seeds, with its 95 % interval over "
+        f"{over_cases(len(valued))}; the ceiling is what a perfect estimate would reach with values as uncertain"
+        f"{alone} as these; p by permuting the sites"
     )
     frame = pd.DataFrame(rows)
     low_frame, high_frame = (pd.DataFrame(ends, columns=frame.columns) for ends in (lows, highs))

@@ -25,6 +25,7 @@ from evaluation.report.parts import (
     shared_quantities,
     trained,
 )
+from evaluation.report.words import over_cases
 from evaluation.results.dice import ALONE
 from evaluation.results.intervals import of_sites
 from evaluation.results.run_folders import Run, open_runs, together
@@ -70,7 +71,8 @@ def write_report(
     judged = hospitals(honest, results, method, agreed, suspicions.frame) if method else []
     shown = report_tables(honest, results, opened, everything)
     if method:
-        shown["hospitals"] = hospital_table(judged, method)
+        seeds = {run.seed for run in honest if run.label == method and run.tested}
+        shown["hospitals"] = hospital_table(judged, method, len(seeds))
     extra = [table for one in agreed for table in (one.of_values, one.of_methods)]
     remove_tables_of(out)
     write_tables([*shown.values(), *extra, *([suspicions] if len(suspicions.frame) else [])], out.parent / "tables")
@@ -186,7 +188,8 @@ def _of_gains(results: Results, gains: pd.DataFrame) -> Drawing:
         shown = 100 * gains["mean"].unstack()
         text = "Gain in test Dice over training alone by every method; below 0 a hospital lost."
         return Drawing(text, heat_maps.gains(shown), alt_texts.of_cells(shown, "Gains in points"))
-    inside = ", 95 % intervals over cases and seeds" if gains["low"].notna().any() else ""
+    over = over_cases(results.dice.rows["seed"].nunique())
+    inside = f", 95 % intervals over {over}" if gains["low"].notna().any() else ""
     text = f"Gain in test Dice over training alone{inside}; left of 0 a hospital lost."
     gains = gains.loc[order]
     return Drawing(text, dots_and_bars.gain_ranges(gains, results.sites), alt_texts.of_gains(gains))

@@ -11,12 +11,11 @@ from evaluation.report import guard_bounds, marks
 from evaluation.report.hospitals import grounds_of
 from evaluation.report.other_models import other_models
 from evaluation.report.parts import averaged, surface_columns, with_intervals
+from evaluation.report.words import over_cases
 from evaluation.results.dice import RUN, SURFACES
 from evaluation.results.intervals import by_rank, of_methods, of_sites
 from evaluation.results.run_folders import Run
 from evaluation.results.views import Results
-
-LEVEL_NOTE = "95 % intervals over cases and seeds in brackets"
 
 
 def report_tables(
@@ -73,8 +72,12 @@ def _methods(results: Results) -> Table:
     sites = results.dice.sites
     runs = sites[[name for name in SURFACES if name in sites]].groupby(level=RUN).mean()
     columns |= surface_columns(runs.groupby(level="method").mean().reindex(order))
-    caption = f"Methods by mean test Dice; {LEVEL_NOTE}"
+    caption = f"Methods by mean test Dice; {_level_note(results)}"
     return Table("methods", caption, **with_intervals(columns, {"Method": order}))
+
+
+def _level_note(results: Results) -> str:
+    return f"in brackets 95 % intervals over {over_cases(results.dice.rows['seed'].nunique())}"
 
 
 def _ranks(results: Results) -> pd.DataFrame | pd.Series:
@@ -122,7 +125,7 @@ def _sites(results: Results, over_seeds: str) -> Table:
         **surface_columns(dice),
         **{HEADINGS[name]: dice[name] for name in ("cases", "both_empty", "one_empty") if name in dice},
     }
-    caption = f"Test Dice per site{over_seeds}; {LEVEL_NOTE}"
+    caption = f"Test Dice per site{over_seeds}; {_level_note(results)}"
     return Table("dice", caption, **with_intervals(columns, {"Method": methods, "Site": sites}))
 
 
@@ -148,7 +151,7 @@ def _gains(results: Results) -> Table:
     }
     overall = 100 * of_methods(intervals, "mean_gain").reindex(methods)
     lowest = 100 * gain["mean"].groupby(level="method").min().reindex(methods)
-    caption = f"Gain in test Dice over training alone [points]; {LEVEL_NOTE}"
+    caption = f"Gain in test Dice over training alone [points]; {_level_note(results)}"
     shown = with_intervals({**columns, "Mean": overall, "Lowest": lowest}, {"Method": methods})
     return Table("gains", caption, decimals=1, **shown)
 

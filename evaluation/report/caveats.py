@@ -89,11 +89,11 @@ def of_cases(results: Results, own: str | None = None) -> Iterator[str]:
         rows = rows[rows["site"] == own]
     if dice.empty:
         return
-    cases = dice["cases"].groupby(level="site").max()
+    cases = dice["cases"].groupby(level="site").min()  # of any run, as intervals and verdicts go by
     few = cases[cases < FEWEST_CASES]
     if not few.empty:
         counts = listed([f"{site} ({count})" for site, count in few.items()])
-        text = f"Fewer than {FEWEST_CASES} test cases per seed: {counts}. Each moves the site's Dice by much"
+        text = f"Fewer than {FEWEST_CASES} test cases in a run: {counts}. Each moves the site's Dice by much"
         lonely = [str(site) for site in few.index[few < FEWEST_TO_RESAMPLE]]
         yield text + (
             f", and fewer than {FEWEST_TO_RESAMPLE} ({listed(lonely)}) are nothing to resample: no interval."

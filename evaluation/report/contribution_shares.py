@@ -30,13 +30,17 @@ def seeds_of_shares(results: Results) -> dict[str, int]:
 
 
 def of_training_images(results: Results, quantity: str = "contribution") -> list[str]:
-    """The methods of whom a quantity is, in every round, the sites' share of training images or a multiple of it."""
+    """The methods of whom a quantity is a multiple of the sites' training images, in every round of `image_shares`."""
     same = image_shares(results, quantity)
     return [str(method) for method, rounds in same.groupby(level="method", observed=True) if rounds.all()]
 
 
 def image_shares(results: Results, quantity: str) -> "pd.Series[bool]":
-    """``(method, seed, round)``: whether all that are above 0 are the same multiple of the sites' training images."""
+    """``(method, seed, round)``: whether all that are above 0 are the same multiple of the sites' training images.
+
+    Without rounds in which a single one is, as of one update that Krum takes: that is a multiple of anything.
+    """
     images, table = results.rounds.of("num_samples"), results.rounds.of(quantity)
     ratio = table.where(table > 0) / images.reindex(table.index)
+    ratio = ratio[ratio.notna().sum(axis=1) != 1]
     return pd.Series(ratio.max(axis=1) - ratio.min(axis=1) <= SAME * ratio.max(axis=1))

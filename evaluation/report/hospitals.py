@@ -13,6 +13,7 @@ from evaluation.report.contribution_shares import contribution_shares, of_traini
 from evaluation.report.judgements import Grounds, Measured, Verdict, verdict
 from evaluation.report.parts import averaged, surface_columns, with_intervals
 from evaluation.report.statements import of_gain, of_share
+from evaluation.report.words import over_cases
 from evaluation.results.dice import ALONE, POOLED
 from evaluation.results.intervals import of_sites
 from evaluation.results.run_folders import Run, together, train_alike
@@ -158,8 +159,8 @@ def grounds_of(results: Results, site: str | None = None, methods: Collection[st
     return Grounds(int(cases.min().min()), len(set.intersection(*seeds) - results.dice.unlike_seeds(site, methods)))
 
 
-def hospital_table(rows: Sequence[Hospital], method: str) -> Table:
-    """The first thing that a report shows."""
+def hospital_table(rows: Sequence[Hospital], method: str, seeds: int) -> Table:
+    """The first thing that a report shows; of how many ``seeds`` of the method."""
     surfaces = dict.fromkeys(name for row in rows for name in row.surfaces)
     columns: dict[str, pd.DataFrame | pd.Series] = {
         "Alone, Dice [%]": 100 * pd.Series([row.alone for row in rows]),
@@ -175,8 +176,8 @@ def hospital_table(rows: Sequence[Hospital], method: str) -> Table:
         "Verdict": pd.Series([row.words for row in rows]),
     }
     caption = (
-        f"Each hospital alone and together by {method}, with 95 % intervals in brackets: of Dice over test cases and "
-        "seeds, of shares over seeds"
+        f"Each hospital alone and together by {method}, with 95 % intervals in brackets: of Dice over test "
+        f"{over_cases(seeds)}{', of shares over seeds' * (seeds > 1)}"
     )
     return Table("hospitals", caption, **with_intervals(columns, {"Hospital": [row.name for row in rows]}))
 

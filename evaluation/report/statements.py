@@ -117,7 +117,7 @@ def of_most(shares: Mapping[str, Measured], seeds: int) -> str:
         return f"{text}. Their intervals over seeds are not known, so neither is whether they can be told apart."
     if min(known[site].low for site in most) > max(known[site].high for site in least):
         return f"{text}. Their intervals over {seeds} seeds lie apart."
-    return f"{text}. Their intervals over {seeds} seeds overlap: they cannot be told apart."
+    return f"{text}. Their intervals over {seeds} seeds overlap: that they differ is not shown."
 
 
 def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -> str:

@@ -25,6 +25,11 @@ def between(low: float, high: float) -> str:
     return f"{points(low)} to {points(high)}"
 
 
+def over_cases(seeds: int) -> str:
+    """What intervals of Dice are over, by the number of seeds: of one, nothing is known of others."""
+    return "cases and seeds" if seeds > 1 else "cases, of one seed alone"
+
+
 def correlation(value: float) -> str:
     """``−0.37``, of -1 to 1."""
     return f"{value:+z.2f}".replace("-", MINUS)

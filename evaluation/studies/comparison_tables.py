@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from evaluation.display.table import HEADINGS, UNITS, Table
+from evaluation.display.table import HEADINGS, LEFT_OUT, UNITS, Table
 from evaluation.results.dice import ALONE, POOLED, UNION
 from evaluation.results.views import Results
 
@@ -59,6 +59,7 @@ def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[T
     for quantity, table in results.dice.label_surfaces.items():
         for label in table.columns:
             what = f"{HEADINGS[quantity]}{f' of the {label}' * several} on each site's test split{OVER_SEEDS}"
+            what += LEFT_OUT.get(quantity, "")
             shown = UNITS.get(quantity, 1.0) * table[label]
             found.append(_table(f"{quantity}{f'-{label}' * several}", what, shown, sites, methods, seeds))
     return found

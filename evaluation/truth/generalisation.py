@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from evaluation.display.table import HEADINGS, UNITS, Table
+from evaluation.display.table import HEADINGS, LEFT_OUT, UNITS, Table
 from evaluation.results.dice import SURFACES
 from evaluation.results.evaluate import with_statistics_of
 from evaluation.results.final_models import final_models
@@ -84,6 +84,7 @@ def _table(rows: Sequence[tuple[int, str, str, Mapping[str, float]]], quantity: 
     caption = f"Test {what} of each hospital by the model of all the others, which never saw it, and by that of all"
     if count > 1:
         caption += f"; mean ± std over {count} seeds"
+    caption += LEFT_OUT.get(quantity, "")
     spread = by_site.std(ddof=1)
     name = "unseen" if quantity == "dice" else f"unseen-{quantity}"
     return Table(name, caption, by_site.mean().reset_index(), spread=spread.reset_index(), decimals=1)

@@ -1,10 +1,12 @@
 """Which difference of worth can be told: by how many patients, seeds and rounds, before they are spent.
 
 The difference of two sites' values has the variance σ_s²/S + σ_p²/P + σ_r²/(R S), over S seeds, P test patients a site
-and R rounds. The smallest difference that a two-sided test at 5 % finds in 4 of 5 studies is (z_.975 + z_.8) times its
-root.
+and R rounds. The smallest difference that is told at 5 %, two-sided, in 4 of 5 studies is the root of
+k_S² σ_s²/S + k² (σ_p²/P + σ_r²/(R S)), k = z_.975 + z_.8 = 2.8. What seeds make of it has to be told by these seeds,
+by Student's t, as the intervals of values are: k_S is 16.3 of two seeds, 5.7 of three and 3.8 of five.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+from scipy.optimize import brentq
+from scipy.stats import nct, norm, t
 
 from evaluation.display.table import Table
 from evaluation.results.views import Results
@@ -47,9 +50,23 @@ class Variances:
         return replace(self, **numbers)
 
 
-def smallest_difference(variance: float) -> float:
-    """That a test of `LEVEL` finds with `POWER`, of a difference with this variance; in the unit of its root."""
-    return float((norm.ppf(1 - LEVEL / 2) + norm.ppf(POWER)) * np.sqrt(variance))
+def errors_told(seeds: float = math.inf) -> float:
+    """k: of how many standard errors a difference is told that so many seeds tell the size of; NaN of one alone.
+
+    By a test of `LEVEL`, with `POWER`; of infinitely many seeds, the standard error is known.
+    """
+    if math.isinf(seeds):
+        return float(norm.ppf(1 - LEVEL / 2) + norm.ppf(POWER))
+    if seeds < 2:
+        return math.nan
+    critical = float(t.ppf(1 - LEVEL / 2, seeds - 1))
+    return float(brentq(lambda away: nct.sf(critical, seeds - 1, away) - POWER, 0, 2 * critical))
+
+
+def smallest_difference(seeds: int, of_seeds: float, others: float) -> float:
+    """That is told, in the unit of the roots of its variances: of the mean over so many ``seeds``, and ``others``."""
+    told = errors_told(seeds) ** 2 * of_seeds if of_seeds else 0.0
+    return math.sqrt(told + errors_told() ** 2 * others)
 
 
 def variances_of(one: Resampled, patients: float = 1.0) -> Variances:
@@ -92,7 +109,7 @@ def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[i
     of_rounds = variances.round / rounds
     columns: Mapping[str, list[float]] = {
         f"{number} seed{'s' * (number > 1)} [points]": [
-            POINTS * smallest_difference(variances.seed / number + variances.patient / many + of_rounds / number)
+            POINTS * smallest_difference(number, variances.seed / number, variances.patient / many + of_rounds / number)
             for many in patients
         ]
         for number in seeds
@@ -105,6 +122,8 @@ def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[i
         "Smallest difference of worth between two sites that is told (5 %, two-sided, power 80 %); standard deviations "
         f"of a difference [points]: {told}{f'; of {variances.truth} values' if variances.truth else ''}"
     )
+    if variances.seed and min(seeds) < 2:
+        caption += "; by one seed nothing is told of others"
     return Table("power", caption, frame, decimals=1)
 
 
@@ -123,7 +142,7 @@ def reliability_table(of: Mapping[str, Resampled]) -> Table:
                 "Ceiling": one.ceiling,
                 "Mean standard error [points]": POINTS * float(one.standard_errors.mean()),
                 "Smallest difference told [points]": POINTS
-                * smallest_difference(variances.seed / len(one.seeds) + variances.patients_together),
+                * smallest_difference(len(one.seeds), variances.seed / len(one.seeds), variances.patients_together),
             }
         )
     caption = (

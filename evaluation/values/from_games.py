@@ -175,6 +175,12 @@ def _heard(kind: str, game: RoundGame, sites: Sequence[str], voice: str) -> Floa
     return heard(MATRICES[kind](game, sites), voice, own_patients(game, sites))
 
 
+def who_gains(run: ObservedRun) -> FloatArray:
+    """(n, n) Σ_t of `shapley_matrix`, as observed; a round in which the site of a column said nothing is 0 there."""
+    parts = np.stack([shapley_matrix(game, run.sites)[..., 0] for game in run.games(InRunValues.observes)])
+    return _summed(parts, np.ones((len(parts), 1)))
+
+
 def drift(run: ObservedRun) -> float:
     """How far in-run values are from efficient: what the Dice gained over the rounds beside Σ_t [v_t(N) - v_t(∅)].
 

@@ -5,6 +5,7 @@ by seed, those of sites that train ``alone``, the runs of other ``methods``, and
 on where it was interrupted.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -243,7 +244,8 @@ def _agreements(name: str, judged: Sequence[Judged]) -> Table:
     highs: list[dict[str, float]] = []
     for one in judged:
         truth = one.truths[name]
-        told = bool(ranking(truth.sites, truth.values).tells_any)
+        pairs = math.comb(len(truth.sites), 2)
+        told = pairs - len(ranking(truth.sites, truth.values).alike)
         for spec, said in one.said.items():
             found = agreement(said, truth)
             row = {
@@ -254,16 +256,19 @@ def _agreements(name: str, judged: Sequence[Judged]) -> Table:
                 "Pearson": found["pearson"],
                 "Ceiling": truth.ceiling,
                 "Spearman": found["spearman"],
-                "Truth told from noise": "yes" if told else "no",
+                "Pairs told apart": f"{told} of {pairs}",
                 "Cost [trainings]": one.costs[spec],
             }
             rows.append(row)
             for ends, end in ((lows, "low"), (highs, "high")):
                 both = {"Pearson": found[f"pearson_{end}"], "Spearman": found[f"spearman_{end}"]}
                 ends.append(dict.fromkeys(row, np.nan) | both)
+    several = any(len(one.truths[name].seeds) > 1 for one in judged)
+    over = "seeds and patients" if several else "patients, of one seed alone,"
     caption = (
         f"Estimators against {name} values by retraining: correlation over sites of means over seeds, 95 % "
-        "intervals over seeds and patients of both, the ceiling that the truth allows; cost beside one FedAvg training"
+        f"intervals over {over} of both, the ceiling that the truth allows, how many pairs of its sites are told "
+        "apart; cost beside one FedAvg training"
     )
     frames = [pd.DataFrame(part) for part in (rows, lows, highs)]
     return Table(f"bench-{name.lower()}", caption, frames[0], decimals=2, low=frames[1], high=frames[2])

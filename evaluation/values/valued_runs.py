@@ -15,7 +15,7 @@ from evaluation.truth.reliability import POINTS
 from evaluation.truth.semivalues import FloatArray
 from evaluation.values.estimator import Estimator
 from evaluation.values.estimators import estimators, parse, parse_all
-from evaluation.values.from_games import drift, shapley_matrix
+from evaluation.values.from_games import drift, who_gains
 from evaluation.values.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
 from evaluation.values.replay import observed_after
 from fedmerit.configuration.description import plan_of
@@ -177,8 +177,7 @@ def _costs(runs: Sequence[ObservedRun], observers: Sequence[str]) -> Table:
 
 def _who_gains(runs: Sequence[ObservedRun]) -> Table:
     sites = runs[0].sites
-    matrices = [np.sum([shapley_matrix(game, sites)[..., 0] for game in run.games("in_run")], axis=0) for run in runs]
-    frame = POINTS * pd.DataFrame(np.mean(matrices, axis=0), index=sites, columns=sites)
+    frame = POINTS * pd.DataFrame(np.mean([who_gains(run) for run in runs], axis=0), index=sites, columns=sites)
     told = ", ".join(f"{POINTS * drift(run):.2f}" for run in runs)
     caption = (
         "Who gains by whose data: in-run Shapley values [points] of the site in the row for the validation Dice of "

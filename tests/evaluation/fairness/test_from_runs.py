@@ -80,8 +80,10 @@ def test_runs_on_other_images_than_training_alone_are_told(tmp_path):
     for digest, told in (("a", 0), ("b", 1)):
         runs = [make_run(tmp_path / digest / method, method=method, site_digests={SITES[0]: one})
                 for method, one in (("fedce", "a"), ("standalone", digest))]  # fmt: skip
-        _, notes = study(runs, draws=DRAWS)
+        found, notes = study(runs, draws=DRAWS)
         assert sum("tested on different cases" in note for note in notes) == told
+        assert measured(found, "gains", "fedce", "mean_gain")["seeds"] == 1 - told
+        assert math.isnan(measured(found, "performance", "fedce", "euclidean")["mean"]) == bool(told)
 
 
 def test_a_truth_of_other_images_is_told(tmp_path):

@@ -66,6 +66,20 @@ def test_a_comparison_says_how_many_seeds_it_rests_on():
     assert [gains.cell(0, place) for place in range(2)] == ["fedce", "1"]
 
 
+def test_what_was_tested_on_other_cases_than_training_alone_is_not_compared_with_it():
+    """Of seed 1, the last site's; of seed 0 there are the numbers of before."""
+    results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
+    rows = results.rows
+    other = (rows["method"] == "fedce") & (rows["seed"] == 1) & (rows["site"] == SITES[-1])
+    marked = Results(rows.assign(case=rows["case"] + other.map({True: "@b", False: ""})))
+    found = _rows(measure(marked, METHODS, alone="standalone", resampling=FEW))
+    for key in (("gains", "fedce", "mean_gain"), ("performance", "fedce", "pearson")):
+        assert found.loc[key, "seeds"] == 1
+        assert found.loc[key, "note"] == "seed 1: Dice of standalone on the same cases is missing"
+    assert found.loc[("gains", "fedce", "mean_gain"), "mean"] == pytest.approx(25 / 3)
+    assert found.loc[("dice", "fedce", "mean"), "seeds"] == 2
+
+
 def test_tables_have_a_row_per_method_each_number_before_its_interval():
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
     found = measure(results, METHODS, alone="standalone", resampling=Resampling(20, level=0.9))

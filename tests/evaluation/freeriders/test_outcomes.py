@@ -25,13 +25,24 @@ def test_outcomes_are_against_the_honest_run_of_the_seed(study):
     assert math.isnan(twice["Reward"])
 
 
+def test_what_others_lose_is_over_the_sites_that_both_runs_tested(study):
+    """Of A and C, of which A was .9 in the honest run and has no Dice in the other, C lost a tenth."""
+    attacks, results = study
+    rows = results.rows
+    tested = (rows["split"] == "testing") & (rows["quantity"] == "dice") & (rows["site"] == "A")
+    rows.loc[tested & (rows["run"] == "honest_1"), "value"] = 0.9
+    left = rows[~(tested & (rows["run"] == "zero_B_1"))]
+    told = outcomes(attacks, Results(left)).set_index(["Behaviour", "Site", "Seed"])
+    assert told.loc[("zero", "B", 1), "Others"] == pytest.approx(-0.1)
+
+
 def test_the_tables_say_what_paid_and_what_told(study):
     summary, flagged, auroc, honest = tables(*study)
     row = summary.frame.set_index("Behaviour").loc["zero"]
     assert row["Runs"] == 4
     assert row["Weight [%]"] == pytest.approx(20)
     assert row["Weight, honest [%]"] == pytest.approx(40)
-    assert row["Others' Dice, change [%]"] == pytest.approx(-10)
+    assert row["Others' Dice, change [points]"] == pytest.approx(-10)
     assert row["Highest free-rider value [%]"] == 100
     assert row["Flagged by any detector [%]"] == 100
     assert row["Flagged by (after rounds)"] == "small norm (1), free-rider value (2)"

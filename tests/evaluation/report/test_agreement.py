@@ -81,6 +81,7 @@ def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None
     (found,), _ = agreements(runs, together(runs), truth, Resampling(50))
     assert found.of_methods.frame["Ceiling"].max() < 0.7
     assert "of this one seed" not in found.of_methods.caption
+    assert "with its 95 % interval over cases and seeds; the ceiling" in found.of_methods.caption
     assert any("no agreement can be judged" in caveat for caveat in found.caveats)
 
 
@@ -97,6 +98,7 @@ def test_of_one_seed_the_ceiling_says_so(tmp_path: Path) -> None:
     runs = open_runs(_runs(tmp_path))
     (found,), _ = agreements(runs, together(runs), _truth(tmp_path / "truth", seeds=(0,)), Resampling(50))
     assert "as uncertain over test patients, of this one seed, as these" in found.of_methods.caption
+    assert "with its 95 % interval over cases, of one seed alone; the ceiling" in found.of_methods.caption
 
 
 def test_p_is_the_share_of_permutations_as_far_from_0() -> None:

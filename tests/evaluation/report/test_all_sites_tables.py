@@ -47,6 +47,13 @@ def test_the_best_of_each_column_is_bold_and_of_spreads_the_lowest(of_dice: dict
     assert bold == [["Birch"], ["Birch", "Std"], ["Alder", "Birch", "Cedar", "Mean", "Worst"]]
 
 
+def test_captions_say_what_intervals_are_over(of_dice: dict[str, Table]) -> None:
+    one = _tables(made_dice(LEVELS, noise=0.0, seeds=1))
+    for name in ("methods", "dice", "gains"):
+        assert of_dice[name].caption.endswith("; in brackets 95 % intervals over cases and seeds")
+        assert one[name].caption.endswith("; in brackets 95 % intervals over cases, of one seed alone")
+
+
 def test_one_method_alone_is_no_best() -> None:
     table = _tables(made_dice({"fedce": LEVELS["fedce"]}, noise=0.0))["comparison"]
     assert not any(table.is_best(0, place) for place in range(table.shape[1]))

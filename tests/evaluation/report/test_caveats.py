@@ -41,6 +41,16 @@ def test_few_cases_and_empty_ones_are_counted() -> None:
     assert "Alder" not in own
 
 
+def test_the_run_with_the_fewest_cases_of_a_site_is_told() -> None:
+    """Of six in each of three seeds four are gone in one."""
+    rows = made_dice({"fedce": (0.8, 0.7, 0.9)}).rows
+    gone = (rows["site"] == "Birch") & (rows["seed"] == 1) & (rows["case"] > "001")
+    results = Results(rows[~gone])
+    (few,) = caveats.of_cases(results)
+    assert few.startswith("Fewer than 5 test cases in a run: Birch (2).")
+    assert of_sites(results.dice.intervals, "dice").loc[("fedce", "Birch"), ["low", "high"]].isna().all()
+
+
 def test_contributions_that_overlap_and_negative_sums() -> None:
     contributions = {
         "a": [(0.5, 0.5, 0.5), (0.2, 0.3, 0.25), (0.2, 0.1, 0.25)],

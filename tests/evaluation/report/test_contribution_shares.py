@@ -65,6 +65,18 @@ def test_multiples_of_the_numbers_of_images_are_no_estimate() -> None:
     assert found.to_list() == [True, True, True, False]
 
 
+def test_one_update_that_is_taken_is_no_share_of_images() -> None:
+    """As by Krum; a round in which one hospital alone answered says nothing of how the others are made."""
+    rounds = [(0.0, 1.0, 0.0), (1.0, 0.0, 0.0)]
+    taken = [row for number, line in enumerate(rounds) for row in _in_round(number, "contribution", line)]
+    images = [row for number in range(3) for row in _in_round(number, "num_samples", (10.0, 30.0, 60.0))]
+    assert of_training_images(made_results([*images, *taken], ["fedce"])) == []
+    shared = _in_round(2, "contribution", (0.1, 0.3, 0.6))
+    results = made_results([*images, *taken, *shared], ["fedce"])
+    assert image_shares(results, "contribution").index.get_level_values("round").to_list() == [2]
+    assert of_training_images(results) == ["fedce"]
+
+
 def test_a_single_other_round_makes_it_an_estimate() -> None:
     images = [row for number in range(2) for row in _in_round(number, "num_samples", (10.0, 30.0, 60.0))]
     rounds = [*_in_round(0, "weight", (0.1, 0.3, 0.6)), *_in_round(1, "weight", (0.2, 0.2, 0.6))]

@@ -175,7 +175,7 @@ def test_a_single_run_of_training_alone_is_compared_with_whatever_its_settings(t
 
 def test_the_table_shows_percentages_with_their_ends(tmp_path: Path) -> None:
     results = _results(made_row("fedce", 0, 1, "Birch", "flagged", 1.0))
-    table = hospital_table(hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce")
+    table = hospital_table(hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce", seeds=2)
     assert [table.cell(1, column) for column in range(table.shape[1])] == [
         "Birch",
         "70.0",
@@ -187,3 +187,6 @@ def test_the_table_shows_percentages_with_their_ends(tmp_path: Path) -> None:
     ]
     assert table.frame["Flagged"].to_list() == ["no", "flagged, rounds 1", "no"]
     assert "together by fedce" in table.caption
+    assert table.caption.endswith("of Dice over test cases and seeds, of shares over seeds")
+    one = hospital_table(hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce", seeds=1)
+    assert one.caption.endswith("of Dice over test cases, of one seed alone")

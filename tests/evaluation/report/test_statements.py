@@ -71,7 +71,7 @@ def test_of_who_contributed_most() -> None:
     text = statements.of_most(apart, 2)
     assert text.startswith("By the method's own estimate A contributed most (70.0 % of all) and B least (30.0 %)")
     assert text.endswith("Their intervals over 2 seeds lie apart.")
-    assert statements.of_most(close, 2).endswith("overlap: they cannot be told apart.")
+    assert statements.of_most(close, 2).endswith("overlap: that they differ is not shown.")
     lacking = apart | {"B": Measured(0.3)}
     assert statements.of_most(lacking, 2).endswith("are not known, so neither is whether they can be told apart.")
     assert statements.of_most(apart, 1).endswith("This is one seed: the order may be chance.")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluation.report.words import between, listed, percent, points
+from evaluation.report.words import between, listed, over_cases, percent, points
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,7 @@ def test_fractions_are_said_in_percent_and_differences_in_points_with_their_sign
     assert points(-0.0004) == points(0) == "+0.0"
     assert points(-0.0123) == "\N{MINUS SIGN}1.2"
     assert between(-0.003, 0.015) == "\N{MINUS SIGN}0.3 to +1.5"
+
+
+def test_of_one_seed_nothing_is_known_of_others() -> None:
+    assert [over_cases(seeds) for seeds in (1, 3)] == ["cases, of one seed alone", "cases and seeds"]

@@ -141,6 +141,8 @@ def test_surfaces_follow_in_tables_of_their_own():
     *_, hd95, nsd = tables(long(rows), ["fedavg"], [0])
     assert (hd95.name, nsd.name) == ("hd95", "nsd")
     assert hd95.caption.startswith("HD95 [mm] on each site's test split")
+    assert hd95.caption.endswith("; cases of which prediction or reference is empty have none")
+    assert "have none" not in nsd.caption  # which counts them 0
     assert cells(hd95) == [["fedavg", "4.00", "6.00", "5.00", "1.41"]]
     assert cells(nsd) == [["fedavg", "50.00", "70.00", "60.00", "14.14"]]
 

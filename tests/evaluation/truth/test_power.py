@@ -1,11 +1,15 @@
 """Which differences of worth can be told, on made-up trainings whose noise is known and by hand."""
 
+import math
+
 import numpy as np
 import pytest
 from noisy_trainings import WORTH, trained
+from scipy.stats import t
 
 from evaluation.truth.power import (
     Variances,
+    errors_told,
     pilot_variances,
     power_table,
     reliability_table,
@@ -19,11 +23,22 @@ from fedmerit.errors import BadInput
 LOO = by_weights(leave_one_out_weights)
 
 
-def test_the_smallest_difference_is_found_in_four_of_five_studies():
-    variance = 0.02**2
-    difference = smallest_difference(variance)
-    random = np.random.default_rng(0).normal(difference, 0.02, 20_000)
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_the_smallest_difference_is_found_in_four_of_five_studies(seeds):
+    difference = smallest_difference(seeds, 0.02**2 / seeds, 0)
+    studies = np.random.default_rng(0).normal(difference, 0.02, (20_000, seeds))
+    errors = studies.std(axis=1, ddof=1) / np.sqrt(seeds)
+    found = np.abs(studies.mean(axis=1)) > t.ppf(0.975, seeds - 1) * errors
+    assert found.mean() == pytest.approx(0.8, abs=0.01)
+
+
+def test_of_known_variances_it_is_fewer_errors_and_by_one_seed_nothing_is_told():
+    random = np.random.default_rng(0).normal(smallest_difference(2, 0, 0.02**2), 0.02, 20_000)
     assert (np.abs(random) > 1.96 * 0.02).mean() == pytest.approx(0.8, abs=0.01)
+    assert smallest_difference(1, 0, 0.02**2) == smallest_difference(2, 0, 0.02**2)
+    assert math.isnan(smallest_difference(1, 0.02**2, 0.02**2))
+    assert [errors_told(seeds) for seeds in (2, 3, 5)] == pytest.approx([16.3, 5.65, 3.76], abs=0.05)
+    assert errors_told(1000) == pytest.approx(errors_told(), rel=0.002)
 
 
 def test_variances_of_a_pilot_are_those_put_in(tmp_path):
@@ -46,15 +61,18 @@ def test_variances_of_a_pilot_are_those_put_in(tmp_path):
 
 
 def test_the_table_by_hand():
-    table = power_table(Variances(0.03**2, 0.08**2).with_stated(round=0.06**2), [4, 16], [1, 9], rounds=36)
-    by_hand = [[2.8016 * np.sqrt(9 / s + 64 / p + 36 / 36 / s) for s in (1, 9)] for p in (4, 16)]
+    """Of what seeds make of it 16.3 errors count where there are two, 3.2 of nine; of all else 2.8016."""
+    table = power_table(Variances(0.03**2, 0.08**2).with_stated(round=0.06**2), [4, 16], [2, 9], rounds=36)
+    told = {2: errors_told(2), 9: errors_told(9)}
+    by_hand = [[np.sqrt(told[s] ** 2 * 9 / s + 2.8016**2 * (64 / p + 36 / 36 / s)) for s in told] for p in (4, 16)]
     np.testing.assert_allclose(table.frame.iloc[:, 1:].to_numpy(), by_hand, rtol=1e-4)
 
 
 def test_the_command(fedmerit):
-    told = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1")
+    told = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1,3")
     assert told.exit_code == 0
-    assert "14.0" in told.output  # 2.8 times the root of 9 + 16
+    assert "14.9" in told.output  # the root of 5.65² 9 / 3 + 2.8² 16
+    assert "by one seed nothing is told of others" in " ".join(told.output.split())
     for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
         refused = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
         assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
@@ -117,8 +135,11 @@ def test_rounds_are_named_only_where_they_count():
     variances = Variances(0.03**2, 0.08**2)
     assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption
     table = power_table(variances.with_stated(round=0.06**2), [4, 16], [1, 9], rounds=36)
-    assert table.caption.endswith("[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds")
+    assert table.caption.endswith(
+        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; by one seed nothing is told of others"
+    )
     assert table.headings == ["Test patients a site", "1 seed [points]", "9 seeds [points]"]
+    assert table.frame["1 seed [points]"].isna().all()
     assert table.frame["Test patients a site"].to_list() == ["4", "16"]
 
 
@@ -152,4 +173,6 @@ def test_errors_and_differences_of_a_truth_by_hand():
     (row,) = reliability_table({"mine": two_sites()}).frame.to_dict("records")
     errors = np.sqrt([0.045 / 2 + 0.06125, 0.005 / 2 + 0.00125])
     assert row["Mean standard error [points]"] == pytest.approx(100 * errors.mean())
-    assert row["Smallest difference told [points]"] == pytest.approx(280.16 * np.sqrt(0.02 / 2 + 0.045), rel=1e-4)
+    assert row["Smallest difference told [points]"] == pytest.approx(
+        100 * np.hypot(errors_told(2) * np.sqrt(0.02 / 2), 2.8016 * np.sqrt(0.045)), rel=1e-4
+    )

@@ -9,7 +9,15 @@ from games_reference import random_game, shapley_by_permutations
 from observing import Rounds
 
 from evaluation.truth.semivalues import NOBODY, text_of
-from evaluation.values.from_games import AloneValues, CarriedValues, InRunValues, OthersLoseValues, drift
+from evaluation.values.from_games import (
+    AloneValues,
+    CarriedValues,
+    InRunValues,
+    OthersLoseValues,
+    drift,
+    shapley_matrix,
+    who_gains,
+)
 from evaluation.values.observed_run import RoundGame
 from fedmerit.errors import BadInput
 
@@ -154,3 +162,13 @@ def test_a_round_in_which_nobody_else_could_say_counts_as_one_without_the_site()
         expected = estimator.values(run_of(whole))
         np.testing.assert_allclose(estimator.values(run_of(whole, round_of(one, 1))), expected)
         assert np.isnan(estimator.values(run_of(round_of(one)))[0, 0])
+
+
+def test_who_gains_goes_by_the_rounds_in_which_a_site_said_something(rounds):
+    """As values do: of one round that B's patients miss, its column has what the other rounds say."""
+    missed = {one: np.where(np.array(SITES) == "B", np.nan, line[:, 0]) for one, line in rounds[1].utilities.items()}
+    found = who_gains(run_of(rounds[0], round_of(missed, 1)))
+    first, second = (shapley_matrix(one, SITES)[..., 0] for one in rounds[:2])
+    expected = first + np.where(np.array(SITES) == "B", 0.0, second)
+    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(who_gains(run_of(*rounds[:2])), first + second)

@@ -1,5 +1,7 @@
 """Estimators against retraining: how far they agree, what is refused, and the whole of it from end to end."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -25,13 +27,13 @@ def test_agreement_of_what_is_the_truth_is_whole_and_its_interval_narrow():
     assert np.isnan(agreement(np.ones_like(Truth.values), Truth)["pearson"])
 
 
-def judged(said):
-    """A world of three sites, two seeds and four draws whose truth is 1, 2 and 4 points, without any noise."""
-    of_seeds = np.repeat(np.array([[0.01, 0.02, 0.04]] * 2)[:, :, None], 5, axis=2)
+def judged(said, seeds=2):
+    """A world of three sites, some seeds and four draws whose truth is 1, 2 and 4 points, without any noise."""
+    of_seeds = np.repeat(np.array([[0.01, 0.02, 0.04]] * seeds)[:, :, None], 5, axis=2)
     halves = np.repeat(of_seeds[:, :, None, :1], 2, axis=2)
-    truth = Resampled(["A", "B", "C"], [0, 1], of_seeds, halves)
-    values = {spec: np.repeat(np.array([line] * 2, dtype=float)[:, :, None], 5, axis=2) for spec, line in said.items()}
-    reached = Outcome(np.full((2, 3), 0.8), np.full((2, 3), 0.7))
+    truth = Resampled(["A", "B", "C"], list(range(seeds)), of_seeds, halves)
+    values = {spec: np.tile(np.array(line, dtype=float)[None, :, None], (seeds, 1, 5)) for spec, line in said.items()}
+    reached = Outcome(np.full((seeds, 3), 0.8), np.full((seeds, 3), 0.7))
     costs, outcomes = dict.fromkeys(said, 0.25), dict.fromkeys(said, reached)
     return Judged("noise:sites=3", "C last", dict.fromkeys(TRUTHS, truth), values, costs, outcomes)
 
@@ -46,7 +48,7 @@ def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     assert rows["Pearson"].to_list() == pytest.approx([1, -39 / 42, 6 / 42])
     assert rows["Spearman"].to_list() == pytest.approx([1, -1, 0.5])
     assert set(rows["Ceiling"]) == {1}
-    assert set(rows["Truth told from noise"]) == {"yes"}
+    assert set(rows["Pairs told apart"]) == {"3 of 3"}
     assert set(rows["Cost [trainings]"]) == {0.25}
     assert by_name["bench-shapley"].low["Pearson"].to_list() == pytest.approx(rows["Pearson"].to_list())
     assert by_name["bench-shapley"].low["Spearman"].to_list() == pytest.approx(rows["Spearman"].to_list())
@@ -56,6 +58,22 @@ def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     assert values["Shapley [points]"].to_dict() == pytest.approx({"A": 1, "B": 2, "C": 4})
     assert values["carried"].to_list() == [4, 2, 1]
     assert "C last" in by_name["values-noise-sites-3"].caption
+
+
+def test_sites_of_one_worth_are_not_told_apart():
+    """Of 2, 2 and 4 points: one pair in twenty is told by chance, so that pairs are counted."""
+    one = judged({"in_run": (10, 20, 40)})
+    alike = replace(one.truths["Shapley"], values=np.maximum(one.truths["Shapley"].values, 0.02))
+    table, *_ = bench_tables([replace(one, truths=dict.fromkeys(TRUTHS, alike))])
+    assert table.frame["Pairs told apart"].to_list() == ["2 of 3"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "over"), [(2, "seeds and patients of both"), (1, "patients, of one seed alone, of both")]
+)
+def test_the_caption_says_what_intervals_are_over(seeds, over):
+    table, *_ = bench_tables([judged({"in_run": (10, 20, 40)}, seeds)])
+    assert f"intervals over {over}" in table.caption
 
 
 def test_worlds_and_estimators_are_checked_before_anything_is_trained():

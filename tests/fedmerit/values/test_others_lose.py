@@ -1,5 +1,7 @@
 """The model without each site, beside literal ones."""
 
+from dataclasses import replace
+
 import torch
 from observing import SAMPLES, models_of, some_rounds, view_of
 
@@ -17,6 +19,14 @@ def test_the_model_without_a_site_is_the_mean_of_the_others_by_their_weights():
         torch.testing.assert_close(model, trained / (1 - weights[left_out]))
         assert observation.coalitions[left_out].tolist() == [site != left_out for site in range(4)]
     torch.testing.assert_close(models_of(observation)[-1], view.ended)
+
+
+def test_what_else_a_server_does_is_in_neither_model():
+    """As the step of FedAdam: what that adds to the mean would be multiplied in the model without a site."""
+    (view,) = some_rounds(1)
+    _, plain = OthersLose().observe({}, view)
+    _, stepped = OthersLose().observe({}, replace(view, ended=view.ended + 5))
+    torch.testing.assert_close(models_of(stepped), models_of(plain))
 
 
 def test_nothing_is_without_a_site_that_has_all_the_weight():
