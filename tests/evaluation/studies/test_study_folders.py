@@ -15,7 +15,7 @@ from evaluation.studies.study_folders import (
     servers_own,
 )
 from fedmerit.configuration.network_input import Preprocessing
-from fedmerit.engines import runs
+from fedmerit.engines import resuming, runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.records.results import read_run
@@ -214,7 +214,7 @@ def test_a_servers_own_sites_may_not_be_forgotten(tmp_path, asked):
 def test_a_run_that_has_ended_may_have_its_images_elsewhere_and_stays_as_it_is(tmp_path, asked, monkeypatch):
     folder, own = tmp_path / "with_server", make_sites(tmp_path / "own", ("S",), size=32)
     runs.create(folder, **asked, server_sites=own)
-    monkeypatch.setattr(runs, "is_finished", lambda run, rounds: True)
+    monkeypatch.setattr(resuming, "is_finished", lambda run, rounds: True)
     before = (folder / "run.json").read_bytes()
     moved = asked | {
         "sites": asked["sites"].rename(tmp_path / "moved"),
