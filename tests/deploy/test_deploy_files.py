@@ -62,6 +62,12 @@ def test_compose_services_are_contained():
         assert not service.get("privileged")
         assert "no-new-privileges:true" in service["security_opt"]
         assert ("ports" in service) == (name == "server")  # a hospital opens nothing
+    admins = yaml.safe_load((DEPLOY / "compose.admins.yaml").read_text())["services"]
+    assert set(admins) == {"server"}
+    assert set(admins["server"]) == {"ports"}
+    published = content["services"]["server"]["ports"] + admins["server"]["ports"]
+    assert [re.findall(r"\{(\w+):", port) for port in published] == [["PORT"] * 2, ["ADMIN_PORT"] * 2]
+    assert "ADMIN_PORT" in (DEPLOY / "compose.yaml").read_text()  # whose head says what there is to set
     images = [volume for volume in content["services"]["site"]["volumes"] if "/sites/" in volume]
     assert [volume.rpartition(":")[2] for volume in images] == ["ro"]
     gpu = yaml.safe_load((DEPLOY / "compose.gpu.yaml").read_text())["services"]["site"]
