@@ -134,8 +134,10 @@ def _train(
     from evaluation.studies.requests import parse_methods, parse_seeds
     from fedmerit.training.data import open_sites
 
-    chosen = parse_kinds(kinds, open_sites(options["sites"])[0].labels)
-    attacks = prepare(out, parse_methods(methods), chosen, riding, parse_seeds(seeds), settings, options)
+    folders = open_sites(options["sites"])
+    items = parse_methods(methods, [folder.name for folder in folders], attacked=True)
+    chosen = parse_kinds(kinds, folders[0].labels)
+    attacks = prepare(out, items, chosen, riding, parse_seeds(seeds), settings, options)
     left = sum(not attack.finished for attack in attacks)
     with workers:
         console.print(f"{len(attacks)} runs, {left} to do, {workers.number_for(attacks[0].folder, left)} at a time")

@@ -66,7 +66,7 @@ def detection(
         raise BadInput(f"{', '.join(needless)}: no network is trained on made-up sites; give --sites or --generated")
     asked = bench.DetectionBench(
         bench.TRAINED if folder else bench.MADE_UP,
-        parse_methods(methods),
+        parse_methods(methods, attacked=True),
         [name.strip() for name in named],
         parse_seeds(seeds),
         after,

@@ -236,12 +236,13 @@ def check_kit(
 
 
 def _data(folder: Path) -> list["Line"]:
-    """What `fedmerit check` says of one site folder, in a line or two."""
-    from data_prep.check import examine
+    """What `fedmerit check` says of one site folder alone, in a line or two."""
+    from data_prep.check import examine_folders
     from data_prep.checking.findings import Severity
     from fedmerit.flare.deploy.line import Line, State
 
-    found = [finding for finding in examine(folder.parent).findings if finding.site in (folder.name, "", None)]
+    # The folder may have another name than the site, which is compared with the kit's.
+    found = [finding for finding in examine_folders([folder]).findings if finding.kind != "site name"]
     lines = []
     for severity, state in ((Severity.error, State.fail), (Severity.warning, State.warn)):
         of_it = [finding for finding in found if finding.severity == severity]

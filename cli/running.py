@@ -46,7 +46,6 @@ from fedmerit.configuration.recipes import ROUNDS, guarded
 from fedmerit.errors import BadInput
 
 SETTINGS = ("recipe", "preset", "finish", "guard", "on_verdict")  # by options of their own, and by --set
-PLACES = ("sites", "server_sites")  # where images lie
 CONFIG: Mapping[str, type] = {  # what `run --config` may hold
     **dict.fromkeys(("out", "method", "sites", "engine", "device", "server_sites", "only", "contributions"), str),
     **dict.fromkeys(SETTINGS, str),
@@ -141,15 +140,11 @@ def run(
     if "contributions" in options:
         source = Path(options.pop("contributions"))
         options["settings"] = with_contributions(chosen, source, _sites_of(folder, options))
-    if resume and resuming.has_ended_elsewhere(folder):
-        resuming.require_same(folder, {name: value for name, value in options.items() if name not in PLACES})
+    if resume and not resuming.goes_on(folder, options):
         console.print(f"{folder} has ended: there is nothing to go on with.", soft_wrap=True)
         print_runs([folder])
         return
-    if resume:
-        resuming.relocate(folder, options)
-        resuming.require_same(folder, options)
-    else:
+    if not resume:
         for name in ("method", "sites"):
             if name not in options:
                 raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
@@ -176,6 +171,8 @@ def _read(config: Path | None) -> dict[str, Any]:
         kind = CONFIG[name]
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise BadInput(f"{config}: {name} is {value!r}; expected a value of type {kind.__name__}")
+        if isinstance(value, list) and not all(isinstance(one, str) for one in value):
+            raise BadInput(f"{config}: {name} is {value!r}; expected a list of texts")
     return content
 
 
@@ -214,9 +211,8 @@ def compare(
     Runs on the local engine go side by side, those on NVFlare one by one. Interrupted, the same command goes on
     from the last complete round. Exits with 1 where a run failed.
     """
-    if engine is not Engine.local and (jobs is not None or cluster is not None):
-        raise BadInput("--jobs, --cluster: runs on NVFlare go one by one on this machine; take --engine local")
     workers = workers_of(jobs, cluster, soon=engine is Engine.local)
+    workers.require_used_by(engine.value)
     from cli.progress import RunBars, exit_if_failed, progress, resumable
     from evaluation.display.table import print_table
     from evaluation.studies.comparison import prepare, work_off, write_tables

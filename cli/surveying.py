@@ -37,9 +37,10 @@ def survey(
 
     if sites is None and kit is None:
         raise BadInput("--sites or --kit: missing; name site folders on this machine, or an admin's kit")
-    source = ctx.get_parameter_source("kit")
-    if sites is not None and source is not None and source.name == "COMMANDLINE":  # FEDMERIT_KIT may stand beside it
-        raise BadInput("--sites, --kit: give one of both")
+    of_kits = [name for name in ("kit", "job", "min_sites", "wait") if _is_said(ctx, name)]
+    if sites is not None and of_kits:
+        told = ", ".join(f"--{name.replace('_', '-')}" for name in of_kits)
+        raise BadInput(f"--sites, {told}: give one of both; images on this machine are asked without a job")
     try:
         question = Question(floor)
     except ValueError as error:
@@ -53,6 +54,12 @@ def survey(
         found = _asked(kit, question, out, min_sites, wait, job)
     path = write_survey(found, out, console)
     console.print(f"survey: {path.resolve()}", soft_wrap=True)
+
+
+def _is_said(ctx: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line: FEDMERIT_KIT may be set besides."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _asked(kit: Path, question: "Question", out: Path, min_sites: int, wait: int, job: str | None) -> "Survey":

@@ -1,5 +1,6 @@
 """Whether prepared site folders are whole and sound: ``fedmerit check``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.checking import integrity
@@ -35,6 +36,11 @@ def examine(sites: Path, *, max_empty: float = 0.1) -> Examination:
     if not folders:
         message = "no site folders in it; make them with `fedmerit prepare`"
         return Examination((), (Finding("no sites", "", sites, message),))
+    return examine_folders(folders, max_empty)
+
+
+def examine_folders(folders: Sequence[Path], max_empty: float = 0.1) -> Examination:
+    """As `examine`, of these site folders alone, wherever they lie."""
     findings: list[Finding] = []
     opened: list[SiteFolder] = []
     for folder in folders:

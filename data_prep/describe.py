@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.preparation import Preparation
-from data_prep.preparing.lists import split_site
+from data_prep.preparing.lists import require_site_name, split_site
 from data_prep.preparing.patients import read_patients, with_patients
 from data_prep.raw import Decoded, RawCase, RawSite
 from fedmerit.errors import BadInput
@@ -57,15 +57,17 @@ def describe(asked: Preparation) -> list[Described]:
     """
     if asked.source is None:
         raise BadInput(f"kind {asked.kind}: generates its images, so that there is nothing to describe before")
-    sites = asked.layout.find_sites(Path(asked.source))
+    source = Path(asked.source)
+    sites = asked.layout.find_sites(source)
     if asked.patient_table is not None:
         sites = with_patients(sites, read_patients(asked.patient_table), asked.patient_table)
-    return [_described(site, asked) for site in sites]
+    return [_described(site, source, asked) for site in sites]
 
 
-def _described(site: RawSite, asked: Preparation) -> Described:
+def _described(site: RawSite, source: Path, asked: Preparation) -> Described:
     faults, first, decoded = [], site.cases[0], None
     try:
+        require_site_name(site.name, source)
         split_site(site, site.cases, asked)
     except BadInput as error:
         faults.append(str(error))

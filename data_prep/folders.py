@@ -53,6 +53,24 @@ def partial_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
         yield partial
 
 
+@contextmanager
+def new_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
+    """An empty folder to fill, which becomes ``folder`` where the block comes to its end; else nothing of it is left.
+
+    Raises:
+        BadInput: there is something already, it cannot be made, or another process is making it.
+    """
+    require_free(folder)
+    with partial_folder(folder, suffix) as partial:
+        try:
+            shutil.rmtree(partial / "new", ignore_errors=True)  # a killed process's
+            (partial / "new").mkdir()
+            yield partial / "new"
+            (partial / "new").replace(folder)
+        finally:
+            shutil.rmtree(partial)
+
+
 def link_or_copy(source: Path, target: Path) -> None:
     """Make ``target`` the same file as ``source``, or one of the same bytes where the file system has no links."""
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,12 @@
 """Prepared patients dealt anew into site folders, as papers deal theirs: ``fedmerit partition``."""
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.dealing import Scheme
-from data_prep.folders import partial_folder, require_free
+from data_prep.folders import new_folder, require_free
 from data_prep.partitioning.dealt_site import write_site
 from data_prep.partitioning.label_noise import TrainingMasks, disturb
 from data_prep.partitioning.patient_pool import Patient, pool
@@ -80,21 +79,17 @@ def partition(
         "dealt_by_scheme": list(LOCAL),
         "dealt_evenly": list(COMMON),
     }
-    with partial_folder(out, "dealt") as folder:
-        try:
-            shutil.rmtree(folder / "sites", ignore_errors=True)  # a killed process's
+    try:
+        with new_folder(out, "dealt") as folder:
             for site, own in dealt.items():
                 disturbed = wrong.get(site, {})
                 about = record | {"copy_of": own.copy_of, "half_of": own.half_of, "label_noise": None}
                 if site in noise:
                     slices = {name: list(case.positions) for name, case in disturbed.items()}
                     about["label_noise"] = {"rule": noise_rule, "share": noise[site], "slices": slices}
-                write_site(folder / "sites" / site, own.patients, disturbed, about, inverted)
-            (folder / "sites").replace(out)
-        except OSError as error:
-            raise BadInput(f"{out}: cannot be written ({error}); make room or name another folder") from error
-        finally:
-            shutil.rmtree(folder)
+                write_site(folder / site, own.patients, disturbed, about, inverted)
+    except OSError as error:
+        raise BadInput(f"{out}: cannot be written ({error}); make room or name another folder") from error
     return [out / site for site in sorted(dealt)]
 
 

@@ -4,16 +4,15 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.folders import OVERVIEW, holds_something, partial_folder, partial_of, require_free
+from data_prep.folders import OVERVIEW, holds_something, new_folder, partial_folder, partial_of, require_free
 from data_prep.preparation import Preparation
 from data_prep.preparing.all_cases import Report, prepare_cases
 from data_prep.preparing.cases import Work
 from data_prep.preparing.interruption import begin, is_published, keeping_finished, sweep
-from data_prep.preparing.lists import split_site, write_lists
+from data_prep.preparing.lists import require_site_name, split_site, write_lists
 from data_prep.preparing.patients import read_patients, with_patients
 from data_prep.raw import RawSite
 from fedmerit.errors import BadInput
-from fedmerit.training.data import require_name
 
 
 def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: Report | None = None) -> list[Path]:
@@ -51,10 +50,7 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: Report | 
                     new.append(raw)
                 sites = layout.find_sites(raw)
                 for site in sites:
-                    require_name(site.name, raw)
-                    if site.name == OVERVIEW:
-                        told = "which is the folder of pictures beside site folders"
-                        raise BadInput(f"{raw}: the site's name is {OVERVIEW!r}, {told}; rename it")
+                    require_site_name(site.name, raw)
                 if asked.patient_table is not None:
                     sites = with_patients(sites, patients, asked.patient_table)
                 _write_sites(asked, sites, raw, folder, jobs, progress)
@@ -72,15 +68,8 @@ def _require_apart(raw: Path, out: Path) -> None:
 def _generate(asked: Preparation, raw: Path) -> None:
     """Write a synthetic kind's raw files, all of them or none."""
     assert asked.layout.generate is not None
-    require_free(raw)
-    with partial_folder(raw) as folder:
-        try:
-            shutil.rmtree(folder / "files", ignore_errors=True)
-            (folder / "files").mkdir()
-            asked.layout.generate(folder / "files", asked.seed, asked.patients)
-            (folder / "files").replace(raw)
-        finally:
-            shutil.rmtree(folder)
+    with new_folder(raw) as folder:
+        asked.layout.generate(folder, asked.seed, asked.patients)
 
 
 def _write_sites(

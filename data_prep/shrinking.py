@@ -1,6 +1,5 @@
 """Prepared sites at a lower resolution: copies whose pixels are blocks of the originals'."""
 
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.folders import partial_folder, require_free
+from data_prep.folders import new_folder
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_atomically, write_json
 from fedmerit.training.data import SiteFolder, open_sites
@@ -26,15 +25,9 @@ def shrink(sites: Path, out: Path, by: int) -> list[Path]:
     height, width = folders[0].image_size
     if by < 1 or height % by or width % by:
         raise BadInput(f"{sites}: images of {height}x{width} cannot be shrunk by {by}; expected a divisor of both")
-    require_free(out)
-    with partial_folder(out, "shrunk") as folder:
-        try:
-            shutil.rmtree(folder / "sites", ignore_errors=True)  # a killed process's
-            for one in folders:
-                _write(one, folder / "sites" / one.name, by)
-            (folder / "sites").replace(out)
-        finally:
-            shutil.rmtree(folder)
+    with new_folder(out, "shrunk") as folder:
+        for one in folders:
+            _write(one, folder / one.name, by)
     return [out / one.name for one in folders]
 
 

@@ -17,27 +17,39 @@ from evaluation.studies.cluster import Workers
 from evaluation.studies.requests import parse_methods
 from fedmerit.configuration.recipes import ROUNDS, guarded
 from fedmerit.engines import resuming, runs
-from fedmerit.errors import BadInput, RunFailed
+from fedmerit.errors import RunFailed
+from fedmerit.records.ledger import Ledger
+from fedmerit.training.data import open_sites
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
 OnRound = Callable[[Record], None]
 Folder = Path | str
 
 
-def prepare(kind: str, out: Folder, *, source: Folder | None = None, jobs: int = 1, **options: Any) -> list[Path]:
+def prepare(
+    kind: str,
+    out: Folder,
+    *,
+    source: Folder | None = None,
+    patient_table: Folder | None = None,
+    jobs: int = 1,
+    **options: Any,
+) -> list[Path]:
     """Turn raw data into site folders, as `fedmerit prepare` does; the folders, by name.
 
     Args:
         kind: layout of the raw data, such as "generic" or "synthetic-prostate", or a reader of your own.
         out: folder to make.
         source: folder of the raw data; synthetic kinds need none.
+        patient_table: CSV file of site, case, patient: whose images they are, where file names do not tell.
         jobs: processes; with more than one, a script guards its start by ``if __name__ == "__main__"``.
         **options: further fields of `data_prep.preparation.Preparation`: size, ratios, seed, labels, channels, ...
 
     Raises:
         BadInput: a raw file or an option cannot be used.
     """
-    asked = Preparation(kind, source=None if source is None else Path(source), **options)
+    given, table = (None if path is None else Path(path) for path in (source, patient_table))
+    asked = Preparation(kind, source=given, patient_table=table, **options)
     return preparing.prepare(asked, Path(out), jobs=jobs)
 
 
@@ -71,14 +83,14 @@ def run(
     folder = Path(out)
     asked: dict[str, Any] = {"method": method, "sites": sites, "rounds": rounds, **options}
     given = {name: value for name, value in asked.items() if value is not None}
-    if resume:
-        resuming.relocate(folder, given)
-        resuming.require_same(folder, given)
-    elif method is None or sites is None:
-        raise TypeError("run() needs method and sites, or resume=True")
-    else:
+    if not resume:
+        if method is None or sites is None:
+            raise TypeError("run() needs method and sites, or resume=True")
         given["settings"] = guarded(given.get("settings", {}))
         runs.create(folder, **given)
+    elif not resuming.goes_on(folder, given):
+        Ledger(folder / "ledger.jsonl").follower(on_round)()
+        return load_run(folder)
     runs.execute(folder, on_round)
     return load_run(folder)
 
@@ -153,13 +165,14 @@ def compare(
         BadInput: something cannot be used.
         RunFailed: a run failed; the others are done.
     """
-    if engine != "local" and (jobs is not None or cluster is not None):
-        raise BadInput("jobs, cluster: runs on NVFlare go one by one on this machine; take engine local")
-    asked = parse_methods(methods if isinstance(methods, str) else ",".join(methods))
+    workers = Workers(jobs, cluster)
+    workers.require_used_by(engine)
+    names = [site.name for site in open_sites(Path(sites), options.get("only"))]
+    asked = parse_methods(methods if isinstance(methods, str) else ",".join(methods), names)
     given = {"sites": Path(sites), "rounds": rounds, "engine": engine, **options}
     texts = {name: str(value) for name, value in (settings or {}).items()}
     planned = comparison.prepare(Path(out), asked, list(seeds), texts, given)
-    with Workers(jobs, cluster) as workers:
+    with workers:
         failed = comparison.work_off(planned, workers, lambda folder, error: None)
     comparison.write_tables(Path(out), planned)
     if failed:

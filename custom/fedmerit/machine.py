@@ -17,7 +17,8 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 def cores() -> int:
     """Cores that this process may keep busy, at least 1."""
-    allowed = [float(len(os.sched_getaffinity(0)))]
+    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # not of every system
+    allowed = [float(known or 1)]
     for group in _groups("cpu"):
         quota = _numbers(group / "cpu.max")  # microseconds, in how many; "max" first where there is no limit
         quota = quota or _numbers(group / "cpu.cfs_quota_us") + _numbers(group / "cpu.cfs_period_us")

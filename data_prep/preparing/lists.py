@@ -3,18 +3,28 @@
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+from data_prep.folders import OVERVIEW
 from data_prep.preparation import Preparation
 from data_prep.preparing.cases import CaseOutcome, Finished, Unusable, Work, raw_files
 from data_prep.preparing.split import split_patients
 from data_prep.raw import RawCase, RawSite
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
-from fedmerit.training.data import SERVER_SPLIT, SPLITS
+from fedmerit.training.data import SERVER_SPLIT, SPLITS, require_name
 
 NAMED = 10  # unreadable cases to name at once
 LONGEST_NAME = 200  # bytes, of a site or a case: what is stored adds endings
+
+
+def require_site_name(name: str, raw: Path) -> None:
+    """`BadInput` where a site of ``raw`` cannot be called so, or as the folder of pictures beside site folders is."""
+    require_name(name, raw)
+    if name == OVERVIEW:
+        told = "which is the folder of pictures beside site folders"
+        raise BadInput(f"{raw}: the site's name is {OVERVIEW!r}, {told}; rename it")
 
 
 def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> dict[str, str]:

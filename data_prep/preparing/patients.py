@@ -1,10 +1,10 @@
 """Whose images they are, where file names do not tell: a table by the data's owner."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from data_prep.csv_tables import read_table
 from data_prep.raw import RawSite
 from fedmerit.errors import BadInput
 
@@ -21,18 +21,13 @@ def read_patients(file: Path) -> Patients:
     Raises:
         BadInput: the file cannot be read, lacks a column or a value, or names a case twice.
     """
-    try:
-        with Path(file).open(newline="", encoding="utf-8-sig") as lines:
-            rows = list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{file}: not readable as a CSV file ({error})") from error
     patients: dict[tuple[str, str], str] = {}
-    for number, row in enumerate(rows, start=2):
-        site, case, patient = (str(row.get(name) or "").strip() for name in COLUMNS)
+    for line, row in read_table(file, COLUMNS):
+        site, case, patient = (row[name] for name in COLUMNS)
         if not (site and case and patient):
-            raise BadInput(f"{file}: line {number}: expected a value in each of the columns {', '.join(COLUMNS)}")
+            raise BadInput(f"{file}: line {line}: expected a value in each of the columns {', '.join(COLUMNS)}")
         if (site, case) in patients:
-            raise BadInput(f"{file}: line {number}: case {case} of site {site} stands in it twice; keep one line")
+            raise BadInput(f"{file}: line {line}: case {case} of site {site} stands in it twice; keep one line")
         patients[site, case] = patient if patient.startswith(f"{site}-") else f"{site}-{patient}"
     return patients
 

@@ -1,11 +1,10 @@
 """Reader of anyone's own images: site folders, a ``dataset.json`` (Decathlon, MONAI, nnU-Net) or ``pairs.csv``."""
 
-import csv
 import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.csv_tables import read_table
 from data_prep.images.geometry import axial, same_grid
 from data_prep.images.photographs import HALF, UPRIGHT, load, stated_orientation
 from data_prep.images.volumes import Volume, read_itk, read_nifti
@@ -108,7 +108,7 @@ def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...
 def _read_dataset(path: Path) -> list[RawSite]:
     """The one site of a dataset.json: lists of the Decathlon and MONAI, or nnU-Net's, which lists no files."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text("utf-8-sig"))
         name = content.get("name") or path.resolve().parent.name
         listed = [*content.get("training", []), *content.get("validation", [])]
         lists_files = bool(listed) or "channel_names" not in content
@@ -118,6 +118,7 @@ def _read_dataset(path: Path) -> list[RawSite]:
         pairs = [(str(Path(entry["image"])), str(Path(entry["label"]))) for entry in entries]
         if lists_files and not pairs:
             raise KeyError("training")
+        numbers = [] if lists_files else [int(number) for number in content["channel_names"]]
         without = [entry for entry in listed if entry not in entries]
         tests = [
             str(entry["image"] if isinstance(entry, dict) else entry)
@@ -131,13 +132,13 @@ def _read_dataset(path: Path) -> list[RawSite]:
     if not (isinstance(name, str) and re.fullmatch(r"\w[\w .-]*", name)):
         raise BadInput(f"{path}: its name {name!r} names no site; expected letters, digits, spaces, _, . or -")
     if not lists_files:
-        return [_read_nnunet(path.parent, name, content["channel_names"])]
+        return [_read_nnunet(path.parent, name, numbers)]
     cases = _cases(path, [(name, "", image, mask) for image, mask in pairs])
     left_out = tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests)
     return [RawSite(name, cases, left_out)]
 
 
-def _read_nnunet(folder: Path, site: str, channel_names: Mapping[str, str]) -> RawSite:
+def _read_nnunet(folder: Path, site: str, numbers: Sequence[int]) -> RawSite:
     """nnU-Net v2's ``imagesTr/CASE_0000.SUFFIX``, a file for each channel, and ``labelsTr/CASE.SUFFIX``."""
     images: dict[str, dict[str, Path]] = defaultdict(dict)
     masks: dict[str, Path] = {}
@@ -154,7 +155,7 @@ def _read_nnunet(folder: Path, site: str, channel_names: Mapping[str, str]) -> R
         if suffix in READ:
             remember(masks, stem, path)
     for case, files in images.items():
-        if missing := sorted(f"{int(number):04d}" for number in channel_names if f"{int(number):04d}" not in files):
+        if missing := sorted(f"{number:04d}" for number in numbers if f"{number:04d}" not in files):
             raise BadInput(f"{folder / 'imagesTr' / case}_{missing[0]}: no such file; dataset.json names this channel")
     cases = []
     for case, first, mask in pair({case: files[min(files)] for case, files in images.items()}, masks, folder):
@@ -164,19 +165,10 @@ def _read_nnunet(folder: Path, site: str, channel_names: Mapping[str, str]) -> R
 
 
 def _read_pairs(path: Path) -> list[RawSite]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            table = csv.DictReader(file)
-            rows = [{key: (row.get(key) or "").strip() for key in COLUMNS} for row in table]
-            missing = [key for key in COLUMNS if key not in (table.fieldnames or ())]
-    except (OSError, ValueError, csv.Error) as error:
-        raise BadInput(f"{path}: not a readable table ({error}); expected the columns {', '.join(COLUMNS)}") from error
-    if missing:
-        raise BadInput(f"{path}: has no column {missing[0]}; expected the columns {', '.join(COLUMNS)}")
     sites: dict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
-    for number, row in enumerate(rows, 1):
+    for line, row in read_table(path, COLUMNS):
         if not all(row.values()) or not re.fullmatch(r"\w[\w .-]*", row["site"]):
-            raise BadInput(f"{path}: row {number} lacks a value, or its site is no plain name; complete the table")
+            raise BadInput(f"{path}: line {line} lacks a value, or its site is no plain name; complete the table")
         sites[row["site"]].append((row["site"], row["patient"], row["image"], row["label"]))
     if not sites:
         raise BadInput(f"{path}: holds no rows; expected one image and mask each")

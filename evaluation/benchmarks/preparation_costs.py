@@ -13,7 +13,7 @@ import SimpleITK
 import torch
 from PIL import Image
 
-from data_prep.folders import partial_of
+from data_prep.folders import new_folder
 from data_prep.images.dicom import is_slice
 from data_prep.preparation import Preparation
 from data_prep.prepare import prepare
@@ -72,11 +72,8 @@ def generated_source(out: Path, patients: int) -> Path:
     """The folder of six generated prostate sites' raw files, in the layout `GENERATED`, made where it is absent."""
     raw = out / f"raw-{patients}"
     if not raw.exists():
-        partial = partial_of(raw)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        prostate.generate(partial, 0, patients)
-        partial.replace(raw)
+        with new_folder(raw) as folder:
+            prostate.generate(folder, 0, patients)
     return raw
 
 

@@ -3,6 +3,7 @@
 The network alone needs MONAI; inference needs this package, whose preprocessing it is.
 """
 
+import logging
 from collections.abc import Mapping
 from datetime import date
 from importlib.metadata import version
@@ -14,10 +15,11 @@ import numpy
 import torch
 from monai.bundle import verify_net_in_out
 
+from data_prep.folders import new_folder
 from data_prep.images.preprocessing import WINDOWS
 from evaluation.models.exported import sides
 from evaluation.models.raw_images import Predictor, open_bundle, predict_files
-from fedmerit.errors import BadInput
+from fedmerit.errors import printable
 from fedmerit.files import write_atomically, write_json, write_text
 from fedmerit.training.networks import constructor
 
@@ -30,10 +32,13 @@ MODALITIES = {  # by how intensities were made alike: modality and format, as MO
     "photo": ("n/a", "RGB"),
 }
 INFERENCE, METADATA = Path("configs/inference.json"), Path("configs/metadata.json")
+log = logging.getLogger(__name__)  # which tells warnings on standard error where nobody configured it
 
 
 def write_bundle(predictor: Predictor, out: Path, run: str) -> None:
-    """Write the bundle to the new folder ``out``, and have MONAI apply its network to what metadata.json promises.
+    """Write the bundle as the new folder ``out``; nothing of it where MONAI cannot apply its network.
+
+    MONAI applies it to what metadata.json promises.
 
     Args:
         predictor: the model.
@@ -43,22 +48,23 @@ def write_bundle(predictor: Predictor, out: Path, run: str) -> None:
     Raises:
         BadInput: ``out`` holds something.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out}: already holds something; name a new folder or remove this one first")
-    write_json(out / METADATA, _metadata(predictor, run))
-    write_json(out / INFERENCE, _inference(predictor))
-    write_text(out / "docs" / "README.md", _readme(predictor, run))
     state = predictor.network.cpu().state_dict()
-    write_atomically(out / "models" / "model.pt", lambda file: torch.save(state, file))
-    verify_net_in_out(
-        net_id="network_def", meta_file=str(out / METADATA), config_file=str(out / INFERENCE), device="cpu"
-    )
+    with new_folder(out) as folder:
+        write_json(folder / METADATA, _metadata(predictor, run))
+        write_json(folder / INFERENCE, _inference(predictor))
+        write_text(folder / "docs" / "README.md", _readme(predictor, run))
+        write_atomically(folder / "models" / "model.pt", lambda file: torch.save(state, file))
+        files = {"meta_file": str(folder / METADATA), "config_file": str(folder / INFERENCE)}
+        verify_net_in_out(net_id="network_def", device="cpu", **files)
 
 
-def predict_by_bundle(root: str, images: list[str] | str, out: str, box: str = "") -> list[str]:
-    """What ``run`` of configs/inference.json calls: masks of raw ``images`` below ``out``."""
-    named = [images] if isinstance(images, str) else images
-    written = predict_files(open_bundle(Path(root)), [Path(path) for path in named], Path(out), box or None)
+def predict_by_bundle(
+    root: str, images: list[str] | str, out: str, box: str = "", device: torch.device | str = "auto"
+) -> list[str]:
+    """What ``run`` of configs/inference.json calls: masks of raw ``images`` below ``out``; what is noted is logged."""
+    paths = [Path(path) for path in ([images] if isinstance(images, str) else images)]
+    predictor = open_bundle(Path(root), str(device))
+    written = predict_files(predictor, paths, Path(out), box or None, note=lambda text: log.warning(printable(text)))
     return [str(path) for path in written]
 
 
@@ -69,7 +75,7 @@ def _inference(predictor: Predictor) -> dict[str, Any]:
         "images": [],
         "output_dir": "$@bundle_root + '/eval'",
         "box": "",
-        "device": "$torch.device('cpu')",
+        "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
         "imports": ["$import torch"],
         "network_def": {"_target_": f"{kind.__module__}.{kind.__qualname__}", **arguments},
         "description": {
@@ -83,6 +89,7 @@ def _inference(predictor: Predictor) -> dict[str, Any]:
             "images": "@images",
             "out": "@output_dir",
             "box": "@box",
+            "device": "@device",
         },
         "run": ["$@predict()"],
     }

@@ -106,14 +106,14 @@ def open_predictor(run: Path, site: str | None = None, sites: Path | None = None
     return Predictor(file, network, description, said or preprocessing_of(run, sites))
 
 
-def open_bundle(root: Path) -> Predictor:
+def open_bundle(root: Path, device: str = "auto") -> Predictor:
     """The model of a MONAI bundle that `evaluation.models.bundle` wrote; `BadInput` where it is none."""
     said = read_json(root / "configs" / "inference.json").get("description")
     file = root / "models" / "model.pt"
     if not said or not file.is_file():
         raise BadInput(f"{root}: no bundle that `fedmerit export-model` wrote")
     description = Network.from_dict(said["network"])
-    network = load_weights(file, description).to(pick_device("auto", "here"))
+    network = load_weights(file, description).to(pick_device(device, "here"))
     return Predictor(file, network, description, Preprocessing.from_dict(said["preprocessing"]))
 
 

@@ -72,6 +72,11 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def require_used_by(self, engine: str) -> None:
+        """`BadInput` where a number or a cluster was asked for, and runs of ``engine`` have processes of their own."""
+        if engine != "local" and (self.number is not None or self.cluster is not None):
+            raise BadInput("--jobs, --cluster: runs on NVFlare go one by one on this machine; take --engine local")
+
     def number_for(self, folder: Path, runs: int) -> int:
         """How many of so many runs such as that of ``folder`` go side by side."""
         if self.cluster is None or self.cluster == SLURM:
@@ -152,7 +157,8 @@ def execute_all(
         return execute_in_turn(folders, on_end, on_round, after, threads, places)
     client = workers.client(folders[0], len(folders))
     heard: SimpleQueue[tuple[Path, Any]] = SimpleQueue()
-    names = {str(folder): folder for folder in folders}
+    absolute = {folder: folder.absolute() for folder in folders}  # workers may be in other working directories
+    names = {str(place): folder for folder, place in absolute.items()}
 
     def hear(event: tuple[float, Any]) -> None:
         if (folder := names.get(event[1]["run"])) is not None:
@@ -167,7 +173,7 @@ def execute_all(
                 folder = waiting.pop()
                 found = places if workers.cluster is None else far_away.seen_from_here(folder, places)
                 parts = plugins.scripts()
-                running[folder] = client.submit(_work, folder, after, threads, found, parts, pure=False)
+                running[folder] = client.submit(_work, absolute[folder], after, threads, found, parts, pure=False)
                 running[folder].add_done_callback(partial(_ended, heard, folder))
             folder, told = heard.get()
             if told is not None:
@@ -216,7 +222,7 @@ def _work(
 
     plugins.use_scripts(parts)
     try:
-        places = images if isinstance(images, Places) else far_away.find(folder.resolve(), images)
+        places = images if isinstance(images, Places) else far_away.find(folder, images)
     except BadInput as error:
         return f"worker {worker.address}: {error}"
     return execute_one(folder, tell, after, threads, places)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from evaluation.display.table import file_name
 from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.capabilities.pooling import PoolsImages
 from fedmerit.configuration.run import Training
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import fault_of_sites
@@ -20,17 +21,18 @@ class Item:
     settings: Mapping[str, str]
 
 
-def parse_methods(text: str, sites: Sequence[str] | None = None) -> list[Item]:
+def parse_methods(text: str, sites: Sequence[str] | None = None, attacked: bool = False) -> list[Item]:
     """The items of ``fedavg,fedce:combine=plus``; ``all`` is every method that takes the default optimizer.
 
-    Given the names of the ``sites``, it leaves out what cannot work with so many: Krum with two, FedCI with 13.
+    Given the names of the ``sites``, it leaves out what cannot work with so many: Krum with two, FedCI with 13; where
+    sites are to be ``attacked``, also what trains on all images as one, in which no site can attack.
 
     Raises:
         BadInput: an item is empty, not of this form, of an unknown method, or there twice.
     """
     items: list[Item] = []
     for label in text.split(","):
-        items += _all(sites) if label.strip() == "all" else [_item(label.strip())]
+        items += _all(sites, attacked) if label.strip() == "all" else [_item(label.strip())]
     for number, item in enumerate(items):
         for earlier in items[:number]:
             if (earlier.method, earlier.settings) == (item.method, item.settings):
@@ -40,12 +42,13 @@ def parse_methods(text: str, sites: Sequence[str] | None = None) -> list[Item]:
     return items
 
 
-def _all(sites: Sequence[str] | None) -> list[Item]:
+def _all(sites: Sequence[str] | None, attacked: bool) -> list[Item]:
     """At their defaults; a method that trains by another optimizer than the others has to be named."""
     others = {
         name
         for name, kind in METHODS.items()
-        if issubclass(kind, TrainsLocally) and kind.optimizers and Training().optimizer not in kind.optimizers
+        if (issubclass(kind, TrainsLocally) and kind.optimizers and Training().optimizer not in kind.optimizers)
+        or (attacked and issubclass(kind, PoolsImages))
     }
     fit = [name for name in METHODS if sites is None or fault_of_sites(name, METHODS[name](), sites) is None]
     return [Item(name, name, {}) for name in fit if name not in others]

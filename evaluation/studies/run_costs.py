@@ -9,7 +9,7 @@ from fedmerit.machine import cores, free_memory
 from fedmerit.records.results import read_run
 from fedmerit.training.data import open_sites
 from fedmerit.training.patches import samples_of
-from fedmerit.training.place import device_of, pick_device, spread
+from fedmerit.training.place import device_of, pick_device, shared_out
 from fedmerit.training.sizes import maps_of, parameters_of
 
 BASE_MEMORY = 0.4e9  # bytes of a process that has loaded PyTorch and MONAI
@@ -51,7 +51,7 @@ def _sizes(folder: Path) -> tuple[int, float, int]:
 def _gpus(folder: Path) -> list[torch.device]:
     """The GPUs that the sites of a run work on."""
     info = read_run(folder)
-    setting = info["device"] or spread(info["sites"], torch.cuda.device_count())
+    setting = shared_out(info["device"], info["sites"])
     devices = {pick_device(device_of(site, setting), site) for site in info["sites"]}
     return sorted((device for device in devices if device.type == "cuda"), key=str)
 

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from fedmerit.errors import BadInput
+
 
 def plain(text):
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
@@ -81,3 +83,17 @@ def test_a_number_of_runs_at_a_time_is_checked_first(fedmerit, sites, tmp_path, 
     assert result.exit_code == 2
     assert "--jobs -1: expected 1 or more" in plain(result.output)
     assert not (tmp_path / "out").exists()
+
+
+def test_all_methods_are_those_in_which_so_many_sites_can_attack(fedmerit, own_sites, tmp_path, monkeypatch):
+    shutil.rmtree(own_sites / "site3")
+    asked = []
+
+    def prepare(out, items, *further):
+        asked.extend(item.method for item in items)
+        raise BadInput("that is all")
+
+    monkeypatch.setattr("evaluation.freeriders.attacked_runs.prepare", prepare)
+    fedmerit("freeriders", "--methods", "all", "--kinds", "zero", "--sites", own_sites, "--out", tmp_path / "out")
+    assert "fedavg" in asked
+    assert not {"pooled", "krum"} & set(asked)

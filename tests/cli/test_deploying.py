@@ -355,6 +355,26 @@ def test_faults_of_the_data_are_told(ready, own_sites, fedmerit):
     assert "not ready: 1" in result.stderr
 
 
+def test_faults_are_told_of_a_folder_that_is_not_called_as_its_site(ready, own_sites, fedmerit):
+    folder = (own_sites / "site1").rename(own_sites / "prostate-2024")
+    prepare_site(ready, folder)
+    whole = fedmerit("deploy", "check", "--kit", ready, "--offline")
+    assert whole.exit_code == 0, whole.output
+    os.remove(folder / read(folder / "datalist.json")["training"][0]["image"])
+    result = fedmerit("deploy", "check", "--kit", ready, "--offline")
+    assert result.exit_code == 1
+    assert "file not found" in " ".join(result.output.split())
+
+
+def test_a_folder_that_is_gone_is_told_though_others_lie_beside_it(ready, own_sites, fedmerit):
+    prepare_site(ready, own_sites / "site1")
+    shutil.rmtree(own_sites / "site1")
+    assert (own_sites / "site2").is_dir()
+    result = fedmerit("deploy", "check", "--kit", ready, "--offline")
+    assert result.exit_code == 1
+    assert "no such site folder" in " ".join(result.output.split())
+
+
 def test_kit_that_was_not_prepared(kit, fedmerit):
     result = fedmerit("deploy", "check", "--kit", kit)
     assert result.exit_code == 2

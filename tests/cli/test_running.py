@@ -144,6 +144,8 @@ def test_a_config_file_may_hold_attacks(fedmerit, config, run, asked, name):
         ("method = 3", ["method", "3"]),
         ("attacks = 'zero'", ["attacks", "zero", "dict"]),
         ("recipe = 3", ["recipe", "3", "str"]),
+        ("privacy = [3]", ["privacy", "[3]", "list of texts"]),
+        ("values = [['in_run']]", ["values", "list of texts"]),
         ("method = 'fédavg'", ["run.toml", "TOML", "utf-8"]),
     ],
 )

@@ -58,6 +58,8 @@ def test_what_is_missing_is_said(fedmerit, sites, tmp_path, monkeypatch):
     assert "from 2 on" in fedmerit("survey", "--sites", sites, "--floor", 1, "--out", tmp_path).stderr
     both = ("survey", "--sites", sites, "--floor", 1, "--out", tmp_path)
     assert "--sites, --kit: give one of both" in fedmerit(*both, "--kit", tmp_path).stderr
+    of_jobs = ("--job", "id", "--min-sites", 2, "--wait", 5)
+    assert "--sites, --job, --min-sites, --wait: give one of both" in fedmerit(*both, *of_jobs).stderr
     monkeypatch.setenv("FEDMERIT_KIT", str(tmp_path))  # stands in the environment for other commands
     assert "from 2 on" in fedmerit(*both).stderr
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from site_folders import edit
 
-from data_prep.check import check, examine
+from data_prep.check import check, examine, examine_folders
 from data_prep.checking.findings import Severity
 from fedmerit.errors import BadInput
 
@@ -43,6 +43,17 @@ def test_pictures_and_hidden_folders_are_no_sites(two_hospitals, sites):
     (sites / "BMC").mkdir()
     (finding,) = check(sites)
     assert (finding.kind, finding.site, finding.file) == ("unreadable site", "BMC", sites / "BMC")
+
+
+def test_some_folders_alone(sites):
+    """What lies beside them is not looked at, and may be anything."""
+    (sites / "UCL" / "site.json").unlink()
+    (state,) = examine_folders([sites / "HK"]).sites
+    assert state in examine(sites).sites
+    assert not examine_folders([sites / "HK"]).of(Severity.error)
+    (finding,) = examine_folders([sites / "BMC"]).findings
+    assert (finding.kind, finding.file) == ("unreadable site", sites / "BMC")
+    assert "no such site folder" in finding.message
 
 
 def test_errors_are_told_before_warnings_and_notes(sites):

@@ -47,3 +47,12 @@ def test_patients_are_those_of_the_table(tmp_path):
     table.write_text("site,case,patient\nA,none,0\n")
     with pytest.raises(BadInput, match=r"patients\.csv"):
         describe(Preparation("generic", source=source, labels=LABELS, patient_table=table))
+
+
+@pytest.mark.parametrize("name", ["overview", "A=B"])
+def test_a_site_that_cannot_be_called_so(tmp_path, name):
+    source = write_photographs(tmp_path / "raw", sites=(name,))
+    (one,) = describe(Preparation("generic", source=source, labels=LABELS))
+    (fault,) = one.faults
+    assert f"the site's name is '{name}'" in fault
+    assert "rename it" in fault

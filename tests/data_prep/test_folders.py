@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_prep import folders
-from data_prep.folders import holds_something, link_or_copy, partial_folder, partial_of, require_free
+from data_prep.folders import holds_something, link_or_copy, new_folder, partial_folder, partial_of, require_free
 from fedmerit.errors import BadInput
 
 
@@ -40,6 +40,27 @@ def test_a_partial_folder_is_for_one_at_a_time_and_outlives_the_block(tmp_path):
             pytest.fail("let in")
     with partial_folder(out) as folder:
         assert (folder / "half").read_text() == "done"
+
+
+def _stopped_half_way(folder):
+    (folder / "half").touch()
+    raise KeyboardInterrupt
+
+
+def test_a_new_folder_is_whole_or_absent(tmp_path):
+    out = tmp_path / "within" / "sites"
+    left = partial_of(out) / "new" / "of a killed process"
+    left.mkdir(parents=True)
+    with new_folder(out) as folder:
+        assert list(folder.iterdir()) == []
+        (folder / "whole").touch()
+        assert not out.exists()
+    assert [path.name for path in out.iterdir()] == ["whole"]
+    with pytest.raises(BadInput, match="sites: already holds something"), new_folder(out):
+        pytest.fail("let in")
+    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "within" / "others") as folder:
+        _stopped_half_way(folder)
+    assert [path.name for path in (tmp_path / "within").iterdir()] == ["sites"]
 
 
 def test_a_folder_that_the_other_process_removed_meanwhile_is_not_taken(tmp_path, monkeypatch):

@@ -175,7 +175,7 @@ def test_the_arrays_of_the_server_split_are_required_too(source, tmp_path):
     (path, _) = prepare("prostate-multisite", tmp_path / "sites", source=source, server_share=0.1, **FIELD)
     (case,) = SiteFolder(path).cases(SERVER_SPLIT)
     np.save(case.label_file, np.zeros((4, 2, 24, 24), np.uint8))
-    with pytest.raises(BadInput, match=rf"{case.label_file.name}: has shape \(4, 2, 24, 24\), expected"):
+    with pytest.raises(BadInput, match=rf"{case.label_file.name}: uint8 of shape \(4, 2, 24, 24\), expected"):
         SiteFolder(path).require_arrays()
 
 

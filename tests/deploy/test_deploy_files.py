@@ -1,7 +1,6 @@
-"""The files of deploy/ and the guide: what they name exists, and nothing runs with more rights than it needs."""
+"""The files of deploy/: what they name exists, and nothing runs with more rights than it needs."""
 
 import re
-import shlex
 import shutil
 import subprocess
 import tomllib
@@ -9,14 +8,10 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
-
-from cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-KNOWN = typer.main.get_command(app)
 
 
 def instructions():
@@ -62,6 +57,12 @@ def test_compose_services_are_contained():
         assert not service.get("privileged")
         assert "no-new-privileges:true" in service["security_opt"]
         assert ("ports" in service) == (name == "server")  # a hospital opens nothing
+    admins = yaml.safe_load((DEPLOY / "compose.admins.yaml").read_text())["services"]
+    assert set(admins) == {"server"}
+    assert set(admins["server"]) == {"ports"}
+    published = content["services"]["server"]["ports"] + admins["server"]["ports"]
+    assert [re.findall(r"\{(\w+):", port) for port in published] == [["PORT"] * 2, ["ADMIN_PORT"] * 2]
+    assert "ADMIN_PORT" in (DEPLOY / "compose.yaml").read_text()  # whose head says what there is to set
     images = [volume for volume in content["services"]["site"]["volumes"] if "/sites/" in volume]
     assert [volume.rpartition(":")[2] for volume in images] == ["ro"]
     gpu = yaml.safe_load((DEPLOY / "compose.gpu.yaml").read_text())["services"]["site"]
@@ -100,33 +101,3 @@ def test_start_script_has_the_option_that_image_and_unit_use():
     template = Path(nvflare.lighter.templates.__path__[0]) / "master_template.yml"
     script = yaml.safe_load(template.read_text())["sub_start_sh"]
     assert "--once)" in script
-
-
-PAGES = [ROOT / "docs/deployment.md", ROOT / "docs/privacy.md"]
-
-
-def spoken():
-    """Every ``fedmerit ...`` in guide and compose file, as (file, words)."""
-    for file in (*PAGES, DEPLOY / "compose.yaml"):
-        joined = re.sub(r"\\\n\s*", " ", file.read_text())
-        joined = re.sub(r"(?<!`)`[^`]+`(?!`)", lambda code: " ".join(code.group().split()), joined)  # wrapped
-        for text in re.findall(r"\bfedmerit ((?:[a-z]+ )*[a-z]+(?: [^`\n#]*)?)(?=[`\n]| {2,}#)", joined):
-            yield file.name, shlex.split(text.replace("...", ""))
-
-
-@pytest.mark.parametrize(("file", "words"), list(spoken()))
-def test_commands_and_options_exist(file, words):
-    command = KNOWN
-    while words and hasattr(command, "commands") and words[0] in command.commands:
-        command = command.commands[words[0]]
-        words = words[1:]
-    assert not hasattr(command, "commands"), words
-    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
-
-
-@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
-def test_links_lead_somewhere(file):
-    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", file.read_text())]
-    assert links
-    assert [link for link in links if not (file.parent / link).exists()] == []

@@ -35,6 +35,14 @@ def test_without_groups_the_whole_machine(groups):
     assert (machine.cores(), machine.free_memory()) == (8, 16 * GIB)
 
 
+def test_a_system_that_knows_no_affinity(groups, monkeypatch):
+    """Such as macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    for known, expected in ((6, 6), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda known=known: known)
+        assert machine.cores() == expected
+
+
 @pytest.mark.parametrize(
     ("quota", "expected"),
     [("max 100000", 8), ("300000 100000", 3), ("350000 100000", 3), ("50000 100000", 1), ("3200000 100000", 8)],

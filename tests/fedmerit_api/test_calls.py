@@ -1,5 +1,6 @@
 """The commands as Python functions."""
 
+import shutil
 from importlib.metadata import version
 
 import pytest
@@ -9,6 +10,7 @@ import fedmerit
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.results import read_run
+from fedmerit.training.data import SiteFolder
 
 SETTINGS = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augment": False}
 
@@ -52,6 +54,16 @@ def test_rounds_one_by_one_until_one_has_seen_enough(sites, tmp_path):
     assert is_finished(tmp_path / "run", 4)
 
 
+def test_a_run_that_ended_is_opened_though_its_sites_are_gone(own_sites, tmp_path):
+    options = {"rounds": 1, "engine": "local", "settings": SETTINGS}
+    done = fedmerit.run(tmp_path / "run", "fedavg", own_sites, **options)
+    shutil.rmtree(own_sites)
+    told = []
+    again = fedmerit.run(tmp_path / "run", resume=True, on_round=told.append)
+    assert [record["round"] for record in told] == [0]
+    assert again.results.rows.equals(done.results.rows)
+
+
 def test_an_error_reaches_who_asks_for_rounds(sites, tmp_path):
     with pytest.raises(BadInput, match="no-such"):
         list(fedmerit.rounds(tmp_path / "run", "no-such", sites))
@@ -73,16 +85,35 @@ def test_compare(sites, tmp_path):
     assert (tmp_path / "tables").is_dir()
 
 
-@pytest.mark.parametrize("where", [{"jobs": 2}, {"cluster": "slurm"}])
+@pytest.mark.parametrize("where", [{"jobs": 2}, {"cluster": "tcp://127.0.0.1:9"}])
 def test_runs_on_nvflare_are_not_compared_side_by_side(sites, tmp_path, where):
-    with pytest.raises(BadInput, match="take engine local"):
+    with pytest.raises(BadInput, match="take --engine local"):
         fedmerit.compare(tmp_path / "runs", sites, ["fedavg"], rounds=1, engine="sim", **where)
     assert not (tmp_path / "runs").exists()
+
+
+def test_all_methods_are_those_that_work_with_so_many_sites(own_sites, tmp_path, monkeypatch):
+    shutil.rmtree(own_sites / "site3")
+    asked = []
+
+    def prepare(out, items, *further):
+        asked.extend(item.method for item in items)
+        raise BadInput("that is all")
+
+    monkeypatch.setattr("evaluation.studies.comparison.prepare", prepare)
+    with pytest.raises(BadInput, match="that is all"):
+        fedmerit.compare(tmp_path / "out", own_sites, "all")
+    assert "fedavg" in asked
+    assert "krum" not in asked  # it needs three
 
 
 def test_prepare(tmp_path):
     source = write_photographs(tmp_path / "raw")
     folders = fedmerit.prepare("generic", tmp_path / "sites", source=source, size=32, labels={"disc": (1, 2)})
     assert [folder.name for folder in folders] == ["A", "B"]
+    table = tmp_path / "patients.csv"
+    table.write_text("site,case,patient\nA,0,one\nA,1,one\n")
+    named = fedmerit.prepare("generic", str(tmp_path / "named"), source=str(source), size=32, patient_table=str(table))
+    assert {case.patient for cases in SiteFolder(named[0]).splits.values() for case in cases} >= {"A-one", "A-2"}
     with pytest.raises(BadInput, match="channels 0"):
         fedmerit.prepare("generic", tmp_path / "others", source=source, channels=0)

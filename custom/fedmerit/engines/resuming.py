@@ -29,6 +29,7 @@ NEEDED = (
     "server_sites",
     "settings",
 )
+IMAGES = ("sites", "server_sites")  # options that say where images lie
 OF_EARLIER_VERSIONS: Mapping[str, Any] = {  # what a run.json that lacks these stands for
     "only": None,
     "min_sites": 1,
@@ -74,6 +75,22 @@ def has_ended_elsewhere(run: Path) -> bool:
     """Whether a run has ended, and its sites are no longer where it had them: there is nothing to go on with."""
     info = info_of(run)
     return is_finished(run, info["rounds"]) and not Path(info["sites_folder"]).is_dir()
+
+
+def goes_on(run: Path, options: Mapping[str, Any]) -> bool:
+    """Whether anything is to be done of a run that is to go on, with ``options`` as of `require_same`.
+
+    Nothing is where it `has_ended_elsewhere`: it needs no images. Else it finds them where `relocate` says.
+
+    Raises:
+        BadInput: the run was created with other options or images, or another process is at work on it.
+    """
+    if has_ended_elsewhere(run):
+        require_same(run, {name: value for name, value in options.items() if name not in IMAGES})
+        return False
+    relocate(run, options)
+    require_same(run, options)
+    return True
 
 
 def require_same(run: Path, options: Mapping[str, Any]) -> None:

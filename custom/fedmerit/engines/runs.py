@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
 from fedmerit.capabilities.candidates import EvaluatesCandidates
@@ -39,9 +37,9 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.results import read_run
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder, digests_of, open_sites
-from fedmerit.training.network_fit import check_image_size
-from fedmerit.training.networks import build_network
-from fedmerit.training.place import SERVER, device_of, pick_device, require_known, spread
+from fedmerit.training.network_fit import check_image_size, require_repeatable
+from fedmerit.training.networks import build_network, initial_network
+from fedmerit.training.place import SERVER, device_of, pick_device, require_known, shared_out
 from fedmerit.wire.messages import Answer
 
 ENGINES = ("sim", "local", "poc")
@@ -155,6 +153,7 @@ def configuration_for(
         method, first.task, rounds, seed, network, settings, values, keep_updates, preprocessing
     )
     check_image_size(config.network, first.image_size)
+    require_repeatable(config.network, initial_network(config.network, seed))
     return config
 
 
@@ -231,7 +230,7 @@ def execute(
     threads = threads or info["threads"]
     _require_processes(config, info["engine"], threads, names)
     require_same_transforms(run, info, config)
-    device = info["device"] or spread(names, torch.cuda.device_count())
+    device = shared_out(info["device"], names)
     attacks, of_server = info.get("behaviours"), info["server_sites"]
     with held(run) as lock:
         drop_unfinished(run)

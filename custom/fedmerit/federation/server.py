@@ -36,6 +36,7 @@ from fedmerit.federation.statistics_rules import estimates
 from fedmerit.federation.submodels import Submodels
 from fedmerit.records.signing import Signer
 from fedmerit.training.data import SERVER_SPLIT, SiteFolder
+from fedmerit.training.network_fit import require_repeatable
 from fedmerit.training.networks import initial_network
 from fedmerit.values.observing import RoundView
 from fedmerit.vectors import all_finite
@@ -97,9 +98,10 @@ class Federation:
         require_sites(config, self.sites)
         for folder in server_sites:
             require_fit(config, folder)
+        self.network = initial_network(config.network, config.seed)
+        require_repeatable(config.network, self.network)
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(config, self.sites, run, signer)
-        self.network = initial_network(config.network, config.seed)
         self.models = models_of(config, self.method, self.network, self.sites, context)
         in_the_clear = isinstance(self.models, ModelsInTheClear)
         self.guarding = Guarding(config, self.method, self.sites, in_the_clear, root)

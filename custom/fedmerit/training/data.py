@@ -109,7 +109,7 @@ class SiteFolder:
                 split: tuple(self._case(entry) for entry in lists[split]) for split in (*SPLITS, SERVER_SPLIT)
             }
             require_name(self.name, self.path / "site.json")
-        except (KeyError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise BadInput(
                 f"{self.path}: site.json or datalist.json lacks {error}; run `fedmerit prepare` again"
             ) from error
@@ -136,7 +136,7 @@ class SiteFolder:
         path = self.path / entry
         try:
             inside = path.resolve().is_relative_to(self.path.resolve())
-        except (OSError, RuntimeError):  # a symbolic link to itself, by Python's version
+        except (OSError, RuntimeError, ValueError):  # a symbolic link to itself, by Python's version; no name at all
             inside = False
         if not inside:
             raise BadInput(
@@ -161,16 +161,17 @@ class SiteFolder:
                 )
 
     def require_arrays(self) -> None:
-        """`BadInput` naming the first array that is missing, unreadable or of another shape than site.json says."""
+        """`BadInput` naming the first array that is missing, unreadable, or of another type or shape than stated."""
         for case in (case for cases in self.splits.values() for case in cases):
-            for file, array, planes in (
-                (case.image_file, case.image, self.channels),
-                (case.label_file, case.label, len(self.labels)),
+            for file, array, kind, planes in (
+                (case.image_file, case.image, np.float32, self.channels),
+                (case.label_file, case.label, np.uint8, len(self.labels)),
             ):
-                expected = (len(case.image), planes, *self.image_size)
-                if array.shape != expected:
+                expected = (*case.image.shape[:1], planes, *self.image_size)
+                if array.dtype != kind or array.shape != expected:
                     raise BadInput(
-                        f"{file}: has shape {array.shape}, expected {expected}; run `fedmerit prepare` again"
+                        f"{file}: {array.dtype} of shape {array.shape}, expected {np.dtype(kind)} of shape {expected}; "
+                        "run `fedmerit prepare` again"
                     )
 
 

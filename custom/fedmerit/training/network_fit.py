@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from monai.networks.layers import DropPath
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedmerit.configuration.run import Network
@@ -15,12 +15,7 @@ from fedmerit.training.networks import ARCHITECTURES, initial_network, kernels_a
 
 
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where the network cannot halve an image, or its patches, as often as it has to, or draws at random."""
-    _require_size(network, image_size)
-    _require_repeatable(network)
-
-
-def _require_size(network: Network, image_size: tuple[int, int]) -> None:
+    """`BadInput` where the network cannot halve an image, or its patches, as often as it has to."""
     if network.architecture not in ARCHITECTURES:
         _require_masks(network, image_size)
         return
@@ -41,9 +36,12 @@ def _require_size(network: Network, image_size: tuple[int, int]) -> None:
         )
 
 
-def _require_repeatable(network: Network) -> None:
-    """`BadInput` where layers drop at random: they draw from PyTorch's one generator, which sites' threads share."""
-    for name, module in initial_network(network, 0).named_modules():
+def require_repeatable(network: Network, built: nn.Module) -> None:
+    """`BadInput` where layers of a network, as it is ``built``, drop at random.
+
+    They draw from PyTorch's one generator, which sites' threads share.
+    """
+    for name, module in built.named_modules():
         share = module.p if isinstance(module, _DropoutNd) else module.drop_prob if isinstance(module, DropPath) else 0
         if share:
             raise BadInput(

@@ -110,7 +110,7 @@ def evaluation_caps(setting: str | None = None) -> dict[str, int]:
     wrong = f"evaluations {{}}: expected SPLIT=NUMBER,SPLIT=NUMBER, each of {', '.join(splits)} at most once"
     caps = _by_site(setting, wrong)
     fits = set(caps) <= set(splits) and all(one.isascii() and one.isdigit() for one in caps.values())
-    if not fits or len(caps) < setting.count(",") + 1:
+    if not fits:
         raise BadInput(wrong.format(repr(setting)))
     return {split: int(number) for split, number in caps.items()}
 
@@ -141,9 +141,10 @@ def _first_job(workspace: Path) -> str:
     return name
 
 
-def spread(sites: Sequence[str], devices: int) -> str:
-    """A setting that gives the sites of one machine its GPUs in turn; "" where it has at most one."""
-    return ",".join(f"{site}=cuda:{row % devices}" for row, site in enumerate(sites)) if devices > 1 else ""
+def shared_out(setting: str, sites: Sequence[str]) -> str:
+    """A run's device setting; for none, or auto, one that gives its sites the GPUs of this machine in turn."""
+    devices = torch.cuda.device_count() if setting in ("", "auto") else 0
+    return ",".join(f"{site}=cuda:{row % devices}" for row, site in enumerate(sites)) if devices > 1 else setting
 
 
 def device_of(site: str, setting: str | None = None) -> str:
@@ -166,12 +167,14 @@ def require_known(setting: str, sites: Sequence[str], present: Sequence[str]) ->
 
 
 def _by_site(
-    setting: str, otherwise: str = "device setting {}: expected DEVICE, or SITE=DEVICE,SITE=DEVICE"
+    setting: str,
+    otherwise: str = "device setting {}: expected DEVICE, or SITE=DEVICE,SITE=DEVICE, each site at most once",
 ) -> dict[str, str]:
     pairs = [part.partition("=") for part in setting.split(",")]
-    if not all(name and chosen for name, _, chosen in pairs):
+    found = {name: chosen for name, _, chosen in pairs}
+    if len(found) < len(pairs) or not all(name and chosen for name, chosen in found.items()):
         raise BadInput(otherwise.format(repr(setting)))
-    return {name: chosen for name, _, chosen in pairs}
+    return found
 
 
 def pick_device(device: str, site: str) -> torch.device:

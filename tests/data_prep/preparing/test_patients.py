@@ -72,9 +72,9 @@ def test_a_case_joins_the_patient_of_another_that_is_not_in_the_table(source, tm
         (HEADER + "UCL,Case77,one\n", "site UCL has no case Case77; name cases as datalist.json"),
         (HEADER + "UCL,CASE,one\nUCL,CASE,two\n", "line 3: case CASE of site UCL stands in it twice"),
         (HEADER + "UCL,CASE,\n", "line 2: expected a value in each of the columns site, case, patient"),
-        ("case,patient\nCASE,one\n", "line 2: expected a value in each of the columns"),
-        (b"\xff\xfe\x00", "not readable as a CSV file"),
-        (None, "not readable as a CSV file"),
+        ("case,patient\nCASE,one\n", "has no column site; expected the columns site, case, patient"),
+        (b"\xff\xfe\x00", "not a readable table"),
+        (None, "not a readable table"),
     ],
 )
 def test_a_table_that_cannot_be_used(source, tmp_path, content, message):

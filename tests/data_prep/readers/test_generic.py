@@ -209,6 +209,18 @@ def test_nnunet(tmp_path):
     (root / "imagesTr" / "p_2_0001.nii.gz").unlink()
     with pytest.raises(BadInput, match=r"p_2_0001: no such file"):
         generic.find_sites(root)
+    for named in (["T2", "ADC"], {"T2": 0}, 2):
+        (root / "dataset.json").write_text(json.dumps(names | {"channel_names": named}))
+        with pytest.raises(BadInput, match=r"dataset\.json: not a readable list .*nnU-Net's channel_names"):
+            generic.find_sites(root)
+
+
+def test_a_list_that_an_editor_marked_as_unicode(tmp_path):
+    save_nifti(tmp_path / "a.nii.gz", volume(0))
+    listed = {"name": "Basel", "training": [{"image": "a.nii.gz", "label": "a.nii.gz"}]}
+    (tmp_path / "dataset.json").write_text(json.dumps(listed), "utf-8-sig")
+    (site,) = generic.find_sites(tmp_path)
+    assert (site.name, [case.name for case in site.cases]) == ("Basel", ["a"])
 
 
 def test_a_table_of_pairs(tmp_path):
@@ -228,7 +240,7 @@ def test_a_table_of_pairs(tmp_path):
     np.testing.assert_array_equal(colour(west.cases[0]).label[0], disc_and_cup(2))
     for table, columns, message in (
         (rows, ("site", "patient", "image", "mask"), "has no column label"),
-        ([("east", "", *rows[0][2:])], generic.COLUMNS, "row 1 lacks a value"),
+        ([("east", "", *rows[0][2:])], generic.COLUMNS, "line 2 lacks a value"),
         ([("../east", *rows[0][1:])], generic.COLUMNS, "no plain name"),
         ([(*rows[0][:3], "gone.png")], generic.COLUMNS, "gone.png, which is no file"),
         ([], generic.COLUMNS, "holds no rows"),

@@ -1,13 +1,16 @@
 """A model as a MONAI bundle: MONAI runs it, and what it says of itself is true."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import nibabel as nib
+import numpy as np
 import pytest
 import torch
 from monai.bundle import ConfigParser
 
 from evaluation.models import bundle
-from evaluation.models.bundle import METADATA, MODALITIES, write_bundle
+from evaluation.models.bundle import METADATA, MODALITIES, predict_by_bundle, write_bundle
 from evaluation.models.exported import example
 from evaluation.models.raw_images import Predictor, predict_files
 from fedmerit.configuration.network_input import NORMALISATIONS, Preprocessing
@@ -74,3 +77,35 @@ def test_what_goes_in_and_comes_out_is_told(tmp_path, monkeypatch):
     image = read_json(tmp_path / "scans" / METADATA)["network_data_format"]["inputs"]["image"]
     assert (image["modality"], image["format"]) == ("CT", "hounsfield")
     assert "of the central 120 mm; intensities `ct_lung`" in (tmp_path / "scans" / "docs" / "README.md").read_text()
+
+
+def test_what_is_noted_of_an_image_is_told(predictor, tmp_path, monkeypatch):
+    write_bundle(predictor, tmp_path / "bundle", "run")
+    black = nib.Nifti1Image(np.zeros((48, 48, 4), np.float32), np.diag([-2.0, -2.0, 3.0, 1.0]))
+    nib.save(black, tmp_path / "black.nii.gz")
+    told = []
+    monkeypatch.setattr(bundle.log, "warning", told.append)
+    predict_by_bundle(str(tmp_path / "bundle"), str(tmp_path / "black.nii.gz"), str(tmp_path / "out"))
+    assert told == [f"{tmp_path / 'black.nii.gz'}: no content in its image: all of one value"]
+
+
+def test_a_bundle_works_on_the_device_that_it_is_told(predictor, tmp_path, monkeypatch):
+    write_bundle(predictor, tmp_path / "bundle", "run")
+    opened = []
+    monkeypatch.setattr(bundle, "open_bundle", lambda root, device: opened.append((root, device)))
+    monkeypatch.setattr(bundle, "predict_files", lambda *_, **__: [])
+    parser = ConfigParser()
+    parser.read_config(tmp_path / "bundle" / "configs" / "inference.json")
+    parser["device"] = "$torch.device('cuda:1')"
+    parser.get_parsed_content("run")
+    assert opened == [(Path("."), "cuda:1")]
+
+
+def test_nothing_is_left_of_a_bundle_that_monai_cannot_apply(predictor, tmp_path, monkeypatch):
+    def refuse(**_):
+        raise ValueError("output size")
+
+    monkeypatch.setattr(bundle, "verify_net_in_out", refuse)
+    with pytest.raises(ValueError, match="output size"):
+        write_bundle(predictor, tmp_path / "bundle", "run")
+    assert list(tmp_path.iterdir()) == []

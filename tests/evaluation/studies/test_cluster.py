@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -164,9 +165,13 @@ def address_in(file):
 
 
 @pytest.mark.slow
-def test_a_cluster_that_loses_a_worker_gives_the_same(sites, tmp_path, cluster):
-    """The worker is killed in the middle of a run, which goes on at the other, from its last complete round."""
-    folders = [create(tmp_path / "out" / name, sites, rounds=6) for name in ("one", "other")]
+def test_a_cluster_that_loses_a_worker_gives_the_same(sites, tmp_path, cluster, monkeypatch):
+    """The worker is killed in the middle of a run, which goes on at the other, from its last complete round.
+
+    The workers are in another working directory than who names the run folders.
+    """
+    monkeypatch.chdir(tmp_path)
+    folders = [create(Path("out") / name, sites, rounds=6) for name in ("one", "other")]
     elsewhere = make_sites(tmp_path / "elsewhere", SITES, size=32)
     shutil.copytree(elsewhere, tmp_path / "copy")  # of others: the workers read what run.json names
     victims, heard = {}, []
@@ -174,7 +179,7 @@ def test_a_cluster_that_loses_a_worker_gives_the_same(sites, tmp_path, cluster):
     def kill(folder, record):
         heard.append((folder, record["round"]))
         if record["round"] == 2 and not victims:
-            found = [one for one in psutil.process_iter() if _holds(one, folder / ".lock")]
+            found = [one for one in psutil.process_iter() if _holds(one, folder.absolute() / ".lock")]
             victims.update({folder: found})
             for process in found:
                 process.kill()

@@ -21,6 +21,9 @@ def test_all_is_every_method_that_takes_the_default_optimizer():
     assert left_out == {"scaffold", "krum"}
     assert {"fedci", "krum"} & {item.label for item in parse_methods("all", list("ABCDEFGHIJKLM"))} == {"krum"}
     assert parse_methods("all,fedce:combine=plus")[-1].settings == {"combine": "plus"}
+    attacked = {item.label for item in parse_methods("all", attacked=True)}
+    assert set(METHODS) - attacked == {"scaffold", "pooled"}
+    assert [item.label for item in parse_methods("pooled", attacked=True)] == ["pooled"]  # runs say why not
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,17 @@ def test_whether_a_run_has_ended_and_its_sites_are_elsewhere(begun, own_sites, t
     assert resuming.has_ended_elsewhere(begun)
 
 
+def test_a_run_that_ended_and_whose_sites_are_elsewhere_goes_on_with_nothing(begun, own_sites, tmp_path, monkeypatch):
+    asked = {"rounds": 1, "sites": own_sites}
+    assert resuming.goes_on(begun, asked)
+    monkeypatch.setattr(resuming, "is_finished", lambda run, rounds: True)
+    assert resuming.goes_on(begun, asked)
+    elsewhere = shutil.move(own_sites, tmp_path / "elsewhere")
+    assert not resuming.goes_on(begun, asked | {"sites": elsewhere})
+    with pytest.raises(BadInput, match="was started with rounds 1, not 2"):
+        resuming.goes_on(begun, {"rounds": 2})
+
+
 def test_a_run_of_an_earlier_version_knows_the_size_of_images_alone(begun, own_sites):
     info = read_json(begun / "run.json")
     write_json(begun / "run.json", {name: value for name, value in info.items() if "digests" not in name})

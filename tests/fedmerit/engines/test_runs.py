@@ -77,6 +77,13 @@ def test_a_round_of_one_process_has_no_end_of_its_own(tmp_path, sites):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_network_that_drops_at_random_makes_no_run(tmp_path, sites):
+    settings = {"architecture": "unet", "depth": "2", "arguments": '{"dropout": 0.2}'}
+    with pytest.raises(BadInput, match=r"drops 0\.2 at random"):
+        runs.create(tmp_path / "run", "fedavg", sites, settings=settings)
+    assert not (tmp_path / "run").exists()
+
+
 def test_processes_of_poc_have_no_turns(tmp_path, sites):
     with pytest.raises(BadInput, match=r"--threads 2: processes of --engine poc all work at once"):
         runs.create(tmp_path / "run", "fedavg", sites, rounds=1, engine="poc", threads=2)

@@ -379,6 +379,14 @@ def test_a_checkpoint_of_another_version_is_told(run):
         Federation(config, SITES, run)
 
 
+def test_a_network_that_drops_at_random_is_refused_before_anything_is_written(tmp_path):
+    """As of a job that was exported without images."""
+    config = tiny_plan("fedavg", arguments={"dropout": 0.2})
+    with pytest.raises(BadInput, match=r"drops 0\.2 at random"):
+        Federation(config, SITES, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_update_of_impossible_size_is_rejected(run, method):
     federation = Federation(tiny_plan(method), SITES, run)

@@ -11,7 +11,7 @@ import pytest
 from run_factory import prepare_anew
 
 from fedmerit.errors import BadInput
-from fedmerit.training.data import SiteFolder, digests_of, load_array, open_sites, require_as_prepared
+from fedmerit.training.data import SPLITS, SiteFolder, digests_of, load_array, open_sites, require_as_prepared
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,40 @@ def test_other_names_may_be(sites, tmp_path, name):
     info = json.loads((folder / "site.json").read_text())
     (folder / "site.json").write_text(json.dumps(info | {"name": name}))
     assert SiteFolder(folder).name == name
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        (["case"], "datalist.json lacks"),
+        ([["case"]], "datalist.json lacks"),
+        ([{"case": "a", "patient": "a", "image": "a\0.npy", "label": "a.npy"}], "lies outside the site folder"),
+    ],
+)
+def test_lists_that_list_no_cases(own_sites, entries, told):
+    (own_sites / "site1" / "datalist.json").write_text(json.dumps(dict.fromkeys(SPLITS, entries)))
+    with pytest.raises(BadInput, match=told):
+        SiteFolder(own_sites / "site1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [
+        ("image", lambda array: array.astype(float)),
+        ("image", lambda array: array.sum()),
+        ("image", lambda array: array[..., 1:]),
+        ("label", lambda array: array.astype(bool)),
+        ("label", lambda array: array[1:]),
+    ],
+)
+def test_arrays_that_are_none_of_prepared_ones(own_sites, kind, spoil):
+    site = SiteFolder(own_sites / "site1")
+    site.require_arrays()
+    case = site.cases("testing")[0]
+    file = case.image_file if kind == "image" else case.label_file
+    np.save(file, spoil(np.load(file)))
+    with pytest.raises(BadInput, match=rf"{file.name}: .* of shape .*, expected (float32|uint8) of shape"):
+        SiteFolder(own_sites / "site1").require_arrays()
 
 
 def test_sites_that_are_not_what_they_were_are_named(own_sites, tmp_path):

@@ -8,7 +8,9 @@ from torch import nn
 
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.training.network_fit import check_image_size
+from fedmerit.training import network_fit
+from fedmerit.training.network_fit import check_image_size, require_repeatable
+from fedmerit.training.networks import initial_network
 
 DYNUNET, SWINUNETR, BASICUNET = (
     Network(1, ("disc", "cup"), architecture, width, depth)
@@ -96,7 +98,14 @@ def test_looking_at_a_network_of_others_draws_nothing():
     ],
 )
 def test_layers_that_drop_at_random_are_refused(architecture, arguments, told):
-    width = 12 if architecture == "swinunetr" else 8
+    plain = Network(1, ("disc",), architecture, width=12 if architecture == "swinunetr" else 8)
+    drops = replace(plain, arguments=arguments)
     with pytest.raises(BadInput, match=told):
-        check_image_size(Network(1, ("disc",), architecture, width=width, arguments=arguments), (64, 64))
-    check_image_size(Network(1, ("disc",), architecture, width=width), (64, 64))
+        require_repeatable(drops, initial_network(drops, 0))
+    require_repeatable(plain, initial_network(plain, 0))
+
+
+def test_sizes_are_looked_at_without_building_a_network(monkeypatch):
+    """Of MONAI's own: every site asks."""
+    monkeypatch.setattr(network_fit, "initial_network", None)
+    check_image_size(DYNUNET, (8, 12))

@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+import torch
 
 from fedmerit.errors import BadInput
 from fedmerit.training import place
@@ -127,3 +128,19 @@ def test_of_an_unknown_site_those_present_are_told():
     with pytest.raises(BadInput, match=r"no site site9; there are site1, site2$"):
         place.require_known("site9=cpu", ["site1", "site2", "site3"], present=["site1", "site2"])
     place.require_known("site3=cpu", ["site1", "site2", "site3"], present=["site1", "site2"])
+
+
+def test_sites_take_the_gpus_of_a_machine_in_turn_unless_told_otherwise(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for setting in ("", "auto"):
+        assert place.shared_out(setting, ["A", "B", "C"]) == "A=cuda:0,B=cuda:1,C=cuda:0"
+    for setting in ("cpu", "cuda:1", "A=cpu"):
+        assert place.shared_out(setting, ["A", "B", "C"]) == setting
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert place.device_of("A", place.shared_out("", ["A", "B"])) == "auto"
+
+
+@pytest.mark.parametrize("setting", ["A=cuda:0,A=cpu", "A=cpu,", "A=", "=cpu"])
+def test_device_settings_that_are_none(setting):
+    with pytest.raises(BadInput, match=r"expected DEVICE, or SITE=DEVICE,SITE=DEVICE, each site at most once"):
+        place.device_of("A", setting)

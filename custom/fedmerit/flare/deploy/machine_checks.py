@@ -1,6 +1,5 @@
 """Checks of a machine: the way to the server, device, disk, memory."""
 
-import os
 import shutil
 import socket
 import ssl
@@ -15,6 +14,7 @@ from fedmerit.files import read_json
 from fedmerit.flare.deploy.kits import server_address
 from fedmerit.flare.deploy.line import Found, fail, ok, warn
 from fedmerit.flare.deploy.processes import running
+from fedmerit.machine import cores, free_memory
 from fedmerit.training.place import evaluation_caps, pick_device
 
 GIB = 2**30
@@ -101,8 +101,7 @@ def device(setting: str, name: str) -> Iterator[Found]:
         free, total = torch.cuda.mem_get_info(chosen)
         yield ok(f"{torch.cuda.get_device_name(chosen)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free")
     else:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        yield ok(f"{chosen.type}, {cores} cores")
+        yield ok(f"{chosen.type}, {cores()} cores")
 
 
 def evaluations(setting: str) -> Iterator[Found]:
@@ -122,10 +121,8 @@ def disk(kit: Path) -> Iterator[Found]:
 
 
 def memory() -> Iterator[Found]:
-    """Memory that is free."""
-    yield _enough(
-        psutil.virtual_memory().available, MEMORY, "available", "end other programs, or take a larger machine"
-    )
+    """Memory that is free, in a container what it still allows."""
+    yield _enough(free_memory(), MEMORY, "available", "end other programs, or take a larger machine")
 
 
 def _enough(amount: int, limits: tuple[int, int], what: str, advice: str) -> Found:

@@ -87,7 +87,7 @@ def run_poc(
                     for _ in range(LOOKS):
                         follow()
                         time.sleep(POLL)
-        except BadInput as error:  # of the session: these kits are not the user's
+        except (BadInput, RunFailed) as error:  # of the session: these kits are not the user's
             if not is_finished(run, config.rounds):
                 raise RunFailed(f"{error}\n{_what_happened(workspace)}") from error
         if not is_finished(run, config.rounds):

@@ -5,8 +5,8 @@ import shutil
 import socket
 from collections import namedtuple
 
-import psutil
 import pytest
+import torch
 
 from fedmerit.errors import BadInput
 from fedmerit.flare.deploy import machine_checks
@@ -67,5 +67,11 @@ def test_caps_on_evaluations(ready, sites, found):
 def test_room(ready, monkeypatch, gib, state, found):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(gib * 2**30)))
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: namedtuple("memory", "available")(int(gib * 2**30)))
+    monkeypatch.setattr(machine_checks, "free_memory", lambda: int(gib * 2**30))
     assert [one for one, _ in found(ready, "disk")] == [one for one, _ in found(ready, "memory")] == [state]
+
+
+def test_a_container_has_the_cores_that_it_is_allowed(ready, monkeypatch, found):
+    monkeypatch.setattr(machine_checks, "cores", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert found(ready, "device") == [("ok", "cpu, 3 cores")]

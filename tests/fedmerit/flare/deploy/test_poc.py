@@ -1,12 +1,17 @@
 """The poc engine: a federation of processes over mutual TLS for one run, ended behind it."""
 
 import subprocess
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from federation_factory import PATIENCE
 from signed_runs import measured
 
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.files import write_json
+from fedmerit.flare.deploy import poc
 from fedmerit.flare.deploy.processes import running
 from fedmerit.records.certificates import Trust
 from fedmerit.records.ledger import Ledger, verify
@@ -42,3 +47,21 @@ def test_poc_run_ends_with_its_command_and_goes_on(scripts, options, trained, as
     found = verify_run(run, [run / "sites" / name / SITE_LOG for name in names], Trust(root))
     assert found.not_shown == ()
     assert found.answers == measured(run)
+
+
+@pytest.mark.parametrize("error", [BadInput, RunFailed])
+def test_a_run_that_is_whole_is_none_that_failed_whatever_its_session_says(tmp_path, monkeypatch, error):
+    def end(*_):
+        raise error("server localhost:1: hung up")
+
+    write_json(tmp_path / "run" / "run.json", {})
+    monkeypatch.setattr(poc, "make_federation", lambda *_: (tmp_path / "admin", []))
+    monkeypatch.setattr(poc, "export_job", lambda *_, **__: None)
+    monkeypatch.setattr(poc, "guarded", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(poc.session, "session", end)
+    config, finished = SimpleNamespace(rounds=1), [False, True, True]
+    monkeypatch.setattr(poc, "is_finished", lambda run, rounds: finished.pop(0))
+    poc.run_poc(config, [], tmp_path / "run", "", lambda record: None, 0)
+    finished += [False, False]
+    with pytest.raises(RunFailed, match=r"hung up\nthe job ended before the run did"):
+        poc.run_poc(config, [], tmp_path / "run", "", lambda record: None, 0)
