@@ -70,7 +70,9 @@ def test_errors_end_as_a_message_and_an_exit_code(error, code, told):
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_end_a_command_as_ctrl_c_does(sent):
+def test_signals_end_a_command_as_ctrl_c_does(sent, request):
+    before = signal.signal(sent, signal.SIG_DFL)  # whatever runs the tests may ignore it
+    request.addfinalizer(lambda: signal.signal(sent, before))
     app, cleared = typer.Typer(cls=Commands), []
 
     @app.command()

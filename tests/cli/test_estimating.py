@@ -54,15 +54,16 @@ def test_a_run_without_a_plan_is_named(fedmerit, tmp_path):
 
 
 def test_power_by_hand(fedmerit, tmp_path):
-    """2.8016, the sum of the normal quantiles of .975 and .8, times the root of 9/S + 64/P + 36/(4 S)."""
+    """Of 9/S of seeds, by Student's t, and 64/P + 36/(4 S), by 2.8016, the sum of the quantiles of .975 and .8."""
     stated = ("--seed-sd", 3, "--patient-sd", 8, "--round-sd", 6, "--rounds", 4)
-    result = fedmerit("power", *stated, "--patients", "16,4,4", "--seeds", "9,1", "--out", tmp_path)
+    result = fedmerit("power", *stated, "--patients", "16,4,4", "--seeds", "9,2,1", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "power.csv").set_index("Test patients a site")
-    assert table.loc[4, "1 seed [points]"] == pytest.approx(2.8016 * 34**0.5, rel=1e-4)
-    assert table.loc[16, "9 seeds [points]"] == pytest.approx(2.8016 * 6**0.5, rel=1e-4)
-    assert (table.index.to_list(), table.columns.to_list()) == ([4, 16], ["1 seed [points]", "9 seeds [points]"])
-    assert "16.3" in result.output
+    assert table.loc[4, "2 seeds [points]"] == pytest.approx((16.334**2 * 4.5 + 2.8016**2 * 20.5) ** 0.5, rel=1e-4)
+    assert table.loc[16, "9 seeds [points]"] == pytest.approx((3.2009**2 * 1 + 2.8016**2 * 5) ** 0.5, rel=1e-4)
+    assert table["1 seed [points]"].isna().all()
+    assert (table.index.to_list(), len(table.columns)) == ([4, 16], 3)
+    assert "by one seed nothing is told of others" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
